@@ -1,0 +1,16 @@
+"""One exception for everything a user can put right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake in what the user asked for. The message names the argument, its value, the rule and the way out."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` for a misspelt name, or an empty string when nothing comes close."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,286 @@
+"""One bidirectional transformer for every masked diffusion family we load.
+
+Pre-norm, rotary positions (rotate-half), SwiGLU or routed experts. The forward is the single code path of all
+cache policies: it computes the rows it is given, hands their keys and values to a *memory* and attends to what the
+memory returns. Parity with the published code is proved by ``tests/parity.py``.
+
+Letters: B rows, L canvas columns, n queries, S keys, D width, H heads, h head size, V logit columns.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dllm.models.config import ModelConfig, MoEConfig
+
+
+class Memory(Protocol):
+    """What a cache puts between the layers of one forward. ``Fresh`` below is the memory of no cache at all."""
+
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows [B, n, D] entering a layer and their columns; may widen both (Elastic-Cache)."""
+
+    def exchange(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Take the fresh, rotated rows; return keys, values [B, H_kv, S, h] and which keys are visible.
+
+        Visible is None (all), [B, S] or [B, n, S] boolean.
+        """
+
+
+class Fresh:
+    """No cache: attend to the rows of this forward. ``visible`` is [B, S], [B, n, S] or None for all."""
+
+    def __init__(self, visible: Tensor | None = None) -> None:
+        self.visible = visible
+
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return hidden, columns
+
+    def exchange(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        return key, value, self.visible
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """float32, or float64 for a float64 model, so that double precision stays double everywhere."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+class RMSNorm(nn.Module):
+    """Normalise in float32 or better, cast back, then multiply by the gain (the order of the published code)."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(at_least_float32(x.dtype))
+        return F.rms_norm(wide, wide.shape[-1:], None, self.eps).to(x.dtype) * self.weight
+
+
+class Rotary:
+    """Cosines and sines by position, built in float32 or better and never cast with the model.
+
+    Positions in bfloat16 are exact only up to 256, hence no parameter and no buffer. The table grows on demand.
+    """
+
+    def __init__(self, dim: int, theta: float) -> None:
+        self.dim, self.theta = dim, theta
+        self.table: Tensor | None = None  # [length, 2, dim / 2]
+
+    def at(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [B, n, 1, dim / 2] of ``positions`` [B, n], all below ``length``."""
+        table = self.table
+        if table is None or len(table) < length or table.dtype != dtype or table.device != positions.device:
+            table = self.table = self._build(max(length, 256), dtype, positions.device)
+        cos, sin = table[positions].unbind(-2)
+        return cos.unsqueeze(-2), sin.unsqueeze(-2)
+
+    def _build(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        exponent = torch.arange(0, self.dim, 2, dtype=dtype, device=device) / self.dim
+        angles = torch.arange(length, dtype=dtype, device=device)[:, None] / self.theta**exponent
+        return torch.stack([angles.cos(), angles.sin()], dim=1)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the first ``2 * cos.shape[-1]`` features of x [B, n, H, h] (rotate-half layout); the rest passes."""
+    half = cos.shape[-1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
+    """Softmax attention. query [B, n, H, h]; key, value [B, H_kv, S, h]; returns [B, n, H * h]."""
+    if visible is not None:
+        visible = visible[:, None, None] if visible.dim() == 2 else visible[:, None]
+    grouped = query.shape[2] != key.shape[1]
+    out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=visible, enable_gqa=grouped)
+    return out.transpose(1, 2).flatten(2)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.head_dim, self.rope_float32 = config.head_dim, config.rope_float32
+        bias = config.qkv_bias or config.linear_bias
+        self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=bias)
+        self.k = nn.Linear(config.width, config.kv_width, bias=bias)
+        self.v = nn.Linear(config.width, config.kv_width, bias=bias)
+        self.o = nn.Linear(config.heads * config.head_dim, config.width, bias=config.linear_bias)
+        self.q_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
+
+    def project(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h] of rows x [B, n, D]."""
+        q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q, self.k, self.v))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return self.rotate(q, angles), self.rotate(k, angles).transpose(1, 2), v.transpose(1, 2)
+
+    def rotate(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+        """LLaDA rotates in float32 (``rope_full_precision``), the others in the dtype of the activations."""
+        if self.rope_float32:
+            return rotate(x.to(at_least_float32(x.dtype)), *angles).to(x.dtype)
+        return rotate(x, angles[0].to(x.dtype), angles[1].to(x.dtype))
+
+
+class MLP(nn.Module):
+    def __init__(self, width: int, inner: int, bias: bool = False) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, inner, bias=bias)
+        self.up = nn.Linear(width, inner, bias=bias)
+        self.down = nn.Linear(inner, width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class MoE(nn.Module):
+    """Routed experts. ``softmax``: LLaDA-MoE's router; ``sigmoid``: LLaDA2's group-limited one."""
+
+    def __init__(self, width: int, config: MoEConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.router = nn.Linear(width, config.experts, bias=False)
+        self.expert_bias = nn.Parameter(torch.zeros(config.experts)) if config.expert_bias else None
+        self.experts = nn.ModuleList(MLP(width, config.width) for _ in range(config.experts))
+        self.shared = MLP(width, config.shared_width) if config.shared_width else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        weights, chosen = self.route(rows)  # [R, top_k]
+        out = torch.zeros_like(rows)
+        for expert in chosen.unique().tolist():
+            row, slot = torch.where(chosen == expert)
+            out[row] += self.experts[expert](rows[row]) * weights[row, slot, None].to(rows.dtype)
+        out = out.view_as(x)
+        return out if self.shared is None else out + self.shared(x)
+
+    def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        if self.config.router == "softmax":
+            scores = self.router(rows).to(at_least_float32(rows.dtype)).softmax(-1)
+            return top(scores, self.config.top_k)
+        wide = at_least_float32(rows.dtype)
+        scores = F.linear(rows.to(wide), self.router.weight.to(wide)).sigmoid()
+        _, chosen = top(self.limit_to_groups(scores), self.config.top_k)
+        weights = scores.gather(-1, chosen)
+        if self.config.top_k > 1:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return weights * self.config.scale, chosen
+
+    def limit_to_groups(self, scores: Tensor) -> Tensor:
+        """Selection scores [R, E], -inf outside the ``top_groups`` best groups (by the sum of their best two)."""
+        if self.expert_bias is not None:
+            scores = scores + self.expert_bias.to(scores.dtype)
+        grouped = scores.unflatten(-1, (self.config.groups, -1))
+        strength = top(grouped, min(2, grouped.shape[-1]))[0].sum(-1)
+        _, kept = top(strength, self.config.top_groups)
+        closed = torch.ones_like(strength, dtype=torch.bool).scatter(-1, kept, False)
+        return grouped.masked_fill(closed[..., None], -torch.inf).flatten(-2)
+
+
+def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` largest along the last axis, ties to the lowest index (torch.topk leaves them open)."""
+    values, index = scores.sort(dim=-1, descending=True, stable=True)
+    return values[..., :count], index[..., :count]
+
+
+class Layer(nn.Module):
+    def __init__(self, config: ModelConfig, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.attn_norm = RMSNorm(config.width, config.eps)
+        self.attn = Attention(config)
+        self.mlp_norm = RMSNorm(config.width, config.eps)
+        routed = config.moe is not None and index in config.moe.sparse_layers
+        self.mlp = MoE(config.width, config.moe) if routed and config.moe else MLP(
+            config.width, config.mlp_width, config.linear_bias)  # fmt: skip
+
+    def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory) -> Tensor:
+        """Rows x [B, n, D] entering the layer to rows leaving it. The memory decides what they attend to."""
+        query, key, value = self.attn.project(self.attn_norm(x), angles)
+        keys, values, visible = memory.exchange(self.index, query, key, value, columns)
+        x = x + self.attn.o(attend(query, keys, values, visible))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Transformer(nn.Module):
+    """The network. ``forward`` gives hidden rows; ``head`` turns the rows somebody asked for into logits."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed = nn.Embedding(config.vocab, config.width)
+        self.layers = nn.ModuleList(Layer(config, i) for i in range(config.layers))
+        self.norm = RMSNorm(config.width, config.eps)
+        self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
+        if config.tied:
+            self.lm_head.weight = self.embed.weight
+        self.rotary = Rotary(config.rotary_dim, config.theta)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.weight.device
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows after the final norm, and their columns.
+
+        ``tokens`` [B, n] are the ids at the queries, ``positions`` [B, L] the rotary position of every column,
+        ``columns`` [B, n] where the queries sit (L marks padding; None: all L columns in order).
+        """
+        x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
+        angles, placed = self.angles(positions, columns), columns
+        for index, layer in enumerate(self.layers):
+            x, columns = memory.enter(index, x, columns)
+            if columns is not placed:  # the memory widened the forward: rotate the new rows too
+                angles, placed = self.angles(positions, columns), columns
+            x = layer(x, angles, columns, memory)
+        return self.norm(x), columns
+
+    def angles(self, positions: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
+        length = positions.shape[1]
+        if columns is not None:
+            positions = positions.gather(1, columns.clamp(max=positions.shape[1] - 1))
+        return self.rotary.at(positions, length, at_least_float32(self.dtype))
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden rows [..., D]."""
+        logits = self.lm_head(hidden)
+        return logits * self.config.logit_scale if self.config.logit_scale != 1.0 else logits
+
+    def encode(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Hidden rows [B, L, D] of whole sequences, for training and parity. ``valid`` [B, L] marks real tokens.
+
+        Positions count columns, pads included: rotary attention is relative, so a row gives the same numbers
+        whatever its padding (3e-6 in float32).
+        """
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        visible = block_causal(positions, positions, self.config.attention_block, valid)
+        return self(tokens, positions, Fresh(visible))[0]
+
+
+def block_causal(
+    query_positions: Tensor, key_positions: Tensor, block: int | None, keys: Tensor | None
+) -> Tensor | None:
+    """Which keys [B, n, S] a query may see: all, or those of its own and earlier attention blocks.
+
+    ``keys`` [B, S] restricts further (padding). None, [B, S] or [B, n, S] comes back, whichever suffices.
+    """
+    if block is None:
+        return keys
+    visible = key_positions[:, None, :] // block <= query_positions[:, :, None] // block
+    return visible if keys is None else visible & keys[:, None, :]

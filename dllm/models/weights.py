@@ -1,0 +1,276 @@
+"""Published safetensors to our transformer and back, by tensor name. No code of a checkpoint is ever executed.
+
+``inspect`` reads only the headers; ``load_model`` builds on the meta device and assigns, so an 8B model never
+needs twice its memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dllm.errors import UserError
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Transformer
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
+
+_LLADA = {
+    "embed": "model.transformer.wte", "norm": "model.transformer.ln_f", "lm_head": "model.transformer.ff_out",
+    "layer": "model.transformer.blocks.", "attn_norm": "attn_norm", "mlp_norm": "ff_norm",
+    "attn.q": "q_proj", "attn.k": "k_proj", "attn.v": "v_proj", "attn.o": "attn_out",
+    "mlp.gate": "ff_proj", "mlp.up": "up_proj", "mlp.down": "ff_out",
+}  # fmt: skip
+_QWEN = {
+    "embed": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head", "layer": "model.layers.",
+    "attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
+    "attn.q": "self_attn.q_proj", "attn.k": "self_attn.k_proj", "attn.v": "self_attn.v_proj",
+    "attn.o": "self_attn.o_proj", "attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm",
+    "mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj",
+    "mlp.router": "mlp.gate", "mlp.experts": "mlp.experts", "mlp.shared": "mlp.shared_experts",
+}  # fmt: skip
+_FUSED = "attention.query_key_value"
+_LLADA2 = {
+    **_QWEN, "embed": "model.word_embeddings", "attn.q": _FUSED, "attn.k": _FUSED, "attn.v": _FUSED,
+    "attn.o": "attention.dense", "attn.q_norm": "attention.query_layernorm",
+    "attn.k_norm": "attention.key_layernorm", "mlp.expert_bias": "mlp.gate.expert_bias",
+}  # fmt: skip
+NAMES = {"llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where one tensor lies: file, shape, dtype name; ``name`` is the published one."""
+
+    name: str
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which rows of which published tensor hold one of our parameters (rows: None is all of them)."""
+
+    name: str
+    rows: tuple[int, int] | None = None
+
+
+def source_of(parameter: str, config: ModelConfig) -> Source:
+    """Our parameter's published name, and its rows where the file fuses several of ours (LLaDA2's qkv)."""
+    names = NAMES[config.family]
+    match = re.fullmatch(r"layers\.(\d+)\.(.+)", parameter)
+    if match is None:
+        module, _, leaf = parameter.rpartition(".")
+        return Source(f"{names[module]}.{leaf}")
+    index, inner = int(match[1]), match[2]
+    place = names["layer"] + _layer_name(index, config)
+    if inner in names:  # a bare parameter: the router's expert_bias
+        return Source(f"{place}.{names[inner]}")
+    expert = re.fullmatch(r"mlp\.(experts\.\d+|shared)\.(gate|up|down)\.(\w+)", inner)
+    if expert is not None:
+        group = expert[1].replace("experts", names["mlp.experts"]).replace("shared", names["mlp.shared"])
+        return Source(f"{place}.{group}.{expert[2]}_proj.{expert[3]}")
+    module, _, leaf = inner.rpartition(".")
+    return Source(f"{place}.{names[module]}.{leaf}", _fused_rows(module, names, config))
+
+
+def _layer_name(index: int, config: ModelConfig) -> str:
+    group = int(config.published.get("block_group_size") or 1)
+    return str(index) if group == 1 else f"{index // group}.{index % group}"
+
+
+def _fused_rows(module: str, names: Mapping[str, str], config: ModelConfig) -> tuple[int, int] | None:
+    if names[module] != _FUSED:
+        return None
+    query, key = config.heads * config.head_dim, config.kv_width
+    return {"attn.q": (0, query), "attn.k": (query, query + key), "attn.v": (query + key, query + 2 * key)}[module]
+
+
+def parameter_sources(model: Transformer) -> dict[str, Source]:
+    """Every parameter of ours with its place in the published file; grouped layers change the prefix."""
+    sources = {name: source_of(name, model.config) for name, _ in model.named_parameters()}
+    if int(model.config.published.get("block_group_size") or 1) > 1:
+        swap = ("transformer.blocks.", "transformer.block_groups.")
+        sources = {name: Source(s.name.replace(*swap), s.rows) for name, s in sources.items()}
+    return sources
+
+
+def resolve(path: str | Path) -> Path:
+    """A local checkpoint folder, or the hub id of one, downloaded (data files only, never code)."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
+        raise UserError(f"model path {str(path)!r} is no folder and no hub id of the form owner/name.")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(path), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]))
+    except Exception as error:
+        raise UserError(
+            f"could not download {str(path)!r} ({type(error).__name__}: {error}). Download it elsewhere and "
+            "pass the folder: model.path=FOLDER."
+        ) from error
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The folder's ``config.json``. Raises UserError when it is missing, broken or of an unknown family."""
+    file = folder / "config.json"
+    if not file.is_file():
+        raise UserError(f"{folder} holds no config.json, so it is no checkpoint folder. Point model.path at one.")
+    try:
+        return ModelConfig.from_published(json.loads(file.read_text()))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file} is not valid JSON ({error}). Copy the checkpoint again.") from error
+
+
+def stored_tensors(folder: Path) -> dict[str, Stored]:
+    """Headers of all safetensors of a folder, sharded or single; nothing is loaded."""
+    found: dict[str, Stored] = {}
+    for file in _weight_files(folder):
+        try:
+            with safe_open(file, framework="pt") as shard:
+                for name in shard.keys():  # noqa: SIM118  (safe_open is no mapping)
+                    part = shard.get_slice(name)
+                    found[name] = Stored(name, file, tuple(part.get_shape()), part.get_dtype())
+        except Exception as error:
+            raise UserError(f"{file} is no readable safetensors file ({error}). Copy the checkpoint again.") from error
+    return found
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / INDEX).is_file():
+        weight_map = json.loads((folder / INDEX).read_text())["weight_map"]
+        files = [folder / name for name in sorted(set(weight_map.values()))]
+        missing = [file.name for file in files if not file.is_file()]
+        if missing:
+            raise UserError(f"{folder} lacks {', '.join(missing)}, named in {INDEX}. Finish the download.")
+        return files
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    pickled = [name for name in PICKLES if (folder / name).exists()]
+    if pickled:
+        raise UserError(
+            f"{folder} holds {pickled[0]}, a pickle, which can run code when opened and is never read. "
+            "Convert it to safetensors, or take the checkpoint's safetensors version."
+        )
+    raise UserError(f"{folder} holds neither {SINGLE} nor {INDEX}. Point model.path at a complete checkpoint.")
+
+
+def check_tensors(model: Transformer, stored: Mapping[str, Stored]) -> list[str]:
+    """Sentences on tensors that are missing, misshapen or unexpected; empty when the files fit the model."""
+    problems, shapes = [], {name: tuple(p.shape) for name, p in model.named_parameters()}
+    needed: dict[str, list[tuple[str, Source]]] = {}
+    for ours, source in parameter_sources(model).items():
+        needed.setdefault(source.name, []).append((ours, source))
+    for name, users in needed.items():
+        rows = sum(shapes[ours][0] for ours, _ in users)
+        shape = (rows, *shapes[users[0][0]][1:])
+        if name not in stored:
+            problems.append(f"tensor {name} is missing")
+        elif stored[name].shape != shape:
+            problems.append(f"tensor {name} has shape {list(stored[name].shape)}, config.json implies {list(shape)}")
+    ignorable = ("rotary_emb.inv_freq", "lm_head.weight" if model.config.tied else "\0", "transformer.ff_out.weight" if model.config.tied else "\0")  # noqa: E501
+    problems += [f"tensor {name} is not part of this architecture" for name in stored
+                 if name not in needed and not name.endswith(ignorable)]  # fmt: skip
+    return problems
+
+
+def load_model(
+    folder: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, config: ModelConfig | None = None
+) -> Transformer:
+    """The checkpoint in ``folder`` as a Transformer in eval mode.
+
+    ``device='auto'`` spreads the layers over all GPUs (accelerate). Raises UserError naming the tensor when the
+    files do not fit the config.
+    """
+    path = resolve(folder)
+    with torch.device("meta"):
+        model = Transformer(config or read_config(path))
+    stored = stored_tensors(path)
+    problems = check_tensors(model, stored)
+    if problems:
+        raise UserError(f"{path}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
+    _check_tie(model.config, stored)
+    placement = _device_map(model, dtype) if device == "auto" else {"": device}
+    tensors = {n: t for n, t in _read(model, stored, placement, dtype)}  # noqa: C416
+    model.load_state_dict(tensors, assign=True, strict=not model.config.tied)
+    if model.config.tied:
+        model.lm_head.weight = model.embed.weight
+    model.eval().requires_grad_(False)
+    if device == "auto" and len(placement) > 1:
+        from accelerate import dispatch_model
+
+        return dispatch_model(model, placement)
+    return model
+
+
+def _read(
+    model: Transformer, stored: Mapping[str, Stored], placement: Mapping[str, Any], dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
+    for ours, source in parameter_sources(model).items():
+        with safe_open(stored[source.name].file, framework="pt", device=str(_device_of(ours, placement))) as shard:
+            part = shard.get_slice(source.name)
+            tensor = part[:] if source.rows is None else part[slice(*source.rows)]
+        # The router's selection bias stays float32 whatever the model's dtype (LLaDA2's published code does so).
+        yield ours, tensor if ours.endswith("expert_bias") else tensor.to(dtype).contiguous()
+
+
+def _device_of(parameter: str, placement: Mapping[str, Any]) -> Any:
+    names = [name for name in placement if name == "" or parameter == name or parameter.startswith(name + ".")]
+    return placement[max(names, key=len)]
+
+
+def _device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
+    from accelerate import infer_auto_device_map
+
+    placement = dict(infer_auto_device_map(model, no_split_module_classes=["Layer"], dtype=dtype))
+    if "disk" in placement.values():
+        raise UserError("the model does not fit in the memory of this machine, GPUs and CPU together. Use a smaller dtype.")
+    return placement
+
+
+def _check_tie(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
+    """A tied config beside a head of its own: fine when both are equal, else one of the two is wrong."""
+    names = NAMES[config.family]
+    head, embed = stored.get(names["lm_head"] + ".weight"), stored.get(names["embed"] + ".weight")
+    if not config.tied or head is None or embed is None:
+        return
+    with safe_open(head.file, framework="pt") as a, safe_open(embed.file, framework="pt") as b:
+        if not torch.equal(a.get_tensor(head.name), b.get_tensor(embed.name)):
+            raise UserError(f"config.json ties head and embedding, but {head.name} differs from {embed.name}.")
+
+
+def save_model(model: Transformer, folder: str | Path) -> None:
+    """Write config.json and model.safetensors under the published names."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    grouped: dict[str, list[Tensor]] = {}
+    parameters = dict(model.named_parameters())
+    for ours, source in parameter_sources(model).items():
+        grouped.setdefault(source.name, []).append(parameters[ours].detach())
+    tensors = {name: torch.cat(parts).cpu().contiguous() if len(parts) > 1 else parts[0].cpu().contiguous()
+               for name, parts in grouped.items()}  # fmt: skip
+    save_file(tensors, path / SINGLE, metadata={"format": "pt"})
+    (path / "config.json").write_text(json.dumps(dict(model.config.published), indent=1) + "\n")
+
+
+def random_model(published: Mapping[str, Any], seed: int = 0, std: float = 0.15) -> Transformer:
+    """A model of the given config with seeded random weights, for tests and benchmarks."""
+    model = Transformer(ModelConfig.from_published(published))
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator) * std
+        parameter.data = 1 + noise if "norm" in name else noise
+    return model.eval().requires_grad_(False)
