@@ -1,0 +1,1 @@
+"""Block schedules: which positions are open, in which order."""

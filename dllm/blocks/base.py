@@ -1,0 +1,121 @@
+"""What a block schedule is: it opens a span of positions per row, and closes it when it is full.
+
+Every row has its own span and moves on by itself; no row waits for another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dllm.canvas import Canvas
+
+if TYPE_CHECKING:
+    from dllm.scores import Need, Scores
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where each row stands. All [B], columns and counts as int64.
+
+    begin, end: the current block. reach: end of the last block that is open (= end without lookahead). number: index
+    of the current block. masked: positions it had to fill when it opened. forwards: forwards it has had, the current
+    one included. turn: forwards of the whole row. done: nothing is left to decide.
+    """
+
+    begin: Tensor
+    end: Tensor
+    reach: Tensor
+    number: Tensor
+    masked: Tensor
+    forwards: Tensor
+    turn: Tensor
+    done: Tensor
+
+    def inside(self, canvas: Canvas) -> Tensor:
+        """Columns of the open blocks [B, L]."""
+        return (canvas.columns >= self.begin[:, None]) & (canvas.columns < self.reach[:, None])
+
+    def forwarded(self) -> Span:
+        """After one more forward."""
+        return replace(self, forwards=self.forwards + 1, turn=self.turn + 1)
+
+
+class Blocks:
+    """Base of all schedules. A variant says which block holds a given column; opening and closing are shared.
+
+    min_forwards: a full block stays until it has had this many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
+    that always run S steps). lookahead: how many further blocks are open with the current one.
+    """
+
+    def __init__(self, min_forwards: int = 1, lookahead: int = 0) -> None:
+        self.min_forwards = min_forwards
+        self.lookahead = lookahead
+
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Begin, end and number, each [B], of the block that holds ``column`` [B]; ``number`` would be the next."""
+        raise NotImplementedError
+
+    def count(self, canvas: Canvas) -> Tensor | None:
+        """How many blocks each row has [B], or None when that shows only while decoding."""
+        return None
+
+    def needs(self) -> tuple[Need, ...]:
+        return ()
+
+    def start(self, canvas: Canvas) -> Span:
+        zero = torch.zeros_like(canvas.start)
+        span = Span(zero, zero, zero, zero - 1, zero, zero, zero, torch.zeros_like(canvas.cut))
+        return self._open(canvas, span)
+
+    def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
+        """Called with the scores of every forward, before anything is committed from them (AdaBlock sizes here)."""
+        return span
+
+    def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None) -> Span:
+        """Close what every candidate has filled, open what is next. ``owner`` [N] is each candidate's row."""
+        left = candidates.undecided
+        rest = span if owner is None else replace(span, begin=span.begin[owner], end=span.end[owner])
+        inside = (candidates.columns >= rest.begin[:, None]) & (candidates.columns < rest.end[:, None])
+        open_ = (left & inside).any(1)
+        unfinished = left.any(1)
+        if owner is not None:
+            open_, unfinished = (_any_by(value, owner, span.done) for value in (open_, unfinished))
+        close = ~open_ & (span.forwards >= self.min_forwards) & ~span.done
+        if owner is not None:
+            first = torch.zeros_like(span.begin).scatter(0, owner.flip(0), torch.arange(len(owner)).flip(0).to(owner.device))
+            candidates = candidates.select(first)
+        moved = self._open(candidates, span)
+        span = _where(close, moved, span)
+        return replace(span, done=span.done | (close & ~unfinished))
+
+    def _open(self, canvas: Canvas, span: Span) -> Span:
+        """The block of the first position left to decide at or after the current block's end."""
+        left = canvas.undecided
+        column = torch.where(left, canvas.columns, left.shape[1]).amin(1)
+        finished = column == left.shape[1]
+        begin, end, number = self.containing(canvas, column, span.number + 1)
+        end = torch.minimum(end, canvas.end)
+        inside = (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
+        return Span(
+            begin=begin, end=end, reach=self._reach(canvas, end, number), number=number, masked=(left & inside).sum(1),
+            forwards=torch.zeros_like(span.forwards), turn=span.turn, done=span.done | finished,
+        )  # fmt: skip
+
+    def _reach(self, canvas: Canvas, end: Tensor, number: Tensor) -> Tensor:
+        for ahead in range(self.lookahead):
+            end = torch.minimum(self.containing(canvas, end, number + 1 + ahead)[1], canvas.end)
+        return end
+
+
+def _where(rows: Tensor, new: Span, old: Span) -> Span:
+    from dllm.canvas import merge
+
+    return merge(rows, new, old)
+
+
+def _any_by(value: Tensor, owner: Tensor, like: Tensor) -> Tensor:
+    return torch.zeros_like(like).scatter_reduce(0, owner, value, "amax")

@@ -1,0 +1,29 @@
+"""Blocks of one length, left to right (LLaDA's semi-autoregressive decoding, arXiv 2502.09992 section 2.4)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+
+
+class Fixed(Blocks):
+    """A grid of ``block_length`` columns that counts from the canvas's grid origin; the last block may be shorter."""
+
+    def __init__(self, block_length: int = 32, min_forwards: int = 1, lookahead: int = 0) -> None:
+        super().__init__(min_forwards, lookahead)
+        if block_length < 1:
+            raise UserError(f"blocks.block_length={block_length} must be at least 1.")
+        self.block_length = block_length
+
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        before = (canvas.start - canvas.grid) // self.block_length
+        index = (column - canvas.grid) // self.block_length
+        begin = canvas.grid + index * self.block_length
+        return begin, begin + self.block_length, index - before
+
+    def count(self, canvas: Canvas) -> Tensor:
+        before = (canvas.start - canvas.grid) // self.block_length
+        return -((canvas.grid - canvas.end) // self.block_length) - before

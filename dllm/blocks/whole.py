@@ -1,0 +1,19 @@
+"""The whole answer as one block (pure diffusion)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+
+
+class Whole(Blocks):
+    """One block from the start of the answer to its end."""
+
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return canvas.start, canvas.end, torch.zeros_like(number)
+
+    def count(self, canvas: Canvas) -> Tensor:
+        return torch.ones_like(canvas.start)

@@ -1,0 +1,173 @@
+"""The canvas: the token sequences being denoised, prompt included, one row per request.
+
+Rows are immutable: every change gives a new canvas. Columns are aligned so that all answers of a batch start in the
+same column (prompts are padded on the left), and a row's numbers never depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from dllm.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sequence to denoise: ids, which of them are still masked, and the seed of its noise.
+
+    ``start`` is where the answer (and with it the block grid) begins; None: at the first masked position.
+    """
+
+    tokens: Sequence[int]
+    masked: Sequence[bool]
+    seed: int = 0
+    start: int | None = None
+
+    @staticmethod
+    def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:
+        """A prompt followed by ``length`` masks."""
+        tokens = [*prompt, *([mask_id] * length)]
+        return Request(tokens, [False] * len(prompt) + [True] * length, seed, len(prompt))
+
+    @property
+    def answer_start(self) -> int:
+        if self.start is not None:
+            return self.start
+        return list(self.masked).index(True) if any(self.masked) else len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """B rows of L columns.
+
+    tokens [B, L] ids; masked [B, L] still to be decided; valid [B, L] attended to (False: padding, or cut away);
+    given [B, L] was there at the start and never changes; first [B] the row's left padding; start [B] the column
+    where the answer begins; grid [B] the column the block grid counts from; end [B] the column after the last one that may still be decided; cut [B] whether an
+    end-of-text policy shortened the row; seed [B] of its noise; request [B] whose row it is; columns [L] 0..L-1.
+    """
+
+    tokens: Tensor
+    masked: Tensor
+    valid: Tensor
+    given: Tensor
+    first: Tensor
+    start: Tensor
+    grid: Tensor
+    end: Tensor
+    cut: Tensor
+    seed: Tensor
+    request: Tensor
+    columns: Tensor
+
+    @staticmethod
+    def of(
+        requests: Sequence[Request], pad_id: int, device: torch.device | str = "cpu", grid_at_zero: bool = False
+    ) -> Canvas:
+        """Lay requests out as one batch: answers aligned by left padding, ends ragged.
+
+        The block grid counts from the answer, or with ``grid_at_zero`` from the row's position 0 (block-causal
+        models).
+        """
+        for number, request in enumerate(requests):
+            if not request.tokens:
+                raise UserError(f"request {number} is empty: give it at least one token or one mask.")
+        lead = max(request.answer_start for request in requests)
+        length = lead + max(len(request.tokens) - request.answer_start for request in requests)
+        tokens = torch.full((len(requests), length), pad_id)
+        masked, valid = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
+        for row, request in enumerate(requests):
+            place = slice(lead - request.answer_start, lead - request.answer_start + len(request.tokens))
+            tokens[row, place] = torch.tensor(list(request.tokens))
+            masked[row, place] = torch.tensor(list(request.masked))
+            valid[row, place] = True
+        rows = torch.tensor([[lead - r.answer_start, lead - r.answer_start + len(r.tokens), r.seed] for r in requests])
+        count = len(requests)
+        canvas = Canvas(
+            tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, first=rows[:, 0],
+            start=torch.full((count,), lead), grid=rows[:, 0] if grid_at_zero else torch.full((count,), lead), end=rows[:, 1], cut=torch.zeros(count, dtype=torch.bool),
+            seed=rows[:, 2], request=torch.arange(count), columns=torch.arange(length),
+        )  # fmt: skip
+        return move(canvas, device)
+
+    @property
+    def positions(self) -> Tensor:
+        """Position of every column in its own row [B, L]; columns of the left padding count as 0."""
+        return (self.columns - self.first[:, None]).clamp(min=0)
+
+    @property
+    def undecided(self) -> Tensor:
+        """Masked positions that may still be decided [B, L]."""
+        return self.masked & (self.columns < self.end[:, None])
+
+    def commit(self, where: Tensor, tokens: Tensor) -> Canvas:
+        """Fix the positions ``where`` [B, L] to ``tokens`` [B, L]."""
+        return replace(self, tokens=torch.where(where, tokens, self.tokens), masked=self.masked & ~where)
+
+    def remask(self, where: Tensor, mask_id: int) -> Canvas:
+        """Undo commits at ``where`` [B, L]; given positions are left alone."""
+        where = where & ~self.given & self.valid
+        return replace(self, tokens=self.tokens.masked_fill(where, mask_id), masked=self.masked | where)
+
+    def stop_at(self, end: Tensor, rows: Tensor, attended: bool) -> Canvas:
+        """In ``rows`` [B], decide nothing from column ``end`` [B] on; with ``attended`` False cut those columns off."""
+        end = torch.where(rows, torch.minimum(end, self.end), self.end)
+        valid = self.valid if attended else self.valid & ((self.columns < end[:, None]) | ~rows[:, None])
+        return replace(self, end=end, cut=self.cut | rows, valid=valid)
+
+    def select(self, rows: Tensor) -> Canvas:
+        """The given rows, in that order; a row may appear several times (candidates) or not at all (finished)."""
+        changed = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "columns"}
+        return replace(self, **changed)
+
+
+def select(state: T, rows: Tensor) -> T:
+    """Index the leading (batch) dimension of every tensor in a dataclass or dict."""
+    if isinstance(state, Tensor):
+        return state[rows]
+    if isinstance(state, dict):
+        return {key: select(value, rows) for key, value in state.items()}  # type: ignore[return-value]
+    if is_dataclass(state) and not isinstance(state, type):
+        changed: dict[str, Any] = {f.name: select(getattr(state, f.name), rows) for f in fields(state)}
+        return replace(state, **changed)
+    return state
+
+
+def merge(rows: Tensor, new: T, old: T) -> T:
+    """Per row: ``new`` where ``rows`` [B] holds, else ``old``; for tensors, dicts and dataclasses of tensors."""
+    if new is old:
+        return old
+    if isinstance(new, Tensor):
+        return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, old)  # type: ignore[return-value, call-overload]
+    if isinstance(new, dict) and isinstance(old, dict):
+        return {key: merge(rows, new.get(key, value), value) for key, value in old.items()}  # type: ignore[return-value]
+    if is_dataclass(new) and not isinstance(new, type):
+        return replace(new, **{f.name: merge(rows, getattr(new, f.name), getattr(old, f.name)) for f in fields(new)})
+    return new
+
+
+def move(state: T, device: torch.device | str) -> T:
+    """The same dataclass with every tensor on ``device``."""
+    return replace(state, **{f.name: getattr(state, f.name).to(device) for f in fields(state)})  # type: ignore
+
+
+def pack(where: Tensor, fill: int, width: int | None = None) -> Tensor:
+    """Columns of the True entries of each row of ``where`` [B, L], ascending, padded with ``fill``: [B, width].
+
+    Without ``width`` the widest row decides, which costs one copy to the host.
+    """
+    width = int(where.sum(1).max()) if width is None else width
+    columns = torch.arange(where.shape[1], device=where.device)
+    return torch.where(where, columns, fill).sort(dim=1).values[:, :width]
+
+
+def per_row(value: Any, canvas: Canvas, dtype: torch.dtype = torch.float64) -> Tensor:
+    """A parameter as [B]: a number for all rows, or a sequence or tensor with one entry per request."""
+    value = torch.as_tensor(value, dtype=dtype, device=canvas.request.device)
+    return value.expand(len(canvas.request)) if value.dim() == 0 else value[canvas.request]

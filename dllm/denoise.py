@@ -1,0 +1,113 @@
+"""The loop. Every method of this framework is this loop with other parts; nothing here knows their names.
+
+A turn is one forward and the step that follows it. The loop yields every turn, so that traces, progress and timing
+hang on it from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks, Span
+from dllm.cache.base import Session
+from dllm.canvas import Canvas, merge, select
+from dllm.eos.base import EndOfText
+from dllm.forward import Forward
+from dllm.samplers.base import Sampler, State, Step, View
+from dllm.scores import Scores
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One turn of the rows still unfinished. N candidates of B rows; ``owner`` [N] as in Step, None for N = B.
+
+    forwarded [M]: the candidates this forward ran on, ``queries`` [M, layers or 1] its query rows, ``forwarded_by``
+    [M] whose they were. canvas [B]: those that were kept, whose ``view`` the sampler saw. step: its decision.
+    candidates [N]: the canvases after it and after the end-of-text policy. span [B]: the blocks after closing.
+    """
+
+    forwarded: Canvas
+    forwarded_by: Tensor | None
+    queries: Tensor
+    view: View
+    step: Step
+    candidates: Canvas
+    span: Span
+
+    @property
+    def canvas(self) -> Canvas:
+        return self.view.canvas
+
+    @property
+    def finished(self) -> Tensor:
+        """Rows [B] that are complete after this turn; each has one candidate left that matters, its last."""
+        return self.span.done
+
+
+def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText) -> Iterator[Turn]:
+    """Denoise ``canvas`` to the end, yielding every turn. Rows leave the batch as they finish."""
+    span, state = blocks.start(canvas), sampler.start(canvas, blocks)
+    session, ids = forward.start(canvas), forward.propose.ids
+    candidates, owner, upcoming = canvas, None, None
+    while not bool(span.done.all()):
+        if bool(span.done.any()):
+            candidates, owner, span, state, session, upcoming = drop(candidates, owner, span, state, session, upcoming)
+        scores, queries = forward(candidates, span, session, owner, upcoming)
+        forwarded, forwarded_by, span = candidates, owner, span.forwarded()
+        if owner is None:
+            canvas = candidates
+        else:
+            kept = sampler.keep(candidates, scores, owner, state)
+            canvas, scores = candidates.select(kept), select(scores, kept)
+        span = blocks.look(canvas, scores, span)
+        view = look(canvas, scores, span)
+        step = sampler.propose(view, state)
+        state, owner, upcoming = merge(view.acts, {**state, **step.state}, state), step.owner, step.next
+        candidates = apply(step, view, ids.mask)
+        candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
+        span = blocks.advance(candidates, span, owner)
+        yield Turn(forwarded, forwarded_by, queries, view, step, candidates, span)
+
+
+def look(canvas: Canvas, scores: Scores, span: Span) -> View:
+    """What the sampler sees: open is masked, in the open blocks, and committable by the cache's plan."""
+    open_ = canvas.undecided & span.inside(canvas) & scores.ready
+    acts = open_.any(1) if scores.only is None else open_.any(1) & ~scores.only.any(1)
+    return View(canvas, scores, open_, span, acts)
+
+
+def apply(step: Step, view: View, mask_id: int) -> Canvas:
+    """The candidates [N] that a step makes of the canvas [B]."""
+    canvas, tokens = view.canvas, view.scores.token
+    if step.owner is not None:
+        canvas, tokens = canvas.select(step.owner), tokens[step.owner]
+    if step.remask is not None:
+        canvas = canvas.remask(step.remask, mask_id)
+    return canvas.commit(step.commit, tokens if step.tokens is None else step.tokens)
+
+
+def of(state: T, owner: Tensor | None) -> T:
+    """What belongs to each candidate's row."""
+    return state if owner is None else select(state, owner)
+
+
+def drop(
+    candidates: Canvas, owner: Tensor | None, span: Span, state: State, session: Session, upcoming: Tensor | None
+) -> tuple[Canvas, Tensor | None, Span, State, Session, Tensor | None]:
+    """Everything that belongs to a request, without the finished ones."""
+    rows = (~span.done).nonzero()[:, 0]
+    upcoming = None if upcoming is None else upcoming[rows]
+    if owner is None:
+        candidates = candidates.select(rows)
+    else:
+        kept = ~span.done[owner]
+        candidates = candidates.select(kept.nonzero()[:, 0])
+        owner = (torch.cumsum(~span.done, 0) - 1)[owner[kept]]
+    return candidates, owner, select(span, rows), select(state, rows), session.select(rows), upcoming

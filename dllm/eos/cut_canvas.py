@@ -1,0 +1,20 @@
+"""Drop everything after the first committed end-of-text from the canvas (Window-Diffusion's adaptive length,
+arXiv 2601.20332)."""
+
+from __future__ import annotations
+
+from dllm.blocks.base import Span
+from dllm.canvas import Canvas
+from dllm.eos.base import EndOfText, after_first, answer_ends
+from dllm.samplers.base import Step
+from dllm.scores import Scores
+
+
+class CutCanvas(EndOfText):
+    """Columns behind the leftmost committed EOS are neither decided nor attended to any more."""
+
+    shrinks = True
+
+    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
+        end, found = after_first(candidates, answer_ends(candidates, eos_id))
+        return candidates.stop_at(end, found & (end < candidates.end), attended=False)

@@ -1,0 +1,17 @@
+"""Decide nothing after the first committed end-of-text, but keep attending to it (Elastic-Cache, arXiv 2510.14973)."""
+
+from __future__ import annotations
+
+from dllm.blocks.base import Span
+from dllm.canvas import Canvas
+from dllm.eos.base import EndOfText, after_first, answer_ends
+from dllm.samplers.base import Step
+from dllm.scores import Scores
+
+
+class CutOpen(EndOfText):
+    """The first turn that commits an EOS cuts at its leftmost one; later ones do not cut again."""
+
+    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
+        end, found = after_first(candidates, answer_ends(candidates, eos_id))
+        return candidates.stop_at(end, found & ~candidates.cut, attended=True)

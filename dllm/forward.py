@@ -1,0 +1,126 @@
+"""One forward: the cache plans it, the model computes it, the head runs on the rows somebody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Cache, Plan, Session
+from dllm.canvas import Canvas, pack, select
+from dllm.models.transformer import Transformer
+from dllm.scores import Need, Propose, Scores, spread
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The network as the loop sees it. ``guidance`` w > 0: logits are u + (w + 1) (c - u), with u from a canvas whose
+    given positions are masked (classifier-free guidance as in LLaDA); it doubles the rows of the same plan."""
+
+    model: Transformer
+    cache: Cache
+    propose: Propose
+    needs: tuple[Need, ...]
+    shrinks: bool = False
+
+    def start(self, canvas: Canvas) -> Session:
+        rows = self._guided(canvas) if self.propose.sampling.guidance else canvas
+        return self.cache.start(rows, self.model.config, self.shrinks)
+
+    def __call__(
+        self, candidates: Canvas, span: Span, session: Session, owner: Tensor | None = None, upcoming: Tensor | None = None
+    ) -> tuple[Scores, Tensor]:
+        """Scores of ``candidates`` [N] and the query rows it took [N, layers or 1].
+
+        ``span`` [B] is where each row's blocks stand, ``owner`` [N] whose candidate each is (None: N = B).
+        """
+        current = candidates if owner is None else candidates.select(first_of(owner))
+        plan = session.plan(current, span, upcoming)
+        if owner is not None:
+            plan, span = select(plan, owner), select(span, owner)
+        wanted = union([need.mask(candidates, span) for need in self.needs])
+        return self._score(candidates, span, plan, session, owner, wanted)
+
+    def _score(
+        self, canvas: Canvas, span: Span, plan: Plan, session: Session, owner: Tensor | None, wanted: Tensor
+    ) -> tuple[Scores, Tensor]:
+        length = len(canvas.columns)
+        positions = canvas.positions
+        hidden, place = self._hidden(canvas, positions, plan, session, owner)
+        source = torch.maximum(canvas.columns - self.model.config.prediction_shift, canvas.first[:, None])
+        if place is None:
+            known = wanted
+        else:
+            slot = place.gather(1, source)
+            known = wanted & (slot >= 0)
+        rows = pack(known, length)  # [N, r] targets
+        inside = rows.clamp(max=length - 1)
+        at = source.gather(1, inside) if place is None else slot.gather(1, inside).clamp(min=0)
+        logits = self._logits(hidden, at, len(rows))
+        out = self.propose(logits, canvas, span.turn, inside)
+        keep_logits = any(need.logits for need in self.needs)
+        scores = Scores(
+            known=known, ready=known if plan.ready is None else known & plan.ready, only=plan.only,
+            **spread(out, rows, length), logits=logits if keep_logits else None, rows=rows if keep_logits else None,
+        )  # fmt: skip
+        return scores, session.count()
+
+    def _hidden(
+        self, canvas: Canvas, positions: Tensor, plan: Plan, session: Session, owner: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows [N or 2N, n, D], and where each column lies among them [N, L] (-1: not computed; None: in order)."""
+        if self.propose.sampling.guidance:
+            doubled = self._guided(canvas)
+            owner = None if owner is None else torch.cat([owner, owner])
+            queries = session.begin(plan, doubled, owner)
+            hidden, columns = self._run(doubled, torch.cat([positions, positions]), session, queries)
+        else:
+            queries = session.begin(plan, canvas, owner)
+            hidden, columns = self._run(canvas, positions, session, queries)
+        if columns is None:
+            return hidden, None
+        rows, length = canvas.tokens.shape
+        columns = columns[:rows]
+        place = columns.new_full((rows, length + 1), -1)
+        order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
+        return hidden, place.scatter(1, columns, order)[:, :length]
+
+    def _run(
+        self, canvas: Canvas, positions: Tensor, session: Session, queries: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        tokens = canvas.tokens
+        if queries is not None:
+            tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
+        return self.model(tokens, positions, session, queries)
+
+    def _logits(self, hidden: Tensor, at: Tensor, rows: int) -> Tensor:
+        """Logits [N, r, V] of the hidden rows ``at`` [N, r]; guidance mixes the two halves."""
+        weight = self.propose.sampling.guidance
+        at = torch.cat([at, at]) if weight else at
+        logits = self.model.head(hidden.gather(1, at.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])))
+        if not weight:
+            return logits
+        conditional, unconditional = logits.split(rows)
+        return unconditional + (weight + 1) * (conditional - unconditional)
+
+    def _guided(self, canvas: Canvas) -> Canvas:
+        """The canvas twice: as it is, and with its given positions masked."""
+        rows = torch.arange(len(canvas.request), device=canvas.request.device)
+        both = canvas.select(torch.cat([rows, rows]))
+        blank = both.given & (torch.arange(len(both.request), device=rows.device) >= len(rows))[:, None]
+        return replace(both, tokens=both.tokens.masked_fill(blank, self.propose.ids.mask))
+
+
+def union(masks: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.Tensor.__or__, masks)
+
+
+def first_of(owner: Tensor) -> Tensor:
+    """Index of each row's first candidate [B]; ``owner`` [N] is ascending and names every row."""
+    change = torch.ones_like(owner, dtype=torch.bool)
+    change[1:] = owner[1:] != owner[:-1]
+    return change.nonzero()[:, 0]

@@ -1,0 +1,1 @@
+"""Samplers: which positions to commit, from numbers alone. One file per rule."""

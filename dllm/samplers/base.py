@@ -1,0 +1,136 @@
+"""The contract between the loop and a sampler.
+
+A sampler sees numbers, never a model: the statistics of the scored rows, the open positions, and its own state. Its
+state belongs to the request: tensors with a leading batch dimension, which the loop gathers when rows are dropped,
+branched or kept, and leaves untouched in rows that have nothing open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks, Span
+from dllm.canvas import Canvas, per_row
+from dllm.errors import UserError
+from dllm.scores import Need, Scores
+
+if TYPE_CHECKING:
+    from dllm.setting import Setting
+
+__all__ = ["Sampler", "State", "Step", "View", "best", "best_of", "in_range", "per_row", "quota"]
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class View:
+    """What a sampler may look at: the canvas, its scores, the open positions [B, L] and where the blocks stand.
+
+    ``acts`` [B]: rows whose rule is called this turn (something is open and the cache forces nothing).
+    """
+
+    canvas: Canvas
+    scores: Scores
+    open: Tensor
+    blocks: Span
+    acts: Tensor
+
+    @property
+    def forced(self) -> Tensor | None:
+        """Positions [B, L] that the cache's plan commits by itself, with their proposals."""
+        only = self.scores.only
+        return None if only is None else only & self.canvas.undecided
+
+    @property
+    def index(self) -> Tensor:
+        """Index of this forward within the block [B], from 0: what fixed schedules count by."""
+        return self.blocks.forwards - 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a sampler decides. N candidates; N = B and ``owner`` None for one candidate per row.
+
+    commit [N, L]: positions to fix; tokens [N, L]: to these ids (None: the scores' proposals). accepted [N, L]: those
+    that the rule itself accepted, the rest were forced (None: all). remask [N, L]: commits to undo. owner [N]: the row
+    each candidate comes from, ascending. state: the entries of the sampler's state that changed. next [B, L]: the
+    positions it will commit in its next turn, if it knows. stop [B]: rows that are finished whatever is still masked.
+    """
+
+    commit: Tensor
+    tokens: Tensor | None = None
+    accepted: Tensor | None = None
+    remask: Tensor | None = None
+    owner: Tensor | None = None
+    state: State = field(default_factory=dict)
+    next: Tensor | None = None
+
+
+class Sampler:
+    """Base of all samplers: ``start`` makes the state, ``step`` decides, ``keep`` chooses among candidates.
+
+    deterministic: the same scores always give the same step. stateless: nothing is carried between turns except
+    parameters. revocable: may remask. knows_next: returns ``Step.next``.
+    """
+
+    deterministic = True
+    stateless = True
+    revocable = False
+    knows_next = False
+    tempered = False
+
+    def needs(self) -> tuple[Need, ...]:
+        """What must be scored for this rule. The head runs on the union of all parts' needs."""
+        return (Need(),)
+
+    def check(self, setting: Setting) -> None:
+        """Refuse, with UserError, a setting in which the rule cannot work. Called before weights are read."""
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        """State and per-request parameters, every tensor with a leading batch dimension."""
+        return {}
+
+    def step(self, view: View, state: State) -> Step:
+        """One decision from one forward. What it commits outside ``view.open`` is ignored."""
+        raise NotImplementedError
+
+    def propose(self, view: View, state: State) -> Step:
+        """What the loop calls: ``step`` for the rows that act, the plan's ``only`` for those it forces."""
+        forced = view.forced
+        step = self.step(view, state) if bool(view.acts.any()) else Step(torch.zeros_like(view.open))
+        commit = step.commit & view.open & view.acts[:, None]
+        return replace(step, commit=commit if forced is None else commit | forced)
+
+    def keep(self, candidates: Canvas, scores: Scores, owner: Tensor, state: State) -> Tensor:
+        """Index [B] of the candidate each row goes on with. Called only when ``step`` made several."""
+        raise NotImplementedError
+
+
+def best(score: Tensor, among: Tensor) -> Tensor:
+    """The highest-scoring position of ``among`` in each row [B, L]; ties to the lowest position."""
+    top = score.masked_fill(~among, -torch.inf).argmax(1, keepdim=True)
+    return torch.zeros_like(among).scatter(1, top, True) & among
+
+
+def best_of(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
+    """The ``count`` [B] highest-scoring positions of ``among`` in each row; ties to the lowest position."""
+    order = score.masked_fill(~among, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    rank = torch.empty_like(order).scatter(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
+    return among & (rank < count[:, None])
+
+
+def quota(view: View, steps: Tensor) -> Tensor:
+    """LLaDA's fixed schedule [B]: the block's masks split over ``steps`` [B], the first ones taking one more."""
+    masks, index = view.blocks.masked, view.index
+    return torch.where(index < steps, masks // steps + (index < masks % steps), 0)
+
+
+def in_range(name: str, value: Any, low: float, high: float, advice: str = "") -> None:
+    """Refuse a parameter outside [low, high]; sequences and tensors are checked entry by entry."""
+    entries = torch.as_tensor(value, dtype=torch.float64)
+    if bool(((entries < low) | (entries > high) | entries.isnan()).any()):
+        raise UserError(f"{name}={value} must lie in [{low:g}, {high:g}].{' ' + advice if advice else ''}")

@@ -1,0 +1,25 @@
+"""Commit everything the model is sure of (Fast-dLLM, arXiv 2505.22618, threshold rule)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row
+
+
+class Confidence(Sampler):
+    """Commit each open position whose confidence is at least ``threshold``, and always the most confident one."""
+
+    def __init__(self, threshold: Any = 0.9) -> None:
+        in_range("sampler.threshold", threshold, 0.0, 1.0)
+        self.threshold = threshold
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {"threshold": per_row(self.threshold, canvas)}
+
+    def step(self, view: View, state: State) -> Step:
+        confidence = view.scores.confidence
+        accepted = view.open & (confidence >= state["threshold"][:, None])
+        return Step(accepted | best(confidence, view.open), accepted=accepted)

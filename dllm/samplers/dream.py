@@ -1,0 +1,80 @@
+"""Dream's ``diffusion_generate``: a fixed number of forwards on a time grid (arXiv 2508.15487 and its released code)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError, nearest
+from dllm.noise import gumbel, uniform
+from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range
+from dllm.samplers.static import steps_per_block
+from dllm.scores import Need
+from dllm.setting import Setting
+
+ALGORITHMS = ("maskgit_plus", "topk_margin", "entropy", "origin")
+
+
+class Dream(Sampler):
+    """Forward i of S commits int(m (1 - t[i+1] / t[i])) of the m masks, t = linspace(1, eps, S + 1), and the last all.
+
+    alg: ``maskgit_plus`` (probability), ``topk_margin`` (p1 - p2), ``entropy`` (lowest first) or ``origin`` (each mask
+    by itself with that probability). alg_temp > 0 draws the positions from softmax(score / alg_temp) instead of taking
+    the best. steps None: as many forwards as the block has masks.
+    """
+
+    tempered = True
+
+    def __init__(self, alg: str = "entropy", steps: int | None = None, eps: float = 1e-3, alg_temp: float = 0.0) -> None:
+        if alg not in ALGORITHMS:
+            raise UserError(f"sampler.alg={alg!r} must be one of {', '.join(ALGORITHMS)}.{nearest(alg, ALGORITHMS)}")
+        in_range("sampler.eps", eps, 0.0, 1.0)
+        in_range("sampler.alg_temp", alg_temp, 0.0, float("inf"))
+        if steps is not None and steps < 1:
+            raise UserError(f"sampler.steps={steps} must be at least 1, or null for one forward per mask.")
+        self.alg, self.steps, self.eps, self.alg_temp = alg, steps, eps, alg_temp
+        self.stateless = self.deterministic = alg != "origin" and alg_temp == 0
+
+    def needs(self) -> tuple[Need, ...]:
+        wanted = {"topk_margin": {"second"}, "entropy": {"entropy"}}.get(self.alg, set())
+        return (Need(statistics=frozenset(wanted)),)
+
+    def check(self, setting: Setting) -> None:
+        setting.require_steps("sampler.steps", self.steps)
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {"steps": steps_per_block(self.steps, canvas, blocks)}
+
+    def step(self, view: View, state: State) -> Step:
+        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        share, last = self._share(view.index, steps)
+        masks = view.open.sum(1)
+        if self.alg == "origin":
+            drawn = uniform(view.canvas.seed[:, None], view.canvas.positions, view.blocks.turn[:, None], 1)
+            return Step(view.open & ((drawn < share[:, None]) | last[:, None]))
+        # float32 with truncation, as released: the integers of the schedule depend on it.
+        count = torch.where(last, masks, (masks.float() * share).long())
+        return Step(best_of(self._rate(view), view.open, count))
+
+    def _share(self, index: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """1 - t[i+1] / t[i] [B] in float32, and whether this is the last forward of the grid."""
+        shares = torch.zeros_like(index, dtype=torch.float32)
+        for total in steps.unique().tolist():
+            grid = torch.linspace(1, self.eps, total + 1, device=index.device)
+            at = index.clamp(max=total - 1)
+            shares = torch.where(steps == total, 1 - grid[at + 1] / grid[at], shares)
+        return shares, index >= steps - 1
+
+    def _rate(self, view: View) -> Tensor:
+        scores = view.scores
+        if self.alg == "topk_margin":
+            rate = scores.confidence - scores.stat("second")
+        else:
+            rate = -scores.stat("entropy") if self.alg == "entropy" else scores.confidence
+        if self.alg_temp == 0:
+            return rate
+        # The k largest of score / T + Gumbel noise are k draws without replacement from softmax(score / T).
+        noise = gumbel(view.canvas.seed[:, None], view.canvas.positions, view.blocks.turn[:, None], 2)
+        return rate / self.alg_temp + noise

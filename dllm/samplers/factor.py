@@ -1,0 +1,38 @@
+"""Commit the longest prefix of the ranking that a rank-dependent bound allows (Fast-dLLM, arXiv 2505.22618, factor)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, per_row
+
+
+class Factor(Sampler):
+    """With confidences c(1) >= c(2) >= ... of the open positions: commit while (n + 1) (1 - c(n)) <= ``factor``,
+    the first always.
+
+    commit_last: what the published code does and the paper does not: when only the very last rank fails, it is
+    committed all the same.
+    """
+
+    def __init__(self, factor: Any = 1.0, commit_last: bool = True) -> None:
+        in_range("sampler.factor", factor, 0.0, float("inf"))
+        self.factor, self.commit_last = factor, commit_last
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {"factor": per_row(self.factor, canvas)}
+
+    def step(self, view: View, state: State) -> Step:
+        confidence = view.scores.confidence
+        ranked = confidence.masked_fill(~view.open, -torch.inf).sort(1, descending=True).values
+        rank = torch.arange(1, ranked.shape[1] + 1, device=ranked.device)
+        passes = (ranked >= 1 - state["factor"][:, None] / (rank + 1)) & (ranked > -torch.inf)
+        passed = passes.cumprod(1).sum(1)
+        masks = view.open.sum(1)
+        forced = passed.clamp(min=1)
+        count = torch.where(forced >= masks - 1, masks, forced) if self.commit_last else forced
+        return Step(best_of(confidence, view.open, count), accepted=best_of(confidence, view.open, passed))

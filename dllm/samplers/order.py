@@ -1,0 +1,61 @@
+"""A decoding order known in advance: drawn once per block, or given (random remasking; dKV-Cache-Greedy needs it)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.noise import uniform
+from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
+from dllm.samplers.static import steps_per_block
+from dllm.setting import Setting
+
+
+class Order(Sampler):
+    """Commit positions in a fixed order, so many per forward as ``steps`` implies (None: one).
+
+    positions: ``random``, ``left_to_right``, or the answer-relative positions in order, each named once.
+    """
+
+    knows_next = True
+
+    def __init__(self, positions: str | Sequence[int] = "random", steps: int | None = None) -> None:
+        if isinstance(positions, str) and positions not in ("random", "left_to_right"):
+            raise UserError(
+                f"sampler.positions={positions!r} must be random, left_to_right or a list of answer-relative positions."
+            )
+        if not isinstance(positions, str) and len(set(positions)) != len(positions):
+            raise UserError("sampler.positions names a position twice; every position of the answer is committed once.")
+        self.positions, self.steps = positions, steps
+
+    def check(self, setting: Setting) -> None:
+        setting.require_steps("sampler.steps", self.steps)
+        if isinstance(self.positions, str) or setting.gen_length is None:
+            return
+        if sorted(self.positions) != list(range(setting.gen_length)):
+            raise UserError(
+                f"sampler.positions must name each of the {setting.gen_length} answer positions once, from 0 on."
+            )
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {"steps": steps_per_block(self.steps, canvas, blocks), "priority": self._priority(canvas)}
+
+    def _priority(self, canvas: Canvas) -> Tensor:
+        """Larger is earlier [B, L]."""
+        relative = canvas.columns - canvas.start[:, None]
+        if isinstance(self.positions, str):
+            return uniform(canvas.seed[:, None], relative, 3) if self.positions == "random" else -relative.double()
+        rank = torch.argsort(torch.tensor(list(self.positions), device=relative.device))
+        return -rank[relative.clamp(0, len(rank) - 1)].double()
+
+    def step(self, view: View, state: State) -> Step:
+        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        commit = best_of(state["priority"], view.open, quota(view, steps))
+        rest = view.canvas.undecided & view.blocks.inside(view.canvas) & ~commit
+        later = View(view.canvas, view.scores, rest, view.blocks.forwarded(), view.acts)
+        return Step(commit, next=best_of(state["priority"], rest, quota(later, steps)))

@@ -1,0 +1,64 @@
+"""LLaDA's fixed schedule: so many positions per forward, the best-scoring ones first (arXiv 2502.09992, App. B.4)."""
+
+from __future__ import annotations
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError, nearest
+from dllm.noise import uniform
+from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
+from dllm.scores import Need
+from dllm.setting import Setting
+
+SCORES = ("low_confidence", "random", "margin", "entropy")
+
+
+class Static(Sampler):
+    """``steps`` forwards for the whole answer, split evenly over the blocks and each block's masks over its share.
+
+    steps None: one token per step. score: ``low_confidence`` (highest probability first), ``margin`` (p1 - p2),
+    ``entropy`` (lowest first) or ``random``.
+    """
+
+    def __init__(self, steps: int | None = None, score: str = "low_confidence") -> None:
+        if score not in SCORES:
+            raise UserError(f"sampler.score={score!r} must be one of {', '.join(SCORES)}.{nearest(score, SCORES)}")
+        if steps is not None and steps < 1:
+            raise UserError(f"sampler.steps={steps} must be at least 1, or null for one token per step.")
+        self.steps, self.score = steps, score
+        self.stateless = self.deterministic = score != "random"
+
+    def needs(self) -> tuple[Need, ...]:
+        wanted = {"margin": {"second"}, "entropy": {"entropy"}}.get(self.score, set())
+        return (Need(statistics=frozenset(wanted)),)
+
+    def check(self, setting: Setting) -> None:
+        setting.require_steps("sampler.steps", self.steps)
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {"steps": steps_per_block(self.steps, canvas, blocks)}
+
+    def step(self, view: View, state: State) -> Step:
+        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        return Step(best_of(self.rate(view), view.open, quota(view, steps)))
+
+    def rate(self, view: View) -> torch.Tensor:
+        """The ranking score [B, L], higher first."""
+        scores = view.scores
+        if self.score == "margin":
+            return scores.confidence - scores.stat("second")
+        if self.score == "entropy":
+            return -scores.stat("entropy")
+        if self.score == "random":
+            return uniform(view.canvas.seed[:, None], view.canvas.positions, view.blocks.turn[:, None], 1)
+        return scores.confidence
+
+
+def steps_per_block(steps: int | None, canvas: Canvas, blocks: Blocks) -> torch.Tensor:
+    """Each block's share of ``steps`` [B]; 0 stands for one forward per mask of the block."""
+    count = blocks.count(canvas)
+    if steps is None or count is None:
+        return torch.zeros_like(canvas.start)
+    return (steps // count).clamp(min=1)

@@ -1,0 +1,203 @@
+"""Row statistics: the numbers a sampler may ask for, and which rows the head must run on to get them.
+
+All probabilities are float64, or float32 sums with a float64 last step: in float32 many confidences are exactly 1.0
+and their order would be arbitrary. The largest entry is kept out of the sum, so that 1 - p stays precise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.canvas import Canvas, per_row
+from dllm.noise import gumbel
+
+STATISTICS = frozenset({"second", "gap", "entropy", "logsumexp", "current"})
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a part wants scored: a region, whether committed positions count too, and which extra statistics.
+
+    region: ``block`` (the open blocks), ``ahead`` (``span`` columns from the block's start), ``answer`` (columns
+    ``span`` of the answer, or all of it), ``suffix`` (from the block's start on). Token and confidence always come.
+    """
+
+    region: str = "block"
+    committed: bool = False
+    span: tuple[int, int] | None = None
+    statistics: frozenset[str] = field(default_factory=frozenset)
+    logits: bool = False
+
+    def mask(self, canvas: Canvas, blocks: Span) -> Tensor:
+        """Wanted target positions [B, L]."""
+        low, high = self._bounds(canvas, blocks)
+        inside = (canvas.columns >= low[:, None]) & (canvas.columns < high[:, None])
+        return inside & (canvas.valid & ~canvas.given if self.committed else canvas.undecided)
+
+    def _bounds(self, canvas: Canvas, blocks: Span) -> tuple[Tensor, Tensor]:
+        if self.region == "block":
+            return blocks.begin, blocks.reach
+        if self.region == "suffix":
+            return blocks.begin, canvas.end
+        origin = blocks.begin if self.region == "ahead" else canvas.start
+        if self.span is None:
+            return origin, canvas.end
+        return origin + self.span[0], origin + self.span[1]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is proposed at a position. Per-request values are tensors indexed by request.
+
+    temperature 0 is the argmax. ``tempered``: confidences come from the tempered and filtered distribution (Dream)
+    instead of the model's own (LLaDA). ``forbid_eos``: LLaDA's ``logits_eos_inf``. ``eos_last``: the intent of LLaDA's
+    ``confidence_eos_eot_inf``, end-of-text proposals are committed after everything else.
+    """
+
+    temperature: float | Sequence[float] | Tensor = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    guidance: float = 0.0
+    suppress_mask: bool = True
+    forbid_eos: bool = False
+    eos_last: bool = False
+    tempered: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """The proposal is simply the argmax of the model's own logits."""
+        cold = isinstance(self.temperature, int | float) and self.temperature == 0
+        return cold and self.top_p is None and self.top_k is None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Statistics of the scored rows, laid out by target position [B, L]; zero where ``known`` is False.
+
+    token: the proposal; confidence: its probability (float64; -1 for end-of-text proposals under ``eos_last``).
+    second: probability of the runner-up; gap: difference of the two largest logits; entropy in nats; logsumexp;
+    current: log-probability of the token now on the canvas. ready: predicted by a row this forward computed, and
+    committable by the cache's plan. only: if set, rows that have an entry commit exactly those positions.
+    logits [B, n, V] raw, and their target columns [B, n] (L: padding), where somebody asked for them.
+    """
+
+    known: Tensor
+    token: Tensor
+    confidence: Tensor
+    ready: Tensor
+    only: Tensor | None = None
+    second: Tensor | None = None
+    gap: Tensor | None = None
+    entropy: Tensor | None = None
+    logsumexp: Tensor | None = None
+    current: Tensor | None = None
+    logits: Tensor | None = None
+    rows: Tensor | None = None
+
+    def stat(self, name: str) -> Tensor:
+        """An optional statistic; a part that reads one it did not ask for is a mistake of ours."""
+        value = getattr(self, name)
+        assert value is not None, f"statistic {name!r} was read but not declared in any need"
+        return value
+
+
+def statistics(logits: Tensor, token: Tensor, wanted: frozenset[str], current: Tensor | None = None) -> dict[str, Tensor]:
+    """Statistics of logit rows [..., V] under plain softmax, each [...]; ``token`` is the proposal.
+
+    confidence = softmax(logits)[token]. With m the largest logit and s the sum of exp(z - m) over all other entries,
+    p1 = 1 / (1 + s), logsumexp = m + log(1 + s), entropy = log(1 + s) + sum exp(z - m) (m - z) / (1 + s).
+    """
+    best = logits.argmax(-1, keepdim=True)  # ties: the lowest id
+    largest = logits.gather(-1, best)
+    below = logits - largest
+    weight = below.exp().scatter(-1, best, 0.0)
+    rest = weight.sum(-1).double()
+    chosen = below.gather(-1, token.unsqueeze(-1)).squeeze(-1).double().exp()
+    out = {"confidence": chosen / (1 + rest)}
+    if "second" in wanted or "gap" in wanted:
+        runner = below.scatter(-1, best, -torch.inf).amax(-1).double()
+        out |= {"second": runner.exp() / (1 + rest), "gap": -runner}
+    if "entropy" in wanted:
+        spread = (weight * below.masked_fill(below == -torch.inf, 0.0)).sum(-1).double()
+        out["entropy"] = torch.log1p(rest) - spread / (1 + rest)
+    if "logsumexp" in wanted or current is not None:
+        out["logsumexp"] = largest.squeeze(-1).double() + torch.log1p(rest)
+    if current is not None:
+        out["current"] = logits.gather(-1, current.unsqueeze(-1)).squeeze(-1).double() - out["logsumexp"]
+    return {name: value for name, value in out.items() if name == "confidence" or name in wanted}
+
+
+def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
+    """Logits [..., V] with -inf outside the nucleus, then outside the k largest (Dream's order).
+
+    A token is dropped when the mass of all larger ones already exceeds ``top_p``; the largest always stays.
+    """
+    if top_p is not None and top_p < 1:
+        ordered, index = logits.sort(-1, descending=True, stable=True)
+        mass = ordered.to(torch.promote_types(ordered.dtype, torch.float32)).softmax(-1)
+        dropped = (mass.cumsum(-1) - mass) > top_p
+        logits = logits.masked_fill(torch.zeros_like(dropped).scatter(-1, index, dropped), -torch.inf)
+    if top_k is not None and top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[..., -1:], -torch.inf)
+    return logits
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The special ids that proposing needs: MASK, and those that end a text (EOS, end of turn)."""
+
+    mask: int
+    eos: int
+    stops: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Propose:
+    """Turns logit rows into proposals and statistics (the sampler's ``tempered`` convention included)."""
+
+    sampling: Sampling
+    ids: Ids
+    wanted: frozenset[str] = frozenset()
+
+    def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
+        """logits [B, n, V] for target ``columns`` [B, n]; turn [B] -> token and statistics, each [B, n]."""
+        logits = self._suppress(logits)
+        if self.sampling.plain:
+            token, scored = logits.argmax(-1), logits
+        else:
+            token, scored = self._draw(logits, canvas, turn, columns)
+        current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
+        out = statistics(scored, token, self.wanted, current)
+        if self.sampling.eos_last:
+            ends = torch.isin(token, torch.tensor([self.ids.eos, *self.ids.stops], device=token.device))
+            out["confidence"] = out["confidence"].masked_fill(ends, -1.0)
+        return {"token": token, **out}
+
+    def _suppress(self, logits: Tensor) -> Tensor:
+        banned = [self.ids.mask] * self.sampling.suppress_mask + [self.ids.eos] * self.sampling.forbid_eos
+        return logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf) if banned else logits
+
+    def _draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Gumbel-max on the filtered logits: argmax(z + T g) is a draw from softmax(z / T)."""
+        heat = per_row(self.sampling.temperature, canvas)[:, None, None]
+        hot = heat > 0
+        tempered = torch.where(hot, logits / heat.clamp(min=1e-9), logits)
+        kept = filtered(tempered, self.sampling.top_p, self.sampling.top_k)
+        vocabulary = torch.arange(logits.shape[-1], device=logits.device)
+        position = columns - canvas.first[:, None]
+        noise = gumbel(canvas.seed[:, None, None], position[..., None], turn[:, None, None], vocabulary)
+        token = torch.where(hot, kept + noise, kept.double()).argmax(-1)
+        return token, kept if self.sampling.tempered else logits
+
+
+def spread(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:
+    """Values [B, n] at target columns ``rows`` [B, n] (L: padding) laid out as [B, L], zero elsewhere."""
+    shape = (rows.shape[0], length + 1)
+    return {
+        name: value.new_zeros(shape).scatter(1, rows, value)[:, :length] for name, value in values.items()
+    }

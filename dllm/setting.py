@@ -1,0 +1,56 @@
+"""What is known before any weights are read: lengths and the chosen parts. Parts check themselves against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dllm.errors import UserError
+
+if TYPE_CHECKING:
+    from dllm.blocks.base import Blocks
+    from dllm.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Setting:
+    """gen_length None: infilling, the number of masks shows only with the prompts."""
+
+    model: ModelConfig
+    blocks: Blocks
+    gen_length: int | None
+
+    @property
+    def block_length(self) -> int | None:
+        """The fixed block length, None where blocks differ."""
+        return getattr(self.blocks, "block_length", None)
+
+    def require_steps(self, name: str, steps: int | None) -> None:
+        """A fixed schedule must divide evenly over the blocks (the published loops assert the same)."""
+        if steps is None or self.gen_length is None:
+            return
+        count = self._block_count()
+        if count is None:
+            raise UserError(
+                f"{name}={steps} cannot be split over blocks whose number shows only while decoding. "
+                f"Use {name}=null (one token per step) or blocks=fixed."
+            )
+        if steps < count:
+            raise UserError(f"{name}={steps} is less than the {count} blocks, each of which takes a forward at least.")
+        if steps % count:
+            raise UserError(
+                f"{name}={steps} does not divide evenly over {count} blocks (gen_length={self.gen_length}, "
+                f"block_length={self.block_length}). Use a multiple of {count}."
+            )
+
+    def _block_count(self) -> int | None:
+        from dllm.canvas import Canvas, Request
+
+        length = self.gen_length or 0
+        if self.block_length is not None and length % self.block_length:
+            raise UserError(
+                f"gen_length={length} is not a multiple of blocks.block_length={self.block_length}, which a fixed "
+                "number of steps needs. Change one of them, or leave the steps null."
+            )
+        count = self.blocks.count(Canvas.of([Request.answer([0], length, 0)], 0))
+        return None if count is None else int(count[0])
