@@ -29,12 +29,13 @@ class Turn:
     """One turn of the rows still unfinished. N candidates of B rows; ``owner`` [N] as in Step, None for N = B.
 
     forwarded [M]: the candidates this forward ran on, ``queries`` [M, layers or 1] its query rows, ``forwarded_by``
-    [M] whose they were. canvas [B]: those that were kept, whose ``view`` the sampler saw. step: its decision.
+    [M] whose they were, ``kept`` [B] which of them go on (None: all). canvas [B]: those that were kept, whose ``view`` the sampler saw. step: its decision.
     candidates [N]: the canvases after it and after the end-of-text policy. span [B]: the blocks after closing.
     """
 
     forwarded: Canvas
     forwarded_by: Tensor | None
+    kept: Tensor | None
     queries: Tensor
     view: View
     step: Step
@@ -61,11 +62,8 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
             candidates, owner, span, state, session, upcoming = drop(candidates, owner, span, state, session, upcoming)
         scores, queries = forward(candidates, span, session, owner, upcoming)
         forwarded, forwarded_by, span = candidates, owner, span.forwarded()
-        if owner is None:
-            canvas = candidates
-        else:
-            kept = sampler.keep(candidates, scores, owner, state)
-            canvas, scores = candidates.select(kept), select(scores, kept)
+        kept = None if owner is None else sampler.keep(candidates, scores, owner, state)
+        canvas, scores = (candidates, scores) if kept is None else (candidates.select(kept), select(scores, kept))
         span = blocks.look(canvas, scores, span)
         view = look(canvas, scores, span)
         step = sampler.propose(view, state)
@@ -73,7 +71,7 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
         candidates = apply(step, view, ids.mask)
         candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
         span = blocks.advance(candidates, span, owner)
-        yield Turn(forwarded, forwarded_by, queries, view, step, candidates, span)
+        yield Turn(forwarded, forwarded_by, kept, queries, view, step, candidates, span)
 
 
 def look(canvas: Canvas, scores: Scores, span: Span) -> View:

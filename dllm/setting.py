@@ -9,7 +9,10 @@ from dllm.errors import UserError
 
 if TYPE_CHECKING:
     from dllm.blocks.base import Blocks
+    from dllm.cache.base import Cache
+    from dllm.eos.base import EndOfText
     from dllm.models.config import ModelConfig
+    from dllm.samplers.base import Sampler
 
 
 @dataclass(frozen=True)
@@ -54,3 +57,15 @@ class Setting:
             )
         count = self.blocks.count(Canvas.of([Request.answer([0], length, 0)], 0))
         return None if count is None else int(count[0])
+
+
+def validate(setting: Setting, sampler: Sampler, cache: Cache, eos: EndOfText) -> None:
+    """Refuse, before any weights are read, what cannot work: UserError with the reason and the way out."""
+    if setting.gen_length is not None and setting.gen_length < 1:
+        raise UserError(f"gen_length={setting.gen_length} must be at least 1.")
+    if setting.gen_length is not None and setting.gen_length >= setting.model.max_length:
+        raise UserError(
+            f"gen_length={setting.gen_length} leaves no room for a prompt: the model's limit is "
+            f"{setting.model.max_length} tokens."
+        )
+    sampler.check(setting)

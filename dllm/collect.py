@@ -1,0 +1,121 @@
+"""Gathers the turns of one batch into results. It hangs on the loop from outside and costs it a few small operations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.canvas import Request
+from dllm.denoise import Turn
+from dllm.results import Result
+from dllm.scores import Ids
+from dllm.trace import Trace, TurnRecord, record_turn
+
+Text = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A finished row: ids from column 0 of the batch, where its answer starts and where deciding ended."""
+
+    tokens: list[int]
+    start: int
+    end: int
+    nfe: int
+    seconds: float
+
+
+class Collector:
+    """One batch. ``fixed`` [R, L] is the turn that fixed each column (-1: none), ``queries`` [R] query rows so far."""
+
+    def __init__(self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool) -> None:
+        self.requests, self.ids, self.text, self.stop, self.trace = requests, ids, text, stop, trace
+        self.rows: dict[int, Row] = {}
+        self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
+        self.queries = torch.zeros(len(requests), dtype=torch.float64)
+        self.fixed: Tensor | None = None
+        self.began = self.last = time.perf_counter()
+
+    def observe(self, turn: Turn) -> None:
+        names, canvas = turn.canvas.request, turn.canvas
+        if self.fixed is None:
+            self.fixed = canvas.tokens.new_full((len(self.requests), len(canvas.columns)), -1)
+            self.queries = self.queries.to(names.device)
+        spent = turn.queries.double().mean(1)
+        owner = names if turn.forwarded_by is None else names[turn.forwarded_by]
+        self.queries.scatter_add_(0, owner, spent)
+        self._mark(names, canvas.masked, turn.view.blocks.turn - 1)
+        if self.trace:
+            self._record(turn, names)
+        if bool(turn.finished.any()):
+            self._finish(turn)
+
+    def _mark(self, names: Tensor, masked: Tensor, turn: Tensor) -> None:
+        assert self.fixed is not None
+        known = self.fixed[names]
+        self.fixed[names] = torch.where(masked, -1, torch.where(known >= 0, known, turn[:, None]))
+
+    def _record(self, turn: Turn, names: Tensor) -> None:
+        now = time.perf_counter()
+        for row, name in enumerate(names.tolist()):
+            self.records[name].append(record_turn(turn, row, now - self.last))
+        self.last = now
+
+    def _finish(self, turn: Turn) -> None:
+        owner, canvas, seconds = turn.step.owner, turn.candidates, time.perf_counter() - self.began
+        for row in turn.finished.nonzero()[:, 0].tolist():
+            at = row if owner is None else int((owner == row).nonzero()[0])
+            nfe = int(turn.view.blocks.turn[row])
+            self._mark(canvas.request[at : at + 1], canvas.masked[at : at + 1], turn.view.blocks.turn[row : row + 1])
+            self.rows[int(canvas.request[at])] = Row(
+                canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), nfe, seconds
+            )
+
+    def results(self) -> list[Result]:
+        return [self._result(number) for number in range(len(self.requests))]
+
+    def _result(self, number: int) -> Result:
+        request = self.requests[number]
+        start, length = request.answer_start, len(request.tokens)
+        # A request without a single mask never enters the loop.
+        row = self.rows.get(number) or Row(list(request.tokens), start, length, 0, 0.0)
+        answer = slice(row.start, row.start + length - start)
+        canvas = row.tokens[answer]
+        tokens, reason = self._answer(canvas[: row.end - row.start])
+        turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].clamp(min=0).tolist()
+        return Result(
+            prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=self.text(tokens), canvas=canvas, nfe=row.nfe,
+            query_tokens=round(float(self.queries[number])), seconds=row.seconds, stop_reason=reason, seed=request.seed,
+            turns=turns, trace=self._trace(number) if self.trace else None,
+        )  # fmt: skip
+
+    def _trace(self, number: int) -> Trace:
+        request = self.requests[number]
+        masks = [self.ids.mask if masked else token for token, masked in zip(request.tokens, request.masked, strict=True)]
+        given = [int(not masked) for masked in request.masked]
+        return Trace(
+            masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), self.records[number]
+        )
+
+    def _answer(self, canvas: list[int]) -> tuple[list[int], str]:
+        """Tokens before the first stop id or stop string, and why the answer ends there."""
+        ends = {self.ids.eos, *self.ids.stops}
+        stop = next((at for at, token in enumerate(canvas) if token in ends), None)
+        answer, reason = (canvas, "length") if stop is None else (canvas[:stop], "eos")
+        for string in self.stop:
+            at = stop_string_at(answer, string, self.text)
+            if at is not None:
+                answer, reason = answer[:at], "stop_string"
+        return answer, reason
+
+
+def stop_string_at(tokens: Sequence[int], string: str, text: Text) -> int | None:
+    """How many tokens come before the one that completes or starts ``string``; None when the text lacks it."""
+    if string not in text(tokens):
+        return None
+    whole = text(tokens)[: text(tokens).index(string)]
+    return next(count for count in range(len(tokens), -1, -1) if len(text(tokens[:count])) <= len(whole))

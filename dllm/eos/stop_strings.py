@@ -1,0 +1,36 @@
+"""End a row when its finished text holds one of the given strings; wraps another end-of-text policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from dllm.blocks.base import Span
+from dllm.canvas import Canvas
+from dllm.eos.base import EndOfText
+from dllm.samplers.base import Step
+from dllm.scores import Need, Scores
+
+
+class StopStrings(EndOfText):
+    """Looks at the committed tokens from the answer's start to its first mask. Reads text on the host, so it costs a
+    copy per turn; only rows with a new commit in that prefix could change, and only they matter."""
+
+    def __init__(self, inner: EndOfText, strings: Sequence[str], text: Callable[[Sequence[int]], str]) -> None:
+        self.inner, self.strings, self.text = inner, tuple(strings), text
+        self.shrinks = inner.shrinks
+
+    def needs(self) -> tuple[Need, ...]:
+        return self.inner.needs()
+
+    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
+        candidates = self.inner.cut(candidates, scores, step, span, eos_id)
+        open_ = candidates.undecided & (candidates.columns >= candidates.start[:, None])
+        frontier = torch.where(open_, candidates.columns, candidates.end[:, None]).amin(1)
+        hit = torch.tensor([self._holds(candidates, row, int(end)) for row, end in enumerate(frontier.tolist())])
+        return candidates.stop_at(frontier, hit.to(frontier.device), attended=True)
+
+    def _holds(self, canvas: Canvas, row: int, end: int) -> bool:
+        text = self.text(canvas.tokens[row, int(canvas.start[row]) : end].tolist())
+        return any(string in text for string in self.strings)

@@ -1,0 +1,136 @@
+"""What a decode did, turn by turn: enough to redraw it, to check it, and to compute limits from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from dllm.denoise import Turn
+
+
+@dataclass(frozen=True)
+class Commits:
+    """Positions (relative to the answer's start), the ids they were fixed to, their probability, and whether the rule
+    accepted them itself (False: forced by the progress guarantee or the cache's plan)."""
+
+    positions: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    forced: list[bool] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """One turn of one request.
+
+    kept: which of the last turn's candidates this forward confirmed. candidates: what each candidate of this turn
+    committed on top of it; a plain sampler has one. remasked: positions undone. filled: positions that the
+    end-of-text policy set, per candidate. queries: query rows of the forward per layer (one number: alike in all),
+    summed over candidates. block: number of the open block and its columns, relative to the answer.
+    """
+
+    turn: int
+    kept: int
+    candidates: list[Commits]
+    remasked: list[list[int]]
+    filled: list[list[int]]
+    queries: list[int]
+    block: tuple[int, int, int]
+    seconds: float = 0.0
+
+
+@dataclass
+class Trace:
+    """All turns of one request. ``start`` is the answer's first position, ``length`` the canvas without padding."""
+
+    prompt: list[int]
+    given: list[int]
+    mask_id: int
+    eos_id: int
+    start: int
+    length: int
+    turns: list[TurnRecord] = field(default_factory=list)
+
+    def canvases(self) -> Iterator[list[int]]:
+        """The canvas that every forward saw, then the final one: ids, with the mask id where undecided."""
+        candidates = [list(self.prompt)]
+        for record in self.turns:
+            canvas = candidates[record.kept]
+            yield list(canvas)
+            candidates = [self._after(canvas, record, number) for number in range(len(record.candidates))]
+        yield candidates[0]
+
+    def _after(self, canvas: list[int], record: TurnRecord, number: int) -> list[int]:
+        canvas, commits = list(canvas), record.candidates[number]
+        for position in record.remasked[number]:
+            canvas[self.start + position] = self.mask_id
+        for position, token in zip(commits.positions, commits.tokens, strict=True):
+            canvas[self.start + position] = token
+        for position in record.filled[number]:
+            canvas[self.start + position] = self.eos_id
+        return canvas
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Trace:
+        turns = [
+            TurnRecord(**{**turn, "candidates": [Commits(**c) for c in turn["candidates"]], "block": tuple(turn["block"])})
+            for turn in data["turns"]
+        ]
+        return Trace(**{**data, "turns": turns})
+
+    def to_frame(self) -> Any:
+        """One row per committed token as a pandas DataFrame (pandas must be installed)."""
+        import pandas
+
+        rows = [
+            {"turn": record.turn, "candidate": number, "position": p, "token": t, "confidence": c, "forced": f}
+            for record in self.turns for number, commits in enumerate(record.candidates)
+            for p, t, c, f in zip(commits.positions, commits.tokens, commits.confidence, commits.forced, strict=True)
+        ]  # fmt: skip
+        return pandas.DataFrame(rows)
+
+
+def record_turn(turn: Turn, row: int, seconds: float) -> TurnRecord:
+    """What ``turn`` did to batch row ``row``."""
+    span, view = turn.view.blocks, turn.view
+    start = int(view.canvas.start[row])
+    rows = [row] if turn.step.owner is None else (turn.step.owner == row).nonzero()[:, 0].tolist()
+    asked = [row] if turn.forwarded_by is None else (turn.forwarded_by == row).nonzero()[:, 0].tolist()
+    kept = 0 if turn.kept is None else asked.index(int(turn.kept[row]))
+    return TurnRecord(
+        turn=int(span.turn[row]), kept=kept, candidates=[_commits(turn, n, row, start) for n in rows],
+        remasked=[_positions(turn.step.remask, n, start) for n in rows],
+        filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
+        queries=turn.queries[asked].sum(0).tolist(),
+        block=(int(span.number[row]), int(span.begin[row]) - start, int(span.end[row]) - start), seconds=seconds,
+    )  # fmt: skip
+
+
+def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
+    step = turn.step
+    columns = step.commit[candidate].nonzero()[:, 0]
+    # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it away.
+    tokens = (turn.view.scores.token[row] if step.tokens is None else step.tokens[candidate])[columns]
+    accepted = None if step.accepted is None else step.accepted[candidate][columns]
+    return Commits(
+        positions=(columns - start).tolist(), tokens=tokens.tolist(),
+        confidence=turn.view.scores.confidence[row][columns].tolist(),
+        forced=[False] * len(columns) if accepted is None else (~accepted).tolist(),
+    )  # fmt: skip
+
+
+def _filled(turn: Turn, candidate: int, row: int) -> Tensor:
+    was_masked = turn.view.canvas.masked[row]
+    return was_masked & ~turn.candidates.masked[candidate] & ~turn.step.commit[candidate]
+
+
+def _positions(where: Tensor | None, row: int | None, start: int) -> list[int]:
+    if where is None:
+        return []
+    return ((where if row is None else where[row]).nonzero()[:, 0] - start).tolist()
