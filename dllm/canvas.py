@@ -49,8 +49,9 @@ class Canvas:
 
     tokens [B, L] ids; masked [B, L] still to be decided; valid [B, L] attended to (False: padding, or cut away);
     given [B, L] was there at the start and never changes; first [B] the row's left padding; start [B] the column
-    where the answer begins; grid [B] the column the block grid counts from; end [B] the column after the last one that may still be decided; cut [B] whether an
-    end-of-text policy shortened the row; seed [B] of its noise; request [B] whose row it is; columns [L] 0..L-1.
+    where the answer begins; grid [B] the column the block grid counts from; end [B] the column after the last one
+    that may still be decided; cut [B] whether an end-of-text policy shortened the row; seed [B] of its noise;
+    request [B] whose row it is; columns [L] 0..L-1.
     """
 
     tokens: Tensor
@@ -89,9 +90,10 @@ class Canvas:
             valid[row, place] = True
         rows = torch.tensor([[lead - r.answer_start, lead - r.answer_start + len(r.tokens), r.seed] for r in requests])
         count = len(requests)
+        start = torch.full((count,), lead)
         canvas = Canvas(
-            tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, first=rows[:, 0],
-            start=torch.full((count,), lead), grid=rows[:, 0] if grid_at_zero else torch.full((count,), lead), end=rows[:, 1], cut=torch.zeros(count, dtype=torch.bool),
+            tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, first=rows[:, 0], start=start,
+            grid=rows[:, 0] if grid_at_zero else start, end=rows[:, 1], cut=torch.zeros(count, dtype=torch.bool),
             seed=rows[:, 2], request=torch.arange(count), columns=torch.arange(length),
         )  # fmt: skip
         return move(canvas, device)
@@ -130,7 +132,7 @@ class Canvas:
 def select(state: T, rows: Tensor) -> T:
     """Index the leading (batch) dimension of every tensor in a dataclass or dict."""
     if isinstance(state, Tensor):
-        return state[rows]
+        return state[rows]  # type: ignore[return-value]
     if isinstance(state, dict):
         return {key: select(value, rows) for key, value in state.items()}  # type: ignore[return-value]
     if is_dataclass(state) and not isinstance(state, type):

@@ -1,4 +1,4 @@
-"""Gathers the turns of one batch into results. It hangs on the loop from outside and costs it a few small operations."""
+"""Gathers the turns of one batch into results; it hangs on the loop from outside, at a few small operations a turn."""
 
 from __future__ import annotations
 
@@ -88,18 +88,18 @@ class Collector:
         tokens, reason = self._answer(canvas[: row.end - row.start])
         turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].clamp(min=0).tolist()
         return Result(
-            prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=self.text(tokens), canvas=canvas, nfe=row.nfe,
-            query_tokens=round(float(self.queries[number])), seconds=row.seconds, stop_reason=reason, seed=request.seed,
+            prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=self.text(tokens), canvas=canvas,
+            nfe=row.nfe, query_tokens=round(float(self.queries[number])), seconds=row.seconds, stop_reason=reason, seed=request.seed,
             turns=turns, trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 
     def _trace(self, number: int) -> Trace:
         request = self.requests[number]
-        masks = [self.ids.mask if masked else token for token, masked in zip(request.tokens, request.masked, strict=True)]
+        masks = [
+            self.ids.mask if masked else token for token, masked in zip(request.tokens, request.masked, strict=True)
+        ]
         given = [int(not masked) for masked in request.masked]
-        return Trace(
-            masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), self.records[number]
-        )
+        return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), self.records[number])
 
     def _answer(self, canvas: list[int]) -> tuple[list[int], str]:
         """Tokens before the first stop id or stop string, and why the answer ends there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -24,7 +24,8 @@ from dllm.samplers.base import Sampler
 from dllm.scores import Propose, Sampling
 from dllm.setting import Setting, validate
 
-Prompt = str | Sequence[dict[str, str]] | Sequence[int] | Request
+Message = dict[str, str]
+Prompt = str | list[Message] | list[int] | Request
 Observer = Callable[[Turn], None]
 
 
@@ -70,22 +71,22 @@ class Decoder:
         return Forward(self.model.transformer, self.cache, propose, needs, self.eos.shrinks)
 
     def __call__(
-        self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
+        self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
         observe: Observer | None = None,
     ) -> list[Result]:  # fmt: skip
         """Decode one prompt or several, each ``samples`` times with distinct seeds, in the order given."""
         return list(self.iterate(prompts, samples=samples, seed=seed, trace=trace, observe=observe))
 
     def iterate(
-        self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
+        self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
         observe: Observer | None = None,
     ) -> Iterator[Result]:  # fmt: skip
         """Like calling, but yields each batch's results as soon as they are there."""
-        many = [prompts] if is_single(prompts) else list(prompts)  # type: ignore[arg-type, list-item]
         requests = [
-            (prompt, self.request(prompt, seed + number * samples + sample))  # type: ignore[arg-type]
-            for number, prompt in enumerate(many) for sample in range(samples)
-        ]  # fmt: skip
+            (prompt, self.request(prompt, seed + number * samples + sample))
+            for number, prompt in enumerate(as_list(prompts))
+            for sample in range(samples)
+        ]
         for at in range(0, len(requests), self.batch_size):
             yield from self._run(requests[at : at + self.batch_size], trace, observe)
 
@@ -103,20 +104,21 @@ class Decoder:
             )
         return request
 
-    def encode(self, prompt: str | Sequence[dict[str, str]] | Sequence[int]) -> list[int]:
+    def encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
+        """Token ids of a prompt. Raises UserError when there is none, or no tokenizer to make them."""
         tokens = self._encode(prompt)
         if not tokens:
             raise UserError("the prompt is empty: give it at least one token.")
         return tokens
 
-    def _encode(self, prompt: str | Sequence[dict[str, str]] | Sequence[int]) -> list[int]:
-        if not isinstance(prompt, str) and all(isinstance(token, int) for token in prompt):
-            return [int(token) for token in prompt]  # type: ignore[call-overload]
+    def _encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
+        if not isinstance(prompt, str) and is_ids(prompt):
+            return cast(list[int], prompt)
         tokenizer = self.model.tokenizer
         if tokenizer is None:
             raise UserError(f"model {self.model.name} has no tokenizer: give prompts as lists of token ids.")
         if not isinstance(prompt, str):
-            return tokenizer.chat(list(prompt))  # type: ignore[arg-type]
+            return tokenizer.chat(cast(list[Message], prompt))
         if not prompt.strip():
             raise UserError("the prompt is empty: give it some text.")
         chat = tokenizer.has_chat_template if self.chat is None else self.chat
@@ -161,11 +163,15 @@ class Decoder:
         ]
 
 
-def is_single(prompts: Any) -> bool:
-    """One prompt rather than a list of prompts."""
-    if isinstance(prompts, str | Request):
-        return True
-    return len(prompts) > 0 and (isinstance(prompts[0], int) or (isinstance(prompts[0], dict) and "role" in prompts[0]))
+def is_ids(prompt: list[Any]) -> bool:
+    return all(isinstance(token, int) for token in prompt)
+
+
+def as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
+    """Several prompts as they are, one prompt as a list of one."""
+    if isinstance(prompts, str | Request) or (prompts and (is_ids(prompts) or isinstance(prompts[0], dict))):
+        return [cast(Prompt, prompts)]
+    return cast(list[Prompt], prompts)
 
 
 __all__ = ["Decoder", "Prompt"]

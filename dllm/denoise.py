@@ -29,7 +29,8 @@ class Turn:
     """One turn of the rows still unfinished. N candidates of B rows; ``owner`` [N] as in Step, None for N = B.
 
     forwarded [M]: the candidates this forward ran on, ``queries`` [M, layers or 1] its query rows, ``forwarded_by``
-    [M] whose they were, ``kept`` [B] which of them go on (None: all). canvas [B]: those that were kept, whose ``view`` the sampler saw. step: its decision.
+    [M] whose they were, ``kept`` [B] which of them go on (None: all). canvas [B]: those that were kept, whose ``view``
+    the sampler saw. step: its decision.
     candidates [N]: the canvases after it and after the end-of-text policy. span [B]: the blocks after closing.
     """
 

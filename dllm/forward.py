@@ -32,7 +32,12 @@ class Forward:
         return self.cache.start(rows, self.model.config, self.shrinks)
 
     def __call__(
-        self, candidates: Canvas, span: Span, session: Session, owner: Tensor | None = None, upcoming: Tensor | None = None
+        self,
+        candidates: Canvas,
+        span: Span,
+        session: Session,
+        owner: Tensor | None = None,
+        upcoming: Tensor | None = None,
     ) -> tuple[Scores, Tensor]:
         """Scores of ``candidates`` [N] and the query rows it took [N, layers or 1].
 
@@ -72,7 +77,7 @@ class Forward:
     def _hidden(
         self, canvas: Canvas, positions: Tensor, plan: Plan, session: Session, owner: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Hidden rows [N or 2N, n, D], and where each column lies among them [N, L] (-1: not computed; None: in order)."""
+        """Hidden rows [N or 2N, n, D], and where each column lies among them [N, L] (-1: nowhere; None: in order)."""
         if self.propose.sampling.guidance:
             doubled = self._guided(canvas)
             owner = None if owner is None else torch.cat([owner, owner])

@@ -21,15 +21,15 @@ def part(group: str, choice: T | str, **options: Any) -> T:
     from omegaconf import OmegaConf
 
     if choice not in choices(group):
-        raise UserError(
-            f"{group}={choice!r} is unknown; choose one of {', '.join(choices(group))}.{nearest(choice, choices(group))}"
-        )
+        known = choices(group)
+        raise UserError(f"{group}={choice!r} is unknown; choose one of {', '.join(known)}.{nearest(choice, known)}")
     with initialize_config_module("dllm.conf", version_base="1.3"):
         config = compose("config", overrides=[f"{group}={choice}"])[group]
     unknown = [key for key in options if key not in config]
     if unknown:
-        known = [str(key) for key in config if not str(key).startswith("_")]
-        raise UserError(f"{group}={choice} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}.")
+        options_there = [str(key) for key in config if not str(key).startswith("_")]
+        listed = ", ".join(options_there) or "none"
+        raise UserError(f"{group}={choice} has no option {unknown[0]!r}; it has {listed}.")
     for key, value in options.items():
         OmegaConf.update(config, key, value)
     return cast(T, instantiate(config, _convert_="all"))

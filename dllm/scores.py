@@ -106,7 +106,9 @@ class Scores:
         return value
 
 
-def statistics(logits: Tensor, token: Tensor, wanted: frozenset[str], current: Tensor | None = None) -> dict[str, Tensor]:
+def statistics(
+    logits: Tensor, token: Tensor, wanted: frozenset[str], current: Tensor | None = None
+) -> dict[str, Tensor]:
     """Statistics of logit rows [..., V] under plain softmax, each [...]; ``token`` is the proposal.
 
     confidence = softmax(logits)[token]. With m the largest logit and s the sum of exp(z - m) over all other entries,
@@ -138,7 +140,7 @@ def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
     A token is dropped when the mass of all larger ones already exceeds ``top_p``; the largest always stays.
     """
     if top_p is not None and top_p < 1:
-        ordered, index = logits.sort(-1, descending=True, stable=True)
+        ordered, index = logits.sort(dim=-1, descending=True, stable=True)
         mass = ordered.to(torch.promote_types(ordered.dtype, torch.float32)).softmax(-1)
         dropped = (mass.cumsum(-1) - mass) > top_p
         logits = logits.masked_fill(torch.zeros_like(dropped).scatter(-1, index, dropped), -torch.inf)
@@ -198,6 +200,4 @@ class Propose:
 def spread(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:
     """Values [B, n] at target columns ``rows`` [B, n] (L: padding) laid out as [B, L], zero elsewhere."""
     shape = (rows.shape[0], length + 1)
-    return {
-        name: value.new_zeros(shape).scatter(1, rows, value)[:, :length] for name, value in values.items()
-    }
+    return {name: value.new_zeros(shape).scatter(1, rows, value)[:, :length] for name, value in values.items()}

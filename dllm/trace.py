@@ -79,7 +79,9 @@ class Trace:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Trace:
         turns = [
-            TurnRecord(**{**turn, "candidates": [Commits(**c) for c in turn["candidates"]], "block": tuple(turn["block"])})
+            TurnRecord(
+                **{**turn, "candidates": [Commits(**c) for c in turn["candidates"]], "block": tuple(turn["block"])}
+            )
             for turn in data["turns"]
         ]
         return Trace(**{**data, "turns": turns})

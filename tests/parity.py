@@ -68,7 +68,9 @@ def case_error(folder: Path, case: dict[str, Tensor], dtype: torch.dtype) -> flo
 
 def compare(folder: Path) -> list[Outcome]:
     return [
-        Outcome(name, dtype, case_error(folder, case, dtype)) for name, case in cases_of(folder).items() for dtype in GATES
+        Outcome(name, dtype, case_error(folder, case, dtype))
+        for name, case in cases_of(folder).items()
+        for dtype in GATES
     ]
 
 
@@ -81,7 +83,9 @@ def main(folders: list[str]) -> int:
         for outcome in compare(folder):
             failed += not outcome.passed
             verdict = "ok" if outcome.passed else "FAILED"
-            print(f"{folder.name:18} {outcome.case:20} {SUFFIX[outcome.dtype]}  max error {outcome.error:.1e}  {verdict}")
+            print(
+                f"{folder.name:18} {outcome.case:20} {SUFFIX[outcome.dtype]}  max error {outcome.error:.1e}  {verdict}"
+            )
     return 1 if failed else 0
 
 

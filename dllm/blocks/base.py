@@ -86,7 +86,9 @@ class Blocks:
             open_, unfinished = (_any_by(value, owner, span.done) for value in (open_, unfinished))
         close = ~open_ & (span.forwards >= self.min_forwards) & ~span.done
         if owner is not None:
-            first = torch.zeros_like(span.begin).scatter(0, owner.flip(0), torch.arange(len(owner)).flip(0).to(owner.device))
+            first = torch.zeros_like(span.begin).scatter(
+                0, owner.flip(0), torch.arange(len(owner)).flip(0).to(owner.device)
+            )
             candidates = candidates.select(first)
         moved = self._open(candidates, span)
         span = _where(close, moved, span)

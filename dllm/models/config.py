@@ -116,7 +116,7 @@ def _kv_heads(published: Mapping[str, Any]) -> int:
     if kv_heads is None:
         return 1 if multi_query else heads
     if multi_query is not None and multi_query != (kv_heads == 1):
-        raise UserError(f"config.json has n_kv_heads={kv_heads} and multi_query_attention={multi_query}: they contradict.")
+        raise UserError(f"config.json: n_kv_heads={kv_heads} and multi_query_attention={multi_query} contradict.")
     return int(kv_heads)
 
 
@@ -132,7 +132,8 @@ def _llada(published: Mapping[str, Any]) -> ModelConfig:
         mlp_width=published.get("mlp_hidden_size") or int(published.get("mlp_ratio", 4) * width),
         vocab=published.get("embedding_size") or vocab, max_length=published.get("max_sequence_length", 4096),
         eps=published.get("rms_norm_eps", 1e-5), theta=published.get("rope_theta", 10000.0),
-        mask_id=published.get("mask_token_id"), eos_id=published.get("eos_token_id"), pad_id=published.get("pad_token_id"),
+        mask_id=published.get("mask_token_id"), eos_id=published.get("eos_token_id"),
+        pad_id=published.get("pad_token_id"),
         rope_float32=published.get("rope_full_precision", True),
         qkv_bias=bool(published.get("include_bias") or published.get("include_qkv_bias")),
         linear_bias=bool(published.get("include_bias")), tied=published.get("weight_tying", True),

@@ -23,6 +23,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+DATA_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
 
 _LLADA = {
@@ -116,7 +117,7 @@ def resolve(path: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(path), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]))
+        return Path(snapshot_download(str(path), allow_patterns=DATA_FILES))
     except Exception as error:
         raise UserError(
             f"could not download {str(path)!r} ({type(error).__name__}: {error}). Download it elsewhere and "
@@ -237,7 +238,7 @@ def _device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
 
     placement = dict(infer_auto_device_map(model, no_split_module_classes=["Layer"], dtype=dtype))
     if "disk" in placement.values():
-        raise UserError("the model does not fit in the memory of this machine, GPUs and CPU together. Use a smaller dtype.")
+        raise UserError("the model does not fit in this machine's memory, GPUs and CPU together. Use a smaller dtype.")
     return placement
 
 

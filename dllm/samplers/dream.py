@@ -1,4 +1,4 @@
-"""Dream's ``diffusion_generate``: a fixed number of forwards on a time grid (arXiv 2508.15487 and its released code)."""
+"""Dream's ``diffusion_generate``: a number of forwards on a time grid (arXiv 2508.15487 and its released code)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Dream(Sampler):
 
     tempered = True
 
-    def __init__(self, alg: str = "entropy", steps: int | None = None, eps: float = 1e-3, alg_temp: float = 0.0) -> None:
+    def __init__(
+        self, alg: str = "entropy", steps: int | None = None, eps: float = 1e-3, alg_temp: float = 0.0
+    ) -> None:
         if alg not in ALGORITHMS:
             raise UserError(f"sampler.alg={alg!r} must be one of {', '.join(ALGORITHMS)}.{nearest(alg, ALGORITHMS)}")
         in_range("sampler.eps", eps, 0.0, 1.0)
