@@ -89,7 +89,8 @@ class Collector:
         turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].clamp(min=0).tolist()
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=self.text(tokens), canvas=canvas,
-            nfe=row.nfe, query_tokens=round(float(self.queries[number])), seconds=row.seconds, stop_reason=reason, seed=request.seed,
+            nfe=row.nfe, query_tokens=round(float(self.queries[number])), seconds=row.seconds, stop_reason=reason,
+            seed=request.seed,
             turns=turns, trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 
