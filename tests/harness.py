@@ -1,0 +1,148 @@
+"""What the law tests share: every combination of parts there is, and decodes recorded turn by turn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache
+from dllm.canvas import Canvas, Request
+from dllm.collect import Collector
+from dllm.denoise import Turn, denoise
+from dllm.eos.base import EndOfText
+from dllm.errors import UserError
+from dllm.forward import Forward
+from dllm.models.transformer import Transformer
+from dllm.models.weights import load_model
+from dllm.parts import choices, part
+from dllm.results import Result
+from dllm.samplers.base import Sampler
+from dllm.scores import Ids, Propose, Sampling
+from dllm.setting import Setting, validate
+
+DATA = Path(__file__).parent / "data"
+PROMPTS = [
+    [62, 51, 25, 3, 4, 34, 6, 23, 37, 3, 55],
+    [62, 50, 14, 2, 35, 8, 18, 55],
+    [62, 52, 35, 11, 6, 37, 36, 12, 23, 6, 35, 4, 36, 3, 55],
+]
+LENGTHS = [24, 16, 21]
+
+# Parts that cannot be built, or would show nothing, with their defaults.
+OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    ("blocks", "fixed"): {"block_length": 8},
+    ("blocks", "list"): {"lengths": [5, 8, 3]},
+}
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One choice of every part, by name."""
+
+    sampler: str
+    blocks: str
+    cache: str = "none"
+    eos: str = "keep"
+    model: str = "tiny-llada"
+
+    def __str__(self) -> str:
+        return f"{self.sampler}-{self.blocks}-{self.cache}-{self.eos}-{self.model}"
+
+
+@dataclass
+class Decoded:
+    """One request's decode: the canvas every forward saw (without padding), the turns' commits, and the result."""
+
+    canvases: list[list[int]] = field(default_factory=list)
+    masks: list[list[bool]] = field(default_factory=list)
+    commits: list[int] = field(default_factory=list)
+    result: Result | None = None
+
+
+def build(group: str, name: str) -> Any:
+    return part(group, name, **OPTIONS.get((group, name), {}))
+
+
+@cache
+def model(name: str, dtype: torch.dtype = torch.float64) -> Transformer:
+    return load_model(DATA / "models" / name, dtype=dtype)
+
+
+def requests(seed: int = 0) -> list[Request]:
+    return [
+        Request.answer(prompt, length, 60, seed + number)
+        for number, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
+    ]
+
+
+def parts_of(combination: Combination) -> tuple[Sampler, Blocks, Cache, EndOfText]:
+    """The combination's parts. Raises UserError when they refuse each other."""
+    sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)
+    kv, eos = build("cache", combination.cache), build("eos", combination.eos)
+    validate(Setting(model(combination.model).config, blocks, None), sampler, kv, eos)
+    return sampler, blocks, kv, eos
+
+
+def forward_of(network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], sampling: Sampling) -> Forward:
+    sampler, blocks, kv, eos = parts
+    needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
+    wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
+    ids = Ids(network.config.mask_id or 0, network.config.eos_id or 0, ())
+    return Forward(network, kv, Propose(sampling, ids, wanted), needs, eos.shrinks)
+
+
+def turns(
+    combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None
+) -> Iterator[Turn]:
+    network, parts = model(combination.model), parts_of(combination)
+    sampling = sampling or Sampling(tempered=parts[0].tempered)
+    forward = forward_of(network, parts, sampling)
+    at_zero = network.config.attention_block is not None
+    canvas = Canvas.of(batch, network.config.pad_id or 0, grid_at_zero=at_zero)
+    with torch.inference_mode():
+        yield from denoise(canvas, forward, parts[0], parts[1], parts[3])
+
+
+def decode(combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None) -> list[Decoded]:
+    """Decode a batch and record every request's turns separately."""
+    out = [Decoded() for _ in batch]
+    config = model(combination.model).config
+    collector = Collector(list(batch), Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=True)
+    for turn in turns(combination, batch, sampling):
+        collector.observe(turn)
+        canvas = turn.canvas
+        for row, name in enumerate(canvas.request.tolist()):
+            real = slice(int(canvas.first[row]), int(canvas.first[row]) + len(batch[name].tokens))
+            masked = canvas.masked[row, real]
+            out[name].canvases.append(canvas.tokens[row, real].masked_fill(masked, -1).tolist())
+            out[name].masks.append(masked.tolist())
+    for decoded, result in zip(out, collector.results(), strict=True):
+        decoded.result = result
+    return out
+
+
+def every(*groups: str) -> list[tuple[str, ...]]:
+    """All combinations of the choices of some groups, for ``make laws``; see ``pairwise`` for the daily subset."""
+    out: list[tuple[str, ...]] = [()]
+    for group in groups:
+        out = [(*row, name) for row in out for name in choices(group)]
+    return out
+
+
+def full() -> bool:
+    return os.environ.get("DLLM_LAWS") == "all"
+
+
+def allowed(combination: Combination) -> bool:
+    try:
+        parts_of(combination)
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""The laws that every combination of parts obeys, on a tiny trained model in float64.
+
+``make test`` runs them over samplers x blocks on LLaDA and a smaller set on Dream; ``make laws`` over everything.
+"""
+
+from __future__ import annotations
+
+import pytest
+from harness import LENGTHS, PROMPTS, Combination, Decoded, allowed, decode, every, full, requests
+
+from dllm.canvas import Request
+from dllm.scores import Sampling
+
+GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
+
+
+def combinations() -> list[Combination]:
+    llada = [Combination(sampler, blocks) for sampler, blocks in every("sampler", "blocks")]
+    dream = [Combination(s, "fixed", model="tiny-dream") for (s,) in every("sampler")]
+    eos = [Combination("confidence", "fixed", eos=eos) for (eos,) in every("eos")]
+    more = [Combination(s, b, eos=e, model=m) for s, b, e in every("sampler", "blocks", "eos")
+            for m in ("tiny-llada", "tiny-dream")] if full() else []  # fmt: skip
+    return [c for c in dict.fromkeys([*llada, *dream, *eos, *more]) if allowed(c)]
+
+
+ALL = combinations()
+by_combination = pytest.mark.parametrize("combination", ALL, ids=str)
+
+
+@pytest.fixture(scope="module")
+def decoded() -> dict[Combination, list[Decoded]]:
+    return {}
+
+
+def batch(combination: Combination, cache: dict[Combination, list[Decoded]]) -> list[Decoded]:
+    if combination not in cache:
+        cache[combination] = decode(combination, requests())
+    return cache[combination]
+
+
+@by_combination
+def test_every_turn_commits_and_commits_stay(combination: Combination, decoded: dict) -> None:
+    for one in batch(combination, decoded):
+        assert one.result is not None and one.result.trace is not None
+        for record in one.result.trace.turns:
+            opened = record.block[2] > record.block[1]
+            assert opened and (combination.sampler in GRID_SAMPLERS or all(c.positions for c in record.candidates))
+        for before, after in zip(one.canvases, one.canvases[1:], strict=False):
+            assert all(a == b for a, b in zip(before, after, strict=True) if a != -1)
+
+
+@by_combination
+def test_nothing_stays_masked_and_the_prompt_is_untouched(combination: Combination, decoded: dict) -> None:
+    for number, one in enumerate(batch(combination, decoded)):
+        result = one.result
+        assert result is not None
+        assert result.prompt_tokens == PROMPTS[number]
+        assert len(result.canvas) == LENGTHS[number]
+        if combination.eos in ("keep", "fill_after_block"):
+            assert 60 not in result.canvas
+        assert 60 not in result.tokens
+
+
+@by_combination
+def test_a_row_decodes_the_same_alone_and_in_any_batch(combination: Combination, decoded: dict) -> None:
+    together, rows = batch(combination, decoded), requests()
+    shuffled = decode(combination, [rows[2], rows[0], rows[1]])
+    for number, one in enumerate(together):
+        alone = decode(combination, [rows[number]])[0]
+        for other in (alone, shuffled[(number + 1) % 3]):
+            assert other.canvases == one.canvases
+            assert other.result is not None and one.result is not None
+            assert other.result.canvas == one.result.canvas
+            assert other.result.turns == one.result.turns
+
+
+@by_combination
+def test_a_trace_redraws_every_canvas(combination: Combination, decoded: dict) -> None:
+    for one in batch(combination, decoded):
+        assert one.result is not None and one.result.trace is not None
+        *seen, final = one.result.trace.canvases()
+        assert [[-1 if token == 60 else token for token in canvas] for canvas in seen] == one.canvases
+        assert final[one.result.trace.start :] == one.result.canvas
+
+
+@pytest.mark.parametrize("sampler", ["confidence", "static", "dream"])
+def test_noise_depends_on_seed_position_and_turn_only(sampler: str) -> None:
+    combination = Combination(sampler, "fixed")
+    hot = Sampling(temperature=1.0, tempered=sampler == "dream")
+    together = decode(combination, requests(), hot)
+    alone = [decode(combination, [row], hot)[0] for row in requests()]
+    other = decode(combination, requests(seed=7), hot)
+    assert [one.canvases for one in together] == [one.canvases for one in alone]
+    assert [one.canvases for one in together] != [one.canvases for one in other]
+
+
+@by_combination
+def test_infilling_decides_the_masked_positions_only(combination: Combination) -> None:
+    tokens = [62, 51, 25, 3, 60, 60, 4, 55, 3, 60, 60, 60, 54, 60, 60, 61]
+    masked = [token == 60 for token in tokens]
+    result = decode(combination, [Request(tokens, masked), Request(PROMPTS[1] + [60] * 9, [False] * 8 + [True] * 9)])[0].result
+    assert result is not None
+    whole = result.prompt_tokens + result.canvas
+    assert all(new == old for new, old, hole in zip(whole, tokens, masked, strict=True) if not hole)
+    if combination.eos in ("keep", "fill_after_block"):
+        assert 60 not in whole
