@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +41,8 @@ class Collector:
         self.fixed: Tensor | None = None
         self.began = self.last = time.perf_counter()
 
-    def observe(self, turn: Turn) -> None:
+    def observe(self, turn: Turn) -> list[int]:
+        """Take note of a turn; returns the requests that it finished."""
         names, canvas = turn.canvas.request, turn.canvas
         if self.fixed is None:
             self.fixed = canvas.tokens.new_full((len(self.requests), len(canvas.columns)), -1)
@@ -51,8 +53,19 @@ class Collector:
         self._mark(names, canvas.masked, turn.view.blocks.turn - 1)
         if self.trace:
             self._record(turn, names)
-        if bool(turn.finished.any()):
-            self._finish(turn)
+        return self._finish(turn) if bool(turn.finished.any()) else []
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside is not part of the decode's time."""
+        began = time.perf_counter()
+        yield
+        spent = time.perf_counter() - began
+        self.began, self.last = self.began + spent, self.last + spent
+
+    def untouched(self) -> list[int]:
+        """Requests that never had a turn, because nothing in them was masked."""
+        return [number for number in range(len(self.requests)) if number not in self.rows]
 
     def _mark(self, names: Tensor, masked: Tensor, turn: Tensor) -> None:
         assert self.fixed is not None
@@ -65,23 +78,25 @@ class Collector:
             self.records[name].append(record_turn(turn, row, now - self.last))
         self.last = now
 
-    def _finish(self, turn: Turn) -> None:
+    def _finish(self, turn: Turn) -> list[int]:
         owner, canvas, seconds = turn.step.owner, turn.candidates, time.perf_counter() - self.began
+        finished = []
         for row in turn.finished.nonzero()[:, 0].tolist():
             at = row if owner is None else int((owner == row).nonzero()[0])
             nfe = int(turn.view.blocks.turn[row])
             self._mark(canvas.request[at : at + 1], canvas.masked[at : at + 1], turn.view.blocks.turn[row : row + 1])
-            self.rows[int(canvas.request[at])] = Row(
+            finished.append(int(canvas.request[at]))
+            self.rows[finished[-1]] = Row(
                 canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), nfe, seconds
             )
+        return finished
 
     def results(self) -> list[Result]:
-        return [self._result(number) for number in range(len(self.requests))]
+        return [self.result(number) for number in range(len(self.requests))]
 
-    def _result(self, number: int) -> Result:
+    def result(self, number: int) -> Result:
         request = self.requests[number]
         start, length = request.answer_start, len(request.tokens)
-        # A request without a single mask never enters the loop.
         row = self.rows.get(number) or Row(list(request.tokens), start, length, 0, 0.0)
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]

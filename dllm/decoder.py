@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
@@ -15,17 +15,16 @@ from dllm.collect import Collector
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
-from dllm.errors import UserError
+from dllm.errors import UserError, nearest
 from dllm.forward import Forward
 from dllm.models.bundle import Model
 from dllm.parts import part
+from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.results import Result
 from dllm.samplers.base import Sampler
 from dllm.scores import Propose, Sampling
 from dllm.setting import Setting, validate
 
-Message = dict[str, str]
-Prompt = str | list[Message] | list[int] | Request
 Observer = Callable[[Turn], None]
 
 
@@ -45,15 +44,14 @@ class Decoder:
         batch_size: int = 1, sampling: Sampling | None = None, stop: Sequence[str] = (), chat: bool | None = None,
         **options: Any,
     ) -> None:  # fmt: skip
-        self.model, self.gen_length, self.batch_size = model, gen_length, batch_size
+        self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
+        self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
         self.sampler: Sampler = part("sampler", sampler)
         self.blocks: Blocks = part("blocks", blocks)
         self.cache: Cache = part("cache", cache)
         policy: EndOfText = part("eos", eos)
-        self.eos = StopStrings(policy, stop, self.decode_text) if stop else policy
-        self.stop = tuple(stop)
-        self.sampling = replace(sampling or Sampling(**options), tempered=self.sampler.tempered)
-        self.chat = chat
+        self.eos = StopStrings(policy, stop, self.prompts.text) if stop else policy
+        self.sampling = replace(sampling or sampling_of(options), tempered=self.sampler.tempered)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         validate(Setting(model.config, self.blocks, gen_length), self.sampler, self.cache, self.eos)
@@ -81,97 +79,69 @@ class Decoder:
         self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
         observe: Observer | None = None,
     ) -> Iterator[Result]:  # fmt: skip
-        """Like calling, but yields each batch's results as soon as they are there."""
-        requests = [
-            (prompt, self.request(prompt, seed + number * samples + sample))
-            for number, prompt in enumerate(as_list(prompts))
-            for sample in range(samples)
-        ]
+        """Like calling, but yields each result as soon as it and all before it are there."""
+        many = [(prompt, sample) for prompt in as_list(prompts) for sample in range(samples)]
+        requests = [self.request(prompt, seed + number) for number, (prompt, _) in enumerate(many)]
+        done: dict[int, Result] = {}
+        at = 0
+        for number, result in self.run(requests, trace, observe):
+            done[number] = result
+            while at in done:
+                prompt = many[at][0]
+                yield replace(done.pop(at), prompt=prompt if isinstance(prompt, str) else "")
+                at += 1
+
+    def run(
+        self, requests: Sequence[Request], trace: bool = False, observe: Observer | None = None
+    ) -> Iterator[tuple[int, Result]]:
+        """Decode requests batch by batch; yields (index, result) in the order in which rows finish.
+
+        Time spent in ``observe`` and by whoever takes the results is not part of ``Result.seconds``.
+        """
         for at in range(0, len(requests), self.batch_size):
-            yield from self._run(requests[at : at + self.batch_size], trace, observe)
+            batch = requests[at : at + self.batch_size]
+            collector = Collector(batch, self.model.ids, self.prompts.text, self.stop, trace)
+            for turn in self._turns(batch):
+                finished = collector.observe(turn)
+                with collector.paused():
+                    if observe is not None:
+                        observe(turn)
+                    yield from ((at + row, collector.result(row)) for row in finished)
+            # A request without a single mask never enters the loop.
+            yield from ((at + row, collector.result(row)) for row in collector.untouched())
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""
-        if isinstance(prompt, Request):
-            request = replace(prompt, seed=seed)
-        else:
-            request = Request.answer(self.encode(prompt), self.gen_length, self.model.ids.mask, seed)
-        limit = self.model.config.max_length
-        if len(request.tokens) > limit:
-            raise UserError(
-                f"the prompt and its answer take {len(request.tokens)} tokens, more than the model's {limit}. "
-                "Shorten the prompt or lower gen_length."
-            )
-        return request
+        return self.prompts.request(prompt, seed)
 
     def encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
         """Token ids of a prompt. Raises UserError when there is none, or no tokenizer to make them."""
-        tokens = self._encode(prompt)
-        if not tokens:
-            raise UserError("the prompt is empty: give it at least one token.")
-        return tokens
-
-    def _encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
-        if not isinstance(prompt, str) and is_ids(prompt):
-            return cast(list[int], prompt)
-        tokenizer = self.model.tokenizer
-        if tokenizer is None:
-            raise UserError(f"model {self.model.name} has no tokenizer: give prompts as lists of token ids.")
-        if not isinstance(prompt, str):
-            return tokenizer.chat(cast(list[Message], prompt))
-        if not prompt.strip():
-            raise UserError("the prompt is empty: give it some text.")
-        chat = tokenizer.has_chat_template if self.chat is None else self.chat
-        return tokenizer.chat([{"role": "user", "content": prompt}]) if chat else tokenizer.encode(prompt)
+        return self.prompts.encode(prompt)
 
     def infill(self, parts: Sequence[str | int]) -> Request:
         """A request with masks anywhere: strings are text, numbers are that many masks, in order."""
-        assert self.model.tokenizer is not None
-        tokens: list[int] = []
-        masked: list[bool] = []
-        for piece in parts:
-            ids = [self.model.ids.mask] * piece if isinstance(piece, int) else self.model.tokenizer.encode(piece)
-            tokens += ids
-            masked += [isinstance(piece, int)] * len(ids)
-        return Request(tokens, masked)
-
-    def decode_text(self, tokens: Sequence[int]) -> str:
-        return "" if self.model.tokenizer is None else self.model.tokenizer.decode(list(tokens))
+        return self.prompts.infill(parts)
 
     def stream(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
         """The turns of one prompt as they happen."""
-        with torch.inference_mode():
-            yield from self._turns([self.request(prompt, seed)])
+        return self._turns([self.request(prompt, seed)])
 
+    @torch.inference_mode()
     def _turns(self, requests: Sequence[Request]) -> Iterator[Turn]:
         device = self.model.transformer.device
         at_zero = self.model.config.attention_block is not None
         canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
-        return denoise(canvas, self.forward, self.sampler, self.blocks, self.eos)
-
-    def _run(self, batch: Sequence[tuple[Prompt, Request]], trace: bool, observe: Observer | None) -> list[Result]:
-        requests = [request for _, request in batch]
-        collector = Collector(requests, self.model.ids, self.decode_text, self.stop, trace)
-        with torch.inference_mode():
-            for turn in self._turns(requests):
-                collector.observe(turn)
-                if observe is not None:
-                    observe(turn)
-        return [
-            replace(result, prompt=prompt if isinstance(prompt, str) else "")
-            for result, (prompt, _) in zip(collector.results(), batch, strict=True)
-        ]
+        yield from denoise(canvas, self.forward, self.sampler, self.blocks, self.eos)
 
 
-def is_ids(prompt: list[Any]) -> bool:
-    return all(isinstance(token, int) for token in prompt)
-
-
-def as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
-    """Several prompts as they are, one prompt as a list of one."""
-    if isinstance(prompts, str | Request) or (prompts and (is_ids(prompts) or isinstance(prompts[0], dict))):
-        return [cast(Prompt, prompts)]
-    return cast(list[Prompt], prompts)
+def sampling_of(options: dict[str, Any]) -> Sampling:
+    """Sampling from keyword arguments. Raises UserError for one that does not exist."""
+    known = [entry.name for entry in fields(Sampling) if entry.name != "tempered"]
+    for name in options:
+        if name not in known:
+            hint = nearest(name, known)
+            raise UserError(f"Decoder has no argument {name!r}; sampling takes {', '.join(known)}.{hint}")
+    return Sampling(**options)
 
 
 __all__ = ["Decoder", "Prompt"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from dllm.errors import UserError, nearest
@@ -17,7 +19,6 @@ def part(group: str, choice: T | str, **options: Any) -> T:
     if not isinstance(choice, str):
         return choice
     from hydra import compose, initialize_config_module
-    from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
     if choice not in choices(group):
@@ -32,7 +33,42 @@ def part(group: str, choice: T | str, **options: Any) -> T:
         raise UserError(f"{group}={choice} has no option {unknown[0]!r}; it has {listed}.")
     for key, value in options.items():
         OmegaConf.update(config, key, value)
-    return cast(T, instantiate(config, _convert_="all"))
+    return cast(T, build(group, config))
+
+
+def build(group: str, config: Mapping[str, Any]) -> Any:
+    """The part that a resolved configuration describes. Raises UserError, naming the option, when a value is wrong."""
+    from hydra.errors import InstantiationException
+    from hydra.utils import get_class, instantiate
+
+    options = {str(key): value for key, value in config.items() if not str(key).startswith("_")}
+    defaults = inspect.signature(get_class(config["_target_"])).parameters
+    for key, value in options.items():
+        if key in defaults:
+            _check_kind(f"{group}.{key}", value, defaults[key])
+    try:
+        return instantiate(config, _convert_="all")
+    except InstantiationException as error:
+        cause = error.__cause__
+        while isinstance(cause, InstantiationException) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        if isinstance(cause, UserError):
+            raise cause from None
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise UserError(f"{group} cannot be built with {given}: {cause or error}.") from error
+
+
+def _check_kind(name: str, value: Any, parameter: inspect.Parameter) -> None:
+    """Refuse a word where the default is a number, and the like."""
+    default, whole = parameter.default, parameter.annotation in ("int", int)
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise UserError(f"{name}={value!r} must be true or false.")
+    if isinstance(default, int | float) and (value is None or isinstance(value, str)):
+        raise UserError(f"{name}={value!r} must be a number, such as {default}.")
+    if whole and isinstance(value, float):
+        raise UserError(f"{name}={value!r} must be a whole number, such as {default}.")
+    if default is None and isinstance(value, str):
+        raise UserError(f"{name}={value!r} must be a number or null.")
 
 
 def choices(group: str) -> list[str]:

@@ -1,0 +1,102 @@
+"""From what a user writes to a row of the canvas, with what is known before any weights are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from dllm.canvas import Request
+from dllm.errors import UserError
+from dllm.scores import Ids
+
+if TYPE_CHECKING:
+    from dllm.models.config import ModelConfig
+    from dllm.models.tokenizer import Tokenizer
+
+Message = dict[str, str]
+Prompt = str | list[Message] | list[int] | Request
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Makes requests. gen_length: masks after a prompt. chat: apply the chat template to text (None: if there is one).
+
+    name: the model's, for messages. Raises UserError for prompts that are empty, too long, or name unknown tokens.
+    """
+
+    config: ModelConfig
+    tokenizer: Tokenizer | None
+    ids: Ids
+    name: str
+    gen_length: int
+    chat: bool | None = None
+
+    def request(self, prompt: Prompt, seed: int = 0) -> Request:
+        """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""
+        if isinstance(prompt, Request):
+            request = replace(prompt, seed=seed)
+        else:
+            request = Request.answer(self.encode(prompt), self.gen_length, self.ids.mask, seed)
+        limit, length = self.config.max_length, len(request.tokens)
+        if length > limit:
+            raise UserError(
+                f"the prompt takes {sum(not masked for masked in request.masked)} tokens and its answer "
+                f"{sum(request.masked)}, together more than the model's limit of {limit}. "
+                "Shorten the prompt or lower gen_length."
+            )
+        return request
+
+    def encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
+        """Token ids of a prompt, which must hold at least one."""
+        if isinstance(prompt, str) and not prompt.strip():
+            raise UserError("the prompt is empty: give it some text.")
+        tokens = self._encode(prompt)
+        if not tokens:
+            raise UserError("the prompt is empty: give it at least one token.")
+        outside = [token for token in tokens if not 0 <= token < self.config.vocab]
+        if outside:
+            raise UserError(f"token id {outside[0]} is not in the model's vocabulary of {self.config.vocab}.")
+        return tokens
+
+    def _encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
+        if not isinstance(prompt, str) and is_ids(prompt):
+            return cast(list[int], prompt)
+        tokenizer = self._tokenizer()
+        if not isinstance(prompt, str):
+            return tokenizer.chat(cast(list[Message], prompt))
+        chat = tokenizer.has_chat_template if self.chat is None else self.chat
+        return tokenizer.chat([{"role": "user", "content": prompt}]) if chat else tokenizer.encode(prompt)
+
+    def _tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise UserError(f"model {self.name} has no tokenizer: give prompts as lists of token ids.")
+        return self.tokenizer
+
+    def infill(self, parts: Sequence[str | int]) -> Request:
+        """A request with masks anywhere: strings are text, numbers are that many masks, in order."""
+        tokens: list[int] = []
+        masked: list[bool] = []
+        for piece in parts:
+            ids = [self.ids.mask] * piece if isinstance(piece, int) else self._tokenizer().encode(piece)
+            tokens += ids
+            masked += [isinstance(piece, int)] * len(ids)
+        if not any(masked):
+            raise UserError(f"infill={list(parts)!r} has nothing to fill in: put the number of masks between the texts.")
+        return Request(tokens, masked)
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, empty where the model has no tokenizer."""
+        return "" if self.tokenizer is None else self.tokenizer.decode(list(tokens))
+
+
+def is_ids(prompt: list[Any]) -> bool:
+    """Token ids rather than messages; an empty list counts as ids."""
+    return all(isinstance(token, int) for token in prompt)
+
+
+def as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
+    """Several prompts as they are, one prompt as a list of one."""
+    if isinstance(prompts, str | Request) or (prompts and (is_ids(prompts) or isinstance(prompts[0], dict))):
+        return [cast(Prompt, prompts)]
+    return cast(list[Prompt], prompts)
