@@ -110,6 +110,21 @@ def _refuse(published: Mapping[str, Any], rules: Mapping[str, tuple[Any, ...]]) 
             )
 
 
+def _default(published: Mapping[str, Any], key: str, usual: int) -> int | None:
+    """The file's id, else the family's usual one where the vocabulary reaches that far."""
+    if published.get(key) is not None:
+        return int(published[key])
+    return usual if usual < (published.get("vocab_size") or 0) else None
+
+
+def _eos(published: Mapping[str, Any], usual: int | None = None) -> int | None:
+    """``eos_token_id``, the first one where the file lists several."""
+    ids = published.get("eos_token_id")
+    if isinstance(ids, list):
+        return int(ids[0]) if ids else None
+    return ids if usual is None else _default(published, "eos_token_id", usual)
+
+
 def _kv_heads(published: Mapping[str, Any]) -> int:
     heads, kv_heads = published["n_heads"], published.get("n_kv_heads")
     multi_query = published.get("multi_query_attention")
@@ -132,7 +147,7 @@ def _llada(published: Mapping[str, Any]) -> ModelConfig:
         mlp_width=published.get("mlp_hidden_size") or int(published.get("mlp_ratio", 4) * width),
         vocab=published.get("embedding_size") or vocab, max_length=published.get("max_sequence_length", 4096),
         eps=published.get("rms_norm_eps", 1e-5), theta=published.get("rope_theta", 10000.0),
-        mask_id=published.get("mask_token_id"), eos_id=published.get("eos_token_id"),
+        mask_id=published.get("mask_token_id"), eos_id=_eos(published),
         pad_id=published.get("pad_token_id"),
         rope_float32=published.get("rope_full_precision", True),
         qkv_bias=bool(published.get("include_bias") or published.get("include_qkv_bias")),
@@ -162,7 +177,7 @@ def _common(published: Mapping[str, Any], family: str, **more: Any) -> ModelConf
         "head_dim": published.get("head_dim") or width // heads,
         "mlp_width": published.get("intermediate_size") or 0,
         "mask_id": published.get("mask_token_id"),
-        "eos_id": published.get("eos_token_id"),
+        "eos_id": _eos(published),
         "pad_id": published.get("pad_token_id"),
     }
     return ModelConfig(
@@ -182,8 +197,10 @@ def _llada_moe(published: Mapping[str, Any]) -> ModelConfig:
         "shared_expert_intermediate_size": (None, 0), "attention_bias": (False, None),
         "moe_router_enable_expert_bias": (False, None),
     })  # fmt: skip
-    experts, top_k, width = _need(published, "num_experts", "num_experts_per_tok", "expert_intermediate_size")
-    frequency = published.get("moe_layer_freq") or [1] * published["num_hidden_layers"]
+    experts, top_k, width, layers = _need(
+        published, "num_experts", "num_experts_per_tok", "expert_intermediate_size", "num_hidden_layers"
+    )
+    frequency = published.get("moe_layer_freq") or [1] * layers
     moe = MoEConfig(
         experts=experts, top_k=top_k, width=width, router="softmax",
         sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
@@ -192,15 +209,17 @@ def _llada_moe(published: Mapping[str, Any]) -> ModelConfig:
         published, "llada_moe", qk_norm=bool(published.get("qk_layernorm")), moe=moe,
         mlp_width=published.get("dense_intermediate_size") or 0,
         # 156895 is not in the published config; it is the tokenizer's <|mask|> (Ling tokenizer).
-        mask_id=published.get("mask_token_id", 156895), eos_id=published.get("eos_token_id", 156892),
+        mask_id=_default(published, "mask_token_id", 156895), eos_id=_eos(published, 156892),
     )  # fmt: skip
 
 
 def _llada2(published: Mapping[str, Any]) -> ModelConfig:
     _refuse(published, {"use_qkv_bias": (False, None), "use_bias": (False, None), "score_function": ("sigmoid", None)})
-    experts, top_k, width = _need(published, "num_experts", "num_experts_per_tok", "moe_intermediate_size")
-    layers, dense = published["num_hidden_layers"], published.get("first_k_dense_replace", 0)
-    head_dim = published.get("head_dim") or published["hidden_size"] // published["num_attention_heads"]
+    experts, top_k, width, layers, hidden, heads = _need(
+        published, "num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_hidden_layers", "hidden_size",
+        "num_attention_heads",
+    )  # fmt: skip
+    dense, head_dim = published.get("first_k_dense_replace", 0), published.get("head_dim") or hidden // heads
     moe = MoEConfig(
         experts=experts, top_k=top_k, width=width, router="sigmoid",
         shared_width=width * (published.get("num_shared_experts") or 0),
@@ -212,8 +231,7 @@ def _llada2(published: Mapping[str, Any]) -> ModelConfig:
         published, "llada2", moe=moe, qk_norm=True, head_dim=head_dim,
         rotary_dim=int(head_dim * published.get("partial_rotary_factor", 1.0)),
         attention_block=published.get("block_length") or 32,
-        mask_id=published.get("mask_token_id", 156895), eos_id=published.get("eos_token_id", 156892),
-        linear_bias=False,
+        mask_id=_default(published, "mask_token_id", 156895), eos_id=_eos(published, 156892),
     )  # fmt: skip
 
 
@@ -222,7 +240,7 @@ def _sdar(published: Mapping[str, Any]) -> ModelConfig:
     return _common(
         published, "sdar", qk_norm=True, attention_block=published.get("block_size") or 4,
         # Published inference configs may lack the id; 151669 is the tokenizer's <|MASK|>.
-        mask_id=published.get("mask_token_id", 151669),
+        mask_id=_default(published, "mask_token_id", 151669),
     )  # fmt: skip
 
 

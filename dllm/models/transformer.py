@@ -84,6 +84,7 @@ class Rotary:
         cos, sin = table[positions].unbind(-2)
         return cos.unsqueeze(-2), sin.unsqueeze(-2)
 
+    @torch.inference_mode(False)  # a table built while decoding must serve training afterwards
     def _build(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         exponent = torch.arange(0, self.dim, 2, dtype=dtype, device=device) / self.dim
         angles = torch.arange(length, dtype=dtype, device=device)[:, None] / self.theta**exponent

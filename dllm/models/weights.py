@@ -23,7 +23,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-DATA_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
+DATA_FILES = ["*.json", "*.txt", "*.jinja"]
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
 
 _LLADA = {
@@ -107,21 +107,24 @@ def parameter_sources(model: Transformer) -> dict[str, Source]:
     return sources
 
 
-def resolve(path: str | Path) -> Path:
-    """A local checkpoint folder, or the hub id of one, downloaded (data files only, never code)."""
+def resolve(path: str | Path, weights: bool = True) -> Path:
+    """A local checkpoint folder, or the hub id of one, downloaded (data files only, never code).
+
+    ``weights`` False downloads config and tokenizer alone.
+    """
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
-        raise UserError(f"model path {str(path)!r} is no folder and no hub id of the form owner/name.")
+        raise UserError(f"model.path={str(path)!r} is no folder and no hub id of the form owner/name.")
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(str(path), allow_patterns=DATA_FILES))
+        return Path(snapshot_download(str(path), allow_patterns=DATA_FILES + ["*.safetensors"] * weights))
     except Exception as error:
         raise UserError(
-            f"could not download {str(path)!r} ({type(error).__name__}: {error}). Download it elsewhere and "
-            "pass the folder: model.path=FOLDER."
+            f"model.path={str(path)!r} is no folder here, and as a hub id it could not be downloaded "
+            f"({type(error).__name__}: {error}). Download it elsewhere and pass the folder: model.path=FOLDER."
         ) from error
 
 
@@ -130,10 +133,18 @@ def read_config(folder: Path) -> ModelConfig:
     file = folder / "config.json"
     if not file.is_file():
         raise UserError(f"{folder} holds no config.json, so it is no checkpoint folder. Point model.path at one.")
+    return ModelConfig.from_published(read_json(file))
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises UserError when it is broken or no object."""
     try:
-        return ModelConfig.from_published(json.loads(file.read_text()))
-    except json.JSONDecodeError as error:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise UserError(f"{file} is not valid JSON ({error}). Copy the checkpoint again.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} holds a JSON {type(content).__name__}, not an object. Copy the checkpoint again.")
+    return content
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
@@ -152,7 +163,9 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
 
 def _weight_files(folder: Path) -> list[Path]:
     if (folder / INDEX).is_file():
-        weight_map = json.loads((folder / INDEX).read_text())["weight_map"]
+        weight_map = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise UserError(f"{folder / INDEX} has no weight_map, which names the shards. Copy the checkpoint again.")
         files = [folder / name for name in sorted(set(weight_map.values()))]
         missing = [file.name for file in files if not file.is_file()]
         if missing:
@@ -182,9 +195,9 @@ def check_tensors(model: Transformer, stored: Mapping[str, Stored]) -> list[str]
             problems.append(f"tensor {name} is missing")
         elif stored[name].shape != shape:
             problems.append(f"tensor {name} has shape {list(stored[name].shape)}, config.json implies {list(shape)}")
-    ignorable = ("rotary_emb.inv_freq", "lm_head.weight" if model.config.tied else "\0", "transformer.ff_out.weight" if model.config.tied else "\0")  # noqa: E501
+    tied_head = NAMES[model.config.family]["lm_head"] + ".weight" if model.config.tied else None
     problems += [f"tensor {name} is not part of this architecture" for name in stored
-                 if name not in needed and not name.endswith(ignorable)]  # fmt: skip
+                 if name not in needed and name != tied_head and not name.endswith("rotary_emb.inv_freq")]  # fmt: skip
     return problems
 
 
@@ -205,7 +218,7 @@ def load_model(
         raise UserError(f"{path}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
     _check_tie(model.config, stored)
     placement = _device_map(model, dtype) if device == "auto" else {"": device}
-    tensors = {n: t for n, t in _read(model, stored, placement, dtype)}  # noqa: C416
+    tensors = dict(_read(model, stored, placement, dtype))
     model.load_state_dict(tensors, assign=True, strict=not model.config.tied)
     if model.config.tied:
         model.lm_head.weight = model.embed.weight
@@ -220,17 +233,23 @@ def load_model(
 def _read(
     model: Transformer, stored: Mapping[str, Stored], placement: Mapping[str, Any], dtype: torch.dtype
 ) -> Iterator[tuple[str, Tensor]]:
+    places: dict[tuple[Path, str], list[tuple[str, Source]]] = {}  # each file is opened once per device
     for ours, source in parameter_sources(model).items():
-        with safe_open(stored[source.name].file, framework="pt", device=str(_device_of(ours, placement))) as shard:
-            part = shard.get_slice(source.name)
-            tensor = part[:] if source.rows is None else part[slice(*source.rows)]
-        # The router's selection bias stays float32 whatever the model's dtype (LLaDA2's published code does so).
-        yield ours, tensor if ours.endswith("expert_bias") else tensor.to(dtype).contiguous()
+        places.setdefault((stored[source.name].file, _device_of(ours, placement)), []).append((ours, source))
+    for (file, device), wanted in places.items():
+        with safe_open(file, framework="pt", device=device) as shard:
+            for ours, source in wanted:
+                part = shard.get_slice(source.name)
+                tensor = part[:] if source.rows is None else part[slice(*source.rows)]
+                # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
+                yield ours, tensor.to(torch.float32 if ours.endswith("expert_bias") else dtype).contiguous()
 
 
-def _device_of(parameter: str, placement: Mapping[str, Any]) -> Any:
+def _device_of(parameter: str, placement: Mapping[str, Any]) -> str:
+    """accelerate numbers GPUs: 0 is cuda:0."""
     names = [name for name in placement if name == "" or parameter == name or parameter.startswith(name + ".")]
-    return placement[max(names, key=len)]
+    device = placement[max(names, key=len)]
+    return f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
 def _device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:

@@ -1,0 +1,140 @@
+"""A model ready to decode: network, config, tokenizer and the ids that matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dllm.errors import UserError, nearest
+from dllm.models.config import ModelConfig
+from dllm.models.tokenizer import Tokenizer
+from dllm.models.transformer import Transformer
+from dllm.models.weights import load_model, read_config, resolve
+from dllm.scores import Ids
+
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+
+
+@dataclass(frozen=True)
+class Model:
+    """What ``load`` returns. ``config`` holds the resolved mask, eos and pad ids."""
+
+    transformer: Transformer
+    config: ModelConfig
+    tokenizer: Tokenizer | None
+    ids: Ids
+    name: str
+    path: Path
+
+
+def shipped() -> list[str]:
+    """Names of the models that come with the package."""
+    return sorted(folder.name for folder in CHECKPOINTS.glob("*") if (folder / "config.json").is_file())
+
+
+def locate(path: str | Path, weights: bool = True) -> Path:
+    """Folder of a shipped model, a local folder or a hub id (downloaded; ``weights`` False: without its weights)."""
+    name = str(path)
+    if name in shipped():
+        return CHECKPOINTS / name
+    if "/" not in name and not Path(name).expanduser().is_dir():
+        raise UserError(
+            f"model.path={name!r} is no shipped model ({', '.join(shipped()) or 'there are none'}), no folder here and "
+            f"no hub id of the form owner/name.{nearest(name, shipped())}"
+        )
+    return resolve(path, weights)
+
+
+def load(
+    path: str | Path, device: str = "cpu", dtype: str | torch.dtype = "float32", mask_id: int | None = None
+) -> Model:
+    """Load a shipped model, a local folder or a hub id for decoding.
+
+    device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, else the CPU). dtype: of the weights and the
+    arithmetic. mask_id: overrides the checkpoint's. Raises UserError when anything does not fit, before weights are
+    read where it can.
+    """
+    kind, place = parse_dtype(dtype), parse_device(device)
+    _, config, tokenizer, ids = describe(path, mask_id)
+    folder = locate(path)
+    transformer = load_model(folder, place, kind, config)
+    return Model(transformer, config, tokenizer, ids, Path(path).expanduser().resolve().name, folder)
+
+
+def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelConfig, Tokenizer | None, Ids]:
+    """Folder, config, tokenizer and ids of a model, without its weights.
+
+    Each id comes from the first that knows it: the argument, config.json, the tokenizer. A missing eos is the pad id
+    and a missing pad is eos (they are one in most published checkpoints). The config returned holds the result.
+    Raises UserError when no usable mask or eos id is known.
+    """
+    folder = locate(path, weights=False)
+    config = read_config(folder)
+    tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
+    config, ids = resolve_ids(config, tokenizer, mask_id)
+    return folder, config, tokenizer, ids
+
+
+def resolve_ids(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> tuple[ModelConfig, Ids]:
+    """The config with its ids filled in, and the ids that proposing needs. Raises UserError as ``describe`` says."""
+    known = [mask_id, config.mask_id, tokenizer.mask_id if tokenizer else None]
+    mask = next((number for number in known if number is not None), None)
+    if mask is None:
+        raise UserError(
+            "mask_id=None: neither config.json (mask_token_id) nor the tokenizer names a mask token, and masked "
+            "diffusion cannot do without one. Pass mask_id=ID (model.mask_id=ID on the command line)."
+        )
+    eos = _eos(config, tokenizer)
+    pad = eos if config.pad_id is None else config.pad_id
+    _check_mask(mask, eos, pad, config, tokenizer)
+    stops = dict.fromkeys([eos, *(tokenizer.stop_ids if tokenizer else ())])
+    return replace(config, mask_id=mask, eos_id=eos, pad_id=pad), Ids(mask, eos, tuple(s for s in stops if s != mask))
+
+
+def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> int:
+    for number in (config.eos_id, tokenizer.eos_id if tokenizer else None, config.pad_id):
+        if number is not None:
+            return number
+    raise UserError(
+        "eos_token_id=null: neither config.json nor the tokenizer names the token that ends a text. "
+        "Add eos_token_id to config.json."
+    )
+
+
+def _check_mask(mask: int, eos: int, pad: int, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
+    advice = "Pass the right one as mask_id=ID (model.mask_id=ID on the command line)."
+    if not 0 <= mask < config.vocab:
+        raise UserError(f"mask_id={mask} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
+    if tokenizer is not None and tokenizer.token(mask) is None:
+        hint = "" if tokenizer.mask_id is None else f" Its own mask token has id {tokenizer.mask_id}."
+        raise UserError(f"mask_id={mask} is no token of the tokenizer, which has {len(tokenizer)}.{hint} {advice}")
+    for name, number in (("pad", pad), ("eos", eos)):
+        if mask == number:
+            raise UserError(f"mask_id={mask} is also the {name} id: masks and {name} tokens must differ. {advice}")
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """One of the supported dtypes, by name or as torch's object."""
+    found = DTYPES.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise UserError(f"dtype={str(dtype)!r} must be one of {', '.join(DTYPES)}.{nearest(str(dtype), DTYPES)}")
+    return found
+
+
+def parse_device(device: str) -> str:
+    """The device as given. Raises UserError when torch does not know it or this machine lacks it."""
+    if device == "auto":
+        return device
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise UserError(f"device={device!r} must be auto, cpu, cuda or cuda:NUMBER.") from error
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"device={device!r} is not there: this machine shows torch {torch.cuda.device_count()} CUDA devices. "
+            "Use device=auto or device=cpu."
+        )
+    return device

@@ -1,0 +1,206 @@
+"""Text to token ids and back, from a checkpoint's own data files. No code of a checkpoint is ever executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from dllm.errors import UserError
+from dllm.models.weights import read_json
+
+STOPS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
+MASKS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]")
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# Qwen2's pre-tokenisation, which the published DreamTokenizer (remote code, never run) repeats.
+QWEN2_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Tokenizer:
+    """A checkpoint's tokenizer with the ids that masked diffusion needs.
+
+    ``stop_ids`` end an answer; ``special_ids`` are left out of decoded text, MASK and the stops among them even where
+    the published file does not mark them as special (SDAR's ``<|MASK|>``). ``size`` is one more than the largest id.
+    """
+
+    backend: Backend
+    names: Mapping[str, str]  # bos_token, eos_token, ... as far as the files give them
+    template: str | None
+    mask_id: int | None
+    eos_id: int | None
+    stop_ids: tuple[int, ...]
+    special_ids: frozenset[int]
+    size: int
+
+    @staticmethod
+    def present(folder: Path) -> bool:
+        """Whether the folder holds tokenizer files at all."""
+        return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.json"))
+
+    @staticmethod
+    def from_folder(folder: Path) -> Tokenizer:
+        """Read tokenizer.json, or vocab.json and merges.txt (Dream). Raises UserError when files lack or are broken."""
+        settings = _settings(folder)
+        backend = _backend(folder)
+        _add_tokens(backend, _added(folder, settings), folder)
+        names = {name: text for name in NAMED if (text := _text(settings.get(name))) is not None}
+        known = backend.get_vocab()
+        marked = [names["mask_token"]] if "mask_token" in names else []
+        mask = next((known[text] for text in (*marked, *MASKS) if text in known), None)
+        stops = tuple(dict.fromkeys([known[text] for text in STOPS if text in known] + _generation_eos(folder)))
+        return Tokenizer(
+            backend=backend, names=names, template=_template(folder, settings), mask_id=mask,
+            eos_id=known.get(names.get("eos_token", "")), stop_ids=tuple(stop for stop in stops if stop != mask),
+            special_ids=_special(backend, known, names, settings) | {*stops, *([] if mask is None else [mask])},
+            size=max(known.values(), default=-1) + 1,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self.template is not None
+
+    def token(self, number: int) -> str | None:
+        """The string of an id, None where the tokenizer has none."""
+        return self.backend.id_to_token(number) if number >= 0 else None
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the text as it stands; special tokens written in it count, none are added."""
+        return list(self.backend.encode(text, add_special_tokens=False).ids)
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a conversation up to where the assistant speaks. Raises UserError without a chat template."""
+        return self.encode(self.render(messages))
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The conversation as the chat template writes it, with one open assistant turn at the end."""
+        if self.template is None:
+            raise UserError(
+                "this tokenizer has no chat template (neither chat_template.jinja nor tokenizer_config.json gives "
+                "one), so messages cannot be rendered. Pass the prompt as plain text, or use an instruct checkpoint."
+            )
+        for number, message in enumerate(messages):
+            if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+                raise UserError(f"messages[{number}]={dict(message)!r} must give a role and a content, both strings.")
+        from jinja2 import TemplateError
+
+        try:
+            return str(self._renderer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+        except TemplateError as error:
+            raise UserError(f"the chat template refuses these messages: {error}. Change them to fit it.") from error
+
+    @cached_property
+    def _renderer(self) -> Any:
+        """transformers' template engine; it needs the names of the special tokens, not the vocabulary."""
+        from transformers import PreTrainedTokenizerFast
+
+        empty = Backend(models.BPE())
+        return PreTrainedTokenizerFast(tokenizer_object=empty, chat_template=self.template, **self.names)
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """Text of ids; without ``special_ids`` unless ``skip_special`` is False. Ids beyond the vocabulary are void."""
+        kept = [number for number in ids if not (skip_special and number in self.special_ids)]
+        return str(self.backend.decode(kept, skip_special_tokens=False))
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json over special_tokens_map.json; both may be absent."""
+    merged: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            merged |= {key: value for key, value in read_json(folder / name).items() if value is not None}
+    return merged
+
+
+def _backend(folder: Path) -> Backend:
+    whole, vocabulary, merges = folder / "tokenizer.json", folder / "vocab.json", folder / "merges.txt"
+    if not whole.is_file() and not (vocabulary.is_file() and merges.is_file()):
+        raise UserError(
+            f"{folder} holds neither tokenizer.json nor both vocab.json and merges.txt, so text cannot be turned "
+            "into ids. Copy the tokenizer files of the checkpoint, or pass prompts as token ids."
+        )
+    try:
+        backend = Backend.from_file(str(whole)) if whole.is_file() else _byte_level(vocabulary, merges)
+    except Exception as error:
+        raise UserError(f"the tokenizer in {folder} cannot be read ({error}). Copy the checkpoint again.") from error
+    backend.no_truncation()  # some published files still hold the limits of their training
+    backend.no_padding()
+    return backend
+
+
+def _byte_level(vocabulary: Path, merges: Path) -> Backend:
+    """Qwen2's byte-level BPE from its two files."""
+    backend = Backend(models.BPE.from_file(str(vocabulary), str(merges)))
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(QWEN2_SPLIT), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])  # fmt: skip
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """Added tokens by id, from tokenizer_config.json and added_tokens.json."""
+    tokens: dict[int, AddedToken] = {}
+    if (folder / "added_tokens.json").is_file():
+        entries = read_json(folder / "added_tokens.json").items()
+        tokens = {int(number): AddedToken(text, normalized=False) for text, number in entries}
+    for number, entry in settings.get("added_tokens_decoder", {}).items():
+        flags = {key: bool(entry.get(key)) for key in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+        tokens[int(number)] = AddedToken(entry["content"], **flags)
+    return tokens
+
+
+def _add_tokens(backend: Backend, tokens: Mapping[int, AddedToken], folder: Path) -> None:
+    """Register the tokens the backend lacks, at the ids the files give them."""
+    present = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for number, token in sorted(tokens.items()):
+        if token.content not in present:
+            backend.add_tokens([token])
+        if backend.token_to_id(token.content) != number:
+            raise UserError(
+                f"{folder}: added token {token.content!r} should have id {number} but gets "
+                f"{backend.token_to_id(token.content)}: the tokenizer files contradict. Copy the checkpoint again."
+            )
+
+
+def _special(
+    backend: Backend, known: Mapping[str, int], names: Mapping[str, str], settings: Mapping[str, Any]
+) -> frozenset[int]:
+    flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+    more = [*settings.get("additional_special_tokens", []), *settings.get("extra_special_tokens", [])]
+    listed = {*names.values(), *(text for entry in more if (text := _text(entry)) is not None)}
+    return frozenset(flagged | {known[text] for text in listed if text in known})
+
+
+def _text(entry: Any) -> str | None:
+    """A special token is written as a string or as an object with its content."""
+    content = entry.get("content") if isinstance(entry, Mapping) else entry
+    return content if isinstance(content, str) else None
+
+
+def _generation_eos(folder: Path) -> list[int]:
+    file = folder / "generation_config.json"
+    ids = read_json(file).get("eos_token_id") if file.is_file() else None
+    return [] if ids is None else [int(number) for number in (ids if isinstance(ids, list) else [ids])]
+
+
+def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, else tokenizer_config.json's, which may be a list of named ones."""
+    if (folder / "chat_template.jinja").is_file():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    given = settings.get("chat_template")
+    if isinstance(given, list):
+        given = {entry["name"]: entry["template"] for entry in given}.get("default")
+    return given if isinstance(given, str) else None
