@@ -1,0 +1,1 @@
+"""Tasks to measure a decoder on: data, prompt, parse, score."""

@@ -1,0 +1,110 @@
+"""ParallelBench's scorers: pure functions of a prediction and the truth to 0/1 scores, lenient and strict.
+
+The lenient reading forgives missing brackets and quotes, the strict one wants exact ``["A", "B"]`` syntax.
+Names follow the reference metrics; case matters everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+Scores = dict[str, float]
+Reading = Callable[[str], list[str] | None]
+
+
+def _inside_brackets(text: str) -> str:
+    """What stands after the last ``[`` and before the first ``]`` that follows; the ends where one is missing."""
+    return text.rpartition("[")[2].partition("]")[0]
+
+
+def read_lenient(text: str) -> list[str]:
+    """Items of the last list in the text, whatever its quoting."""
+    pieces = _inside_brackets(text).split(",")
+    return [piece.strip(' "') for piece in pieces if piece.strip()]
+
+
+def read_strict(text: str) -> list[str] | None:
+    """Items of the last list in the text, or None unless it is written exactly ``["A", "B"]``."""
+    if "[" not in text or "]" not in text.rpartition("[")[2]:
+        return None
+    items = _inside_brackets(text).split(", ")
+    quoted = all(len(item) >= 2 and item[0] == item[-1] == '"' and '"' not in item[1:-1] for item in items)
+    return [item[1:-1] for item in items] if quoted else None
+
+
+def _both(prediction: str, accept: Callable[[list[str]], bool]) -> Scores:
+    strict = read_strict(prediction)
+    return {
+        "score": float(accept(read_lenient(prediction))),
+        "score_strict": float(strict is not None and accept(strict)),
+    }
+
+
+def list_match(prediction: str, truth: Sequence[str]) -> Scores:
+    """The items equal the truth, in order (copy, reverse, sort and the *_index tasks)."""
+    return _both(prediction, lambda items: items == list(truth))
+
+
+def list_shuffle(prediction: str, given: Sequence[str]) -> Scores:
+    """A permutation of the given list other than the list itself."""
+    return _both(prediction, lambda items: Counter(items) == Counter(given) and items != list(given))
+
+
+def list_random_insert(prediction: str, given: Sequence[str], word: str) -> Scores:
+    """The given list with the word put in anywhere."""
+
+    def accept(items: list[str]) -> bool:
+        if word not in items:
+            return False
+        at = items.index(word)
+        return items[:at] + items[at + 1 :] == list(given)
+
+    return _both(prediction, accept)
+
+
+def list_random_remove(prediction: str, given: Sequence[str]) -> Scores:
+    """The given list without exactly one of its names."""
+
+    def accept(items: list[str]) -> bool:
+        missing = [name for name in given if name not in items]
+        return len(items) == len(given) - 1 and len(missing) == 1 and items == [n for n in given if n in items]
+
+    return _both(prediction, accept)
+
+
+def list_random_replace(prediction: str, given: Sequence[str], word: str) -> Scores:
+    """The given list with one place taken by the word."""
+
+    def accept(items: list[str]) -> bool:
+        if len(items) != len(given) or word not in items:
+            return False
+        expected = list(given)
+        expected[items.index(word)] = word
+        return items == expected
+
+    return _both(prediction, accept)
+
+
+def latin_square(prediction: str, symbols: Sequence[str]) -> Scores:
+    """The first n lines that hold exactly the n symbols form a Latin square. There is no strict reading."""
+    wanted, size = set(symbols), len(symbols)
+    rows = [[cell.strip() for cell in line.split(",")] for line in prediction.strip().split("\n") if line.strip()]
+    rows = [row for row in rows if set(row) == wanted][:size]
+    columns = [{row[i] for row in rows} for i in range(size)] if len(rows) == size else []
+    score = float(bool(columns) and all(column == wanted for column in columns))
+    return {"score": score, "score_strict": score}
+
+
+def sudoku(prediction: str, solution: str) -> Scores:
+    """The lines that hold exactly four digits, whatever stands around them, are the solution's; strict: bare lines."""
+    digits = ["".join(filter(str.isdigit, line)) for line in prediction.split("\n")]
+    strict = [line.strip() for line in prediction.split("\n") if line.strip()]
+    truth = solution.strip().split("\n")
+    lenient = [line for line in digits if len(line) == 4]
+    return {"score": float(lenient == truth), "score_strict": float(strict == truth)}
+
+
+def inclusion(prediction: str, words: Sequence[str]) -> Scores:
+    """Every word occurs in the text. Grammar is judged elsewhere."""
+    return {"inclusion_score": float(all(word in prediction for word in words))}
