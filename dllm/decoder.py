@@ -54,7 +54,7 @@ class Decoder:
         self.sampling = replace(sampling or sampling_of(options), tempered=self.sampler.tempered)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
-        validate(Setting(model.config, self.blocks, gen_length), self.sampler, self.cache, self.eos)
+        validate(Setting(model.config, self.blocks, gen_length, self.sampling), self.sampler, self.cache, self.eos)
         self.forward = self._forward()
 
     @property
@@ -117,6 +117,11 @@ class Decoder:
     def encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
         """Token ids of a prompt. Raises UserError when there is none, or no tokenizer to make them."""
         return self.prompts.encode(prompt)
+
+    def _text_ids(self, text: str) -> list[int]:
+        if self.model.tokenizer is None:
+            raise UserError(f"model {self.model.name} has no tokenizer, so the text {text!r} cannot be placed.")
+        return self.model.tokenizer.encode(text)
 
     def infill(self, parts: Sequence[str | int]) -> Request:
         """A request with masks anywhere: strings are text, numbers are that many masks, in order."""

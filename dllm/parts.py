@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.resources.abc import Traversable
 from typing import Any, TypeVar, cast
 
 from dllm.errors import UserError, nearest
@@ -18,14 +19,12 @@ def part(group: str, choice: T | str, **options: Any) -> T:
     """
     if not isinstance(choice, str):
         return choice
-    from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
 
     if choice not in choices(group):
         known = choices(group)
         raise UserError(f"{group}={choice!r} is unknown; choose one of {', '.join(known)}.{nearest(choice, known)}")
-    with initialize_config_module("dllm.conf", version_base="1.3"):
-        config = compose("config", overrides=[f"{group}={choice}"])[group]
+    config = composed([f"{group}={choice}"])[group]
     unknown = [key for key in options if key not in config]
     if unknown:
         options_there = [str(key) for key in config if not str(key).startswith("_")]
@@ -34,6 +33,20 @@ def part(group: str, choice: T | str, **options: Any) -> T:
     for key, value in options.items():
         OmegaConf.update(config, key, value)
     return cast(T, build(group, config))
+
+
+def composed(overrides: list[str]) -> Any:
+    """The configuration with some overrides; works inside a Hydra application too."""
+    from hydra import compose, initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("dllm.conf", version_base="1.3"):
+            return compose("config", overrides=overrides)
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
 def build(group: str, config: Mapping[str, Any]) -> Any:
@@ -76,3 +89,16 @@ def choices(group: str) -> list[str]:
     from importlib.resources import files
 
     return sorted(entry.name[:-5] for entry in (files("dllm.conf") / group).iterdir() if entry.name.endswith(".yaml"))
+
+
+def groups() -> list[str]:
+    """Everything that can be chosen by name: model, sampler, blocks, ..., and groups inside groups."""
+    from importlib.resources import files
+
+    def below(folder: Traversable, prefix: str) -> Iterator[str]:
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.name.startswith("_"):
+                yield prefix + entry.name
+                yield from below(entry, f"{prefix}{entry.name}/")
+
+    return sorted(below(files("dllm.conf"), ""))

@@ -82,7 +82,7 @@ class Prompts:
             tokens += ids
             masked += [isinstance(piece, int)] * len(ids)
         if not any(masked):
-            raise UserError(f"infill={list(parts)!r} has nothing to fill in: put the number of masks between the texts.")
+            raise UserError(f"infill={list(parts)!r} has nothing to fill in: put numbers of masks between texts.")
         return Request(tokens, masked)
 
     def text(self, tokens: Sequence[int]) -> str:

@@ -1,0 +1,131 @@
+"""A run before any weights are read: everything that the user can get wrong is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache
+from dllm.decoder import Decoder
+from dllm.eos.base import EndOfText
+from dllm.errors import UserError
+from dllm.models import bundle
+from dllm.parts import build, part
+from dllm.prompts import Prompts
+from dllm.run.jobs import Entry, Job, entries_of, jobs_of
+from dllm.run.options import Options, sampling_of
+from dllm.samplers.base import Sampler
+from dllm.scores import Sampling
+from dllm.setting import Setting, validate
+from dllm.store import Store, fingerprint, key_of, read_config
+
+# What may stand beside resume=FOLDER without saying anything about the run.
+BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The four parts of a decode."""
+
+    sampler: Sampler
+    blocks: Blocks
+    cache: Cache
+    eos: EndOfText
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> Parts:
+        return Parts(*(build(group, config[group]) for group in ("sampler", "blocks", "cache", "eos")))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A resolved configuration, checked, with its model described and not loaded."""
+
+    config: dict[str, Any]
+    options: Options
+    parts: Parts
+    sampling: Sampling
+    prompts: Prompts
+    path: Path
+
+    @staticmethod
+    def of(config: dict[str, Any]) -> Plan:
+        """Raises UserError for whatever cannot work."""
+        options, sampling, model = Options.of(config), sampling_of(config["sampling"]), config["model"]
+        parts = Parts.of(config)
+        path, architecture, tokenizer, ids = bundle.describe(model["path"], model["mask_id"])
+        prompts = Prompts(architecture, tokenizer, ids, str(model["name"]), options.gen_length, options.chat)
+        bundle.parse_dtype(model["dtype"])
+        bundle.parse_device(model["device"])
+        setting = Setting(architecture, parts.blocks, options.gen_length, sampling)
+        validate(setting, parts.sampler, parts.cache, parts.eos)
+        if tokenizer is None and options.stop:
+            raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")
+        return Plan(config, options, parts, sampling, prompts, path)
+
+    def jobs(self) -> list[Job]:
+        """Every sample to decode."""
+        return jobs_of(self.entries(), self.prompts, self.options.samples, self.options.seed)
+
+    def entries(self) -> list[Entry]:
+        if self.options.prompts is not None:
+            return entries_of(Path(self.options.prompts), self.prompts)
+        default = self.config["model"].get("prompt") or ""
+        prompt = default if self.options.prompt is None else self.options.prompt
+        return [Entry(0, "1", prompt, prompt)]
+
+    def decoder(self, model: bundle.Model, sampler: str | None = None) -> Decoder:
+        """The decoder of this plan; ``sampler`` replaces the chosen one."""
+        parts, options = self.parts, self.options
+        return Decoder(
+            model, part("sampler", sampler) if sampler else parts.sampler, parts.blocks, parts.cache, parts.eos,
+            gen_length=options.gen_length, batch_size=options.batch_size, sampling=self.sampling, stop=options.stop,
+            chat=options.chat,
+        )  # fmt: skip
+
+    def load(self) -> bundle.Model:
+        """The weights, at last."""
+        model = self.config["model"]
+        return bundle.load(model["path"], model["device"], model["dtype"], model["mask_id"])
+
+    def store(self, jobs: Sequence[Job]) -> Store:
+        """The run's folder, new or resumed. Raises UserError when what it holds came from other prompts."""
+        store = Store.open(self.folder(), self.config, {"checkpoint": fingerprint(self.path)})
+        known = {job.key: job.request for job in jobs}
+        for row in store.rows:
+            request = known.get(key_of(row))
+            prompt = None if request is None else (list(request.tokens[: request.answer_start]), request.seed)
+            if prompt is not None and prompt != (row["prompt_tokens"], row["seed"]):
+                raise UserError(
+                    f"{store.folder} decoded {row['id']!r} from another prompt or seed. Lines of prompts may be mended "
+                    "or added at the end; for other prompts start a new run."
+                )
+        return store
+
+    def folder(self) -> Path:
+        """resume=FOLDER, output/name, or a new folder named by the time."""
+        if self.options.resume is not None:
+            return Path(self.options.resume)
+        if self.options.name is not None:
+            return Path(self.options.output) / self.options.name
+        stamp = Path(self.options.output) / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        others = (stamp.with_name(f"{stamp.name}-{number}") for number in range(2, 10_000))
+        return next(folder for folder in (stamp, *others) if not folder.exists())
+
+
+def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
+    """With resume=FOLDER and nothing else that matters, the folder's own configuration; else ``config`` itself.
+
+    ``given``: the names that the user set.
+    """
+    folder = config["resume"]
+    if folder is None:
+        return config
+    stored = read_config(Path(str(folder)))
+    if not set(given) <= BESIDE_RESUME:
+        return config
+    return {**config, **stored, **{key: config[key] for key in BESIDE_RESUME if key in given}}

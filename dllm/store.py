@@ -1,0 +1,248 @@
+"""A run on disk: what it was, and one line per finished sample, so that a killed run goes on where it stopped.
+
+FOLDER/config.yaml        the resolved configuration
+FOLDER/environment.json   versions, device, commit, and the identity of the run
+FOLDER/results.jsonl      one line per sample, written when the sample is done
+FOLDER/traces/            one file per sample, with trace=true
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import yaml
+
+from dllm.errors import UserError
+
+Key = tuple[str, int]  # prompt id, number of the sample
+Row = dict[str, Any]
+
+CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "results.jsonl", "traces"
+
+# What cannot change a sample. Prompts and checkpoints count by their content instead of by their place.
+PRESENTATION = frozenset(
+    ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
+    + ("task.name", "task.run", "model.name", "model.path", "model.prompt")
+)
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        flat |= flatten(value, name + ".") if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted keys of a configuration that can change an outcome."""
+    return {key: value for key, value in flatten(config).items() if key not in PRESENTATION}
+
+
+def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
+    """Hash of everything that can change the outcome: settings, and the content of prompts and checkpoint."""
+    return digest(json.dumps([relevant(config), dict(content)], sort_keys=True).encode())
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def fingerprint(checkpoint: Path) -> str:
+    """What identifies a checkpoint folder: the commit of a hub download, else a hash of its files, of which small ones
+    count whole and weights by their size and their first and last MiB."""
+    if checkpoint.parent.name == "snapshots":
+        return checkpoint.name
+    total, ends = hashlib.sha256(), 1 << 20
+    for file in sorted(checkpoint.iterdir()):
+        if file.suffix not in (".json", ".safetensors", ".jinja", ".txt"):
+            continue
+        size = file.stat().st_size
+        total.update(f"{file.name} {size}".encode())
+        with file.open("rb") as stream:
+            total.update(stream.read(ends))
+            stream.seek(max(stream.tell(), size - ends))
+            total.update(stream.read(ends))
+    return total.hexdigest()[:16]
+
+
+@dataclass
+class Store:
+    """An open run folder. ``rows`` holds the samples of earlier sessions; ``write`` adds one."""
+
+    folder: Path
+    results: BinaryIO
+    rows: list[Row] = field(default_factory=list)
+
+    @staticmethod
+    def open(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> Store:
+        """Start a run in ``folder``, or go on with the one that is there.
+
+        Raises UserError when the folder belongs to a run of another configuration, is in use, or cannot be written.
+        """
+        if (folder / CONFIG).exists():
+            refuse_other(folder, config, content)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / CONFIG).exists():
+                _replace(folder / ENVIRONMENT, _json({"identity": identity(config, content), "content": dict(content)}))
+                _replace(folder / CONFIG, _yaml(config))
+        return Store._attach(folder, RESULTS)
+
+    def beside(self, results: str) -> Store:
+        """Another file of results in the same folder."""
+        return Store._attach(self.folder, results)
+
+    @staticmethod
+    def _attach(folder: Path, results: str) -> Store:
+        with writing(folder):
+            stream = (folder / results).open("ab", buffering=0)
+        _lock(stream, folder)
+        rows, end = read_rows(folder / results)
+        with writing(folder):
+            stream.truncate(end)
+        return Store(folder, stream, rows)
+
+    @property
+    def done(self) -> set[Key]:
+        return {key_of(row) for row in self.rows}
+
+    def stamp(self, environment: Mapping[str, Any]) -> None:
+        """Note where this session runs: in the folder's first session as such, later under ``resumed``."""
+        known = json.loads((self.folder / ENVIRONMENT).read_text())
+        if "python" in known:
+            known.setdefault("resumed", []).append(dict(environment))
+        with writing(self.folder):
+            _replace(self.folder / ENVIRONMENT, _json({**environment, **known}))
+
+    def write(self, row: Row, trace: Mapping[str, Any] | None = None) -> None:
+        """Add a finished sample: its trace first, so that a line always has one, then the line, at once."""
+        with writing(self.folder):
+            if trace is not None:
+                (self.folder / TRACES).mkdir(exist_ok=True)
+                _replace(self.folder / TRACES / trace_name(key_of(row)), json.dumps(trace))
+            self._append(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        self.rows.append(row)
+
+    def _append(self, line: bytes) -> None:
+        before = os.fstat(self.results.fileno()).st_size
+        try:
+            written = self.results.write(line)
+            if written != len(line):
+                self.results.write(line[written:])  # raises what cut it short
+        except OSError:
+            self.results.truncate(before)
+            raise
+
+    def close(self) -> None:
+        self.results.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def key_of(row: Row) -> Key:
+    return str(row["id"]), int(row["sample"])
+
+
+def trace_name(key: Key) -> str:
+    """A file name for a sample; ids that are no file names get a hash instead of their odd characters."""
+    plain = re.sub(r"[^\w.-]", "_", key[0])[:80]
+    return f"{plain}-{key[1]}.json" if plain == key[0] else f"{plain}-{digest(key[0].encode())}-{key[1]}.json"
+
+
+def read_rows(file: Path) -> tuple[list[Row], int]:
+    """Finished samples and the offset where the last one ends; a half-written last line is left out.
+
+    Raises UserError when an earlier line is broken, since that is no killed run.
+    """
+    rows: list[Row] = []
+    end = 0
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            key_of(row)
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines):
+                raise UserError(f"line {number} of {file} is broken ({error}). Delete it, then resume.") from None
+            break
+        if not line.endswith(b"\n"):
+            break
+        rows.append(row)
+        end += len(line)
+    return rows, end
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The resolved configuration of a run folder. Raises UserError when there is none."""
+    try:
+        config = yaml.safe_load((folder / CONFIG).read_text())
+    except OSError:
+        raise UserError(f"{folder} holds no {CONFIG}, so it is no run folder. Point resume at one.") from None
+    assert isinstance(config, dict)
+    return config
+
+
+def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> None:
+    """Raise UserError, naming the first difference, unless ``folder`` belongs to a run of the same identity."""
+    there, here = relevant(read_config(folder)), relevant(config)
+    way_out = "Start a new run, or go on with that one by resume=FOLDER and nothing else."
+    for key in sorted(there.keys() | here.keys()):
+        if there.get(key) != here.get(key):
+            raise UserError(f"{folder} was run with {key}={there.get(key)}, not {here.get(key)}. {way_out}")
+    known = json.loads((folder / ENVIRONMENT).read_text())["content"]
+    for key, value in content.items():
+        if known.get(key) != value:
+            raise UserError(f"{folder} was run with another content of {key}. Restore it, or start a new run.")
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failing disk into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {folder} ({error.strerror or error}). Samples finished so far are kept there. "
+            f"Make room and go on with resume={folder}, or choose another place with output=FOLDER."
+        ) from error
+
+
+def _lock(stream: BinaryIO, folder: Path) -> None:
+    """Two processes must not fill one folder; the lock goes with the process, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another process is writing to {folder}. Wait for it, or choose another name=NAME.") from None
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write so that a reader finds the old file or the new one, never half of it."""
+    scratch = file.with_name(file.name + ".tmp")
+    scratch.write_text(text)
+    scratch.replace(file)
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _yaml(config: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))

@@ -1,0 +1,192 @@
+"""The canvas while it denoises: every token in the colour of the turn that fixed it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from rich.console import Console, Group
+from rich.live import Live
+from rich.style import Style
+from rich.text import Text
+from torch import Tensor
+
+from dllm.canvas import Canvas
+from dllm.denoise import Turn
+from dllm.scores import Ids
+from dllm.view.palette import turn_style
+
+INTERVAL = 1 / 15  # seconds between two pictures
+SHARE = 0.1  # of the decode's time may go into pictures
+PACE = 0.12  # seconds per turn with animate=true
+DIM = Style(dim=True)
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """What stands for a mask outside and inside the open block, an end of text, a new line, and a block's edge."""
+
+    mask: str = "·"
+    open: str = "░"
+    end: str = "∎"
+    line: str = "↵"
+    edge: str = "│"
+
+    @staticmethod
+    def of(encoding: str) -> Glyphs:
+        return Glyphs() if encoding.lower().startswith("utf") else Glyphs("_", "=", "#", "/", "|")
+
+
+@dataclass
+class Picture:
+    """All rows of a batch as they stand. [R, L] by request; R also counts rows that have finished."""
+
+    tokens: Tensor
+    masked: Tensor
+    fixed: Tensor  # the turn that fixed each column, 0 for what was given, -1 for masks
+    edges: Tensor  # [R, L + 1], a block begins here
+    shown: Tensor  # columns of the answer
+    span: Tensor  # [R, 2], the open block
+    given: int  # masks that there were at the start
+
+    @staticmethod
+    def of(canvas: Canvas) -> Picture:
+        rows, length = int(canvas.request.max()) + 1, len(canvas.columns)
+        blank = canvas.tokens.new_zeros((rows, length))
+        no = blank.bool()
+        picture = Picture(
+            blank, no.clone(), blank - 1, canvas.tokens.new_zeros((rows, length + 1)).bool(), no.clone(),
+            canvas.tokens.new_zeros((rows, 2)), int((canvas.undecided).sum()),
+        )  # fmt: skip
+        picture.shown[canvas.request] = canvas.valid & (canvas.columns >= canvas.start[:, None])
+        picture.fixed[canvas.request] = torch.where(canvas.masked, -1, 0)
+        return picture
+
+    def update(self, turn: Turn) -> None:
+        """Take over the first candidate of every row."""
+        canvas, owner, span = turn.candidates, turn.step.owner, turn.view.blocks
+        if owner is not None:
+            rows = torch.arange(len(turn.canvas.request), device=owner.device)
+            canvas = canvas.select((owner[None] == rows[:, None]).long().argmax(1))
+        names, known = canvas.request, self.fixed[canvas.request]
+        fixed = torch.where(known >= 0, known, span.turn[:, None])
+        self.fixed[names] = torch.where(canvas.masked, -1, fixed)
+        self.tokens[names], self.masked[names] = canvas.tokens, canvas.undecided
+        self.edges[names, span.begin] = True
+        self.edges[names, span.end] = True
+        self.span[names] = torch.stack([span.begin, span.reach], 1)
+
+
+class LiveView:
+    """An observer that draws. Use as a context manager; ``note`` is a text for the status line.
+
+    At most 15 pictures a second, and fewer when drawing them would take more than a tenth of the decode's time.
+    ``animate`` sleeps after every turn, so that a small model can be watched. The clock of the status line does not
+    count drawing and sleeping.
+    """
+
+    def __init__(
+        self, console: Console, text: Callable[[Sequence[int]], str], ids: Ids, animate: bool = False,
+        transient: bool = False,
+    ) -> None:  # fmt: skip
+        self.console, self.text, self.ids, self.animate = console, text, ids, animate
+        self.live = Live(console=console, auto_refresh=False, transient=transient, vertical_overflow="crop")
+        self.glyphs = Glyphs.of(console.encoding)
+        self.words: dict[int, str] = {}
+        self.picture: Picture | None = None
+        self.note = ""
+        self.turn, self.finished, self.left, self.next = 0, 0, 0, 0.0
+        self.began = time.perf_counter()
+
+    def __enter__(self) -> LiveView:
+        self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.draw()
+        self.live.stop()
+
+    def __call__(self, turn: Turn) -> None:
+        """The observer: take note of a turn, and draw when it is time."""
+        now = time.perf_counter()
+        first = int(turn.view.blocks.turn[0]) == 1
+        if first:
+            self.picture, self.turn, self.began, self.next = Picture.of(turn.canvas), 0, now, 0.0
+        assert self.picture is not None
+        self.picture.update(turn)
+        self.turn += 1
+        if now >= self.next or bool(turn.finished.all()) or self.animate:
+            self.draw()
+            spent = time.perf_counter() - now
+            self.next = time.perf_counter() + max(INTERVAL, spent / SHARE)
+        if self.animate:
+            time.sleep(PACE)
+        self.began += time.perf_counter() - now
+
+    def draw(self) -> None:
+        """One picture of the state."""
+        if self.picture is not None:
+            self.live.update(self.frame(self.picture, self.console.width, self.console.height - 2), refresh=True)
+
+    def frame(self, picture: Picture, width: int, height: int) -> Group:
+        """All rows that fit, each in its share of the screen, and the status line."""
+        rows = picture.shown.any(1).nonzero()[:, 0].tolist()
+        fitting = rows[: max(1, height - 2)]
+        share = max(1, (height - 1) // max(len(fitting), 1))
+        last = max(int(picture.fixed.max()), 1)
+        parts = [self._window(picture, row, last, width, share) for row in fitting]
+        if len(fitting) < len(rows):
+            parts.append(Text(f"... and {len(rows) - len(fitting)} rows more", DIM))
+        return Group(*parts, self._status(picture, last, len(rows), width))
+
+    def _status(self, picture: Picture, last: int, rows: int, width: int) -> Text:
+        left = int((picture.masked & picture.shown).sum())
+        spent = time.perf_counter() - self.began
+        speed = f"{(picture.given - left) / spent:.0f} tokens/s" if self.turn and spent > 0 else ""
+        words = [f"turn {self.turn}", f"{picture.given - left} of {picture.given} committed", speed, self.note]
+        status = Text(" · ".join(word for word in words if word) + "  ", DIM)
+        status.append("turn 1 ", DIM)
+        for step in range(8):
+            status.append(" ", turn_style(1 + step, 8))
+        status.append(f" {last}", DIM)
+        status.truncate(width, overflow="ellipsis")
+        return status
+
+    def _window(self, picture: Picture, row: int, last: int, width: int, height: int) -> Text:
+        """The lines of a row around its open block."""
+        text, open_at = self.row(picture, row, last)
+        lines = text.wrap(self.console, width)
+        if len(lines) <= height:
+            return Text("\n").join(lines)
+        ends = list(accumulate(len(line) + 1 for line in lines))
+        line = next((number for number, end in enumerate(ends) if end > open_at), len(lines) - 1)
+        begin = min(max(0, line - height // 2), len(lines) - height)
+        return Text("\n").join(lines[begin : begin + height])
+
+    def row(self, picture: Picture, row: int, last: int) -> tuple[Text, int]:
+        """A row as text, and how many characters come before its first mask."""
+        columns = picture.shown[row].nonzero()[:, 0].tolist()
+        tokens, masked, fixed = (t[row].tolist() for t in (picture.tokens, picture.masked, picture.fixed))
+        edges, (begin, end) = picture.edges[row].tolist(), picture.span[row].tolist()
+        text, open_at = Text(overflow="fold", no_wrap=False), -1
+        for at in columns:
+            if edges[at] and at > columns[0]:
+                text.append(self.glyphs.edge, DIM)
+            if masked[at]:
+                open_at = len(text) if open_at < 0 else open_at
+                text.append(self.glyphs.open if begin <= at < end else self.glyphs.mask, DIM)
+            elif fixed[at] >= 0:
+                text.append(self.word(tokens[at]), turn_style(fixed[at], last) if fixed[at] else Style.null())
+        return text, len(text) if open_at < 0 else open_at
+
+    def word(self, token: int) -> str:
+        """The text of one token as it can stand in a line."""
+        if token not in self.words:
+            ends = token in (self.ids.eos, *self.ids.stops)
+            plain = self.glyphs.end if ends else self.text([token]) or f"<{token}>"
+            plain = plain.replace("\n", self.glyphs.line).replace("\t", "  ")
+            self.words[token] = "".join(letter for letter in plain if letter.isprintable())
+        return self.words[token]

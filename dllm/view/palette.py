@@ -1,0 +1,38 @@
+"""Colours for the turns of a decode, from early to late."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from rich.style import Style
+
+# Viridis: brightness rises evenly with the turn, so that it reads alike with every kind of colour vision and in grey.
+# It is the background of a token, with black or white letters on it: legible on dark and on light terminals.
+STOPS = (
+    (0x44, 0x01, 0x54), (0x48, 0x28, 0x78), (0x3E, 0x49, 0x89), (0x31, 0x68, 0x8E), (0x26, 0x82, 0x8E),
+    (0x1F, 0x9E, 0x89), (0x35, 0xB7, 0x79), (0x6E, 0xCE, 0x58), (0xB5, 0xDE, 0x2B), (0xFD, 0xE7, 0x25),
+)  # fmt: skip
+
+
+def colour(share: float) -> tuple[int, int, int]:
+    """Red, green and blue (0 to 255) at ``share`` of the gradient, 0 the first turn and 1 the last."""
+    place = min(max(share, 0.0), 1.0) * (len(STOPS) - 1)
+    at = min(int(place), len(STOPS) - 2)
+    low, high = STOPS[at], STOPS[at + 1]
+    red, green, blue = (round(a + (b - a) * (place - at)) for a, b in zip(low, high, strict=True))
+    return red, green, blue
+
+
+def luminance(rgb: tuple[int, int, int]) -> float:
+    """Relative luminance by WCAG 2: contrast of two colours is (bright + 0.05) / (dark + 0.05)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (value / 255 for value in rgb)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@lru_cache(maxsize=512)
+def turn_style(turn: int, last: int) -> Style:
+    """How to show a token that was fixed in ``turn`` (from 1) of ``last``."""
+    rgb = colour((turn - 1) / max(last - 1, 1))
+    # Black wins wherever its contrast, (y + 0.05) / 0.05, is above white's, 1.05 / (y + 0.05).
+    letters = "#000000" if (luminance(rgb) + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
+    return Style.parse(f"{letters} on #{rgb[0]:02x}{rgb[1]:02x}{rgb[2]:02x}")

@@ -1,0 +1,28 @@
+"""A checkpoint of seconds: the tiny golden model with a tokenizer of one word per id, and a chat template."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+SOURCE = Path(__file__).parent / "data" / "models" / "tiny-llada"
+MASK, EOS, USER, ASSISTANT = 60, 61, 62, 63
+SPECIAL = {MASK: "<|mdm_mask|>", EOS: "<|endoftext|>", USER: "<user>", ASSISTANT: "<assistant>"}
+TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }} {% endfor %}<assistant>"
+
+
+def make_tiny(folder: Path) -> Path:
+    """``folder`` as a complete checkpoint: ids 0 to 59 are the words w0 to w59, w0 standing for unknown ones too."""
+    shutil.copytree(SOURCE, folder)
+    words = {f"w{number}": number for number in range(60)} | {text: number for number, text in SPECIAL.items()}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(list(SPECIAL.values()))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"chat_template": TEMPLATE, "eos_token": SPECIAL[EOS], "mask_token": SPECIAL[MASK]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
