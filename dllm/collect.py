@@ -100,13 +100,15 @@ class Collector:
         row = self.rows.get(number) or Row(list(request.tokens), start, length, 0, 0.0)
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
-        tokens, reason = self._answer(canvas[: row.end - row.start])
+        decided = canvas[: row.end - row.start]
+        given = list(request.masked[start:]).count(False)
+        tokens, reason = (self._filled(decided), "length") if given else self._answer(decided)
         turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].clamp(min=0).tolist()
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=self.text(tokens), canvas=canvas,
             nfe=row.nfe, query_tokens=round(float(self.queries[number])), seconds=row.seconds, stop_reason=reason,
             seed=request.seed,
-            turns=turns, trace=self._trace(number) if self.trace else None,
+            turns=turns, given_tokens=given, trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 
     def _trace(self, number: int) -> Trace:
@@ -116,6 +118,10 @@ class Collector:
         ]
         given = [int(not masked) for masked in request.masked]
         return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), self.records[number])
+
+    def _filled(self, canvas: list[int]) -> list[int]:
+        """Infilling: an end of text in one gap does not end what is given after it."""
+        return [token for token in canvas if token != self.ids.eos and token not in self.ids.stops]
 
     def _answer(self, canvas: list[int]) -> tuple[list[int], str]:
         """Tokens before the first stop id or stop string, and why the answer ends there."""

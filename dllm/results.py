@@ -16,7 +16,8 @@ class Result:
     canvas: the whole answer as decoded, mask ids where it was cut. nfe: forwards in which this row took part.
     query_tokens: query rows of those forwards, averaged over layers. seconds: wall time from the start of its batch to
     its last turn. stop_reason: ``eos``, ``stop_string``, ``length``. turns: the turn (from 1) that fixed each canvas
-    position, 0 where none did.
+    position, 0 where none did. given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is
+    the whole canvas without end-of-text tokens.
     """
 
     prompt_tokens: list[int]
@@ -30,11 +31,13 @@ class Result:
     seed: int
     turns: list[int]
     prompt: str = ""
+    given_tokens: int = 0
     trace: Trace | None = field(default=None, repr=False)
 
     @property
     def useful_tokens(self) -> int:
-        return len(self.tokens)
+        """Tokens of the answer that were decoded, without what infilling had given."""
+        return max(0, len(self.tokens) - self.given_tokens)
 
     @property
     def tpf(self) -> float:

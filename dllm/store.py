@@ -89,8 +89,7 @@ class Store:
 
         Raises UserError when the folder belongs to a run of another configuration, is in use, or cannot be written.
         """
-        if (folder / CONFIG).exists():
-            refuse_other(folder, config, content)
+        refuse_other(folder, config, content)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             if not (folder / CONFIG).exists():
@@ -197,16 +196,24 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> None:
-    """Raise UserError, naming the first difference, unless ``folder`` belongs to a run of the same identity."""
+    """Raise UserError, naming the first difference, when ``folder`` belongs to a run of another identity."""
+    if not (folder / CONFIG).exists():
+        return
     there, here = relevant(read_config(folder)), relevant(config)
-    way_out = "Start a new run, or go on with that one by resume=FOLDER and nothing else."
+    way_out = f"Start a new run, or go on with that one by resume={folder} and nothing else."
     for key in sorted(there.keys() | here.keys()):
         if there.get(key) != here.get(key):
-            raise UserError(f"{folder} was run with {key}={there.get(key)}, not {here.get(key)}. {way_out}")
+            name, then, now = key.removesuffix("._target_"), _short(there.get(key)), _short(here.get(key))
+            raise UserError(f"{folder} was run with {name}={then}, not {now}. {way_out}")
     known = json.loads((folder / ENVIRONMENT).read_text())["content"]
     for key, value in content.items():
         if known.get(key) != value:
             raise UserError(f"{folder} was run with another content of {key}. Restore it, or start a new run.")
+
+
+def _short(value: Any) -> str:
+    """A part's class without its module."""
+    return value.rpartition(".")[2].lower() if isinstance(value, str) and value.startswith("dllm.") else str(value)
 
 
 @contextmanager

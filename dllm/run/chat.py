@@ -15,7 +15,7 @@ from dllm.errors import UserError
 from dllm.prompts import Message
 from dllm.results import Result
 from dllm.run.plan import Plan
-from dllm.store import Store, fingerprint
+from dllm.store import Store
 from dllm.view.live import LiveView
 
 HELP = "Type a message. /new starts over, /exit or Ctrl-D leaves."
@@ -31,7 +31,7 @@ def chat(plan: Plan) -> None:
     folder = plan.folder()
     model = plan.load()
     console = Console()
-    with Store.open(folder, plan.config, {"checkpoint": fingerprint(plan.path)}) as store:
+    with Store.open(folder, plan.config, plan.content()) as store:
         store.stamp(stamp(model.transformer.device, next(model.transformer.parameters()).dtype, options.seed))
         talk(Conversation(plan, plan.decoder(model), console, store))
         console.print(Text(f"Run folder: {folder}", "dim"))
@@ -64,7 +64,8 @@ def messages(first: str | None) -> Iterator[str]:
         try:
             line = input("> " if there else "").strip()
         except (EOFError, KeyboardInterrupt):
-            print()
+            if there:
+                print()
             return
         if line:
             yield line

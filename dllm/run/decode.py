@@ -32,6 +32,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     if plan.options.chat:
         chat(plan)
         return
+    plan.refuse_folder()
     jobs = plan.jobs()
     with plan.store(jobs) as store:
         columns = Session(plan, jobs, store).decode()

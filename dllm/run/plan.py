@@ -21,7 +21,7 @@ from dllm.run.options import Options, sampling_of
 from dllm.samplers.base import Sampler
 from dllm.scores import Sampling
 from dllm.setting import Setting, validate
-from dllm.store import Store, fingerprint, key_of, read_config
+from dllm.store import Store, fingerprint, key_of, read_config, refuse_other
 
 # What may stand beside resume=FOLDER without saying anything about the run.
 BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
@@ -58,7 +58,7 @@ class Plan:
         options, sampling, model = Options.of(config), sampling_of(config["sampling"]), config["model"]
         parts = Parts.of(config)
         path, architecture, tokenizer, ids = bundle.describe(model["path"], model["mask_id"])
-        prompts = Prompts(architecture, tokenizer, ids, str(model["name"]), options.gen_length, options.chat)
+        prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), options.gen_length, options.chat)
         bundle.parse_dtype(model["dtype"])
         bundle.parse_device(model["device"])
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling)
@@ -92,9 +92,17 @@ class Plan:
         model = self.config["model"]
         return bundle.load(model["path"], model["device"], model["dtype"], model["mask_id"])
 
+    def refuse_folder(self) -> None:
+        """Raise UserError when the run's folder is there and belongs to another configuration."""
+        if self.options.resume is not None or self.options.name is not None:
+            refuse_other(self.folder(), self.config, self.content())
+
+    def content(self) -> dict[str, str]:
+        return {"checkpoint": fingerprint(self.path)}
+
     def store(self, jobs: Sequence[Job]) -> Store:
         """The run's folder, new or resumed. Raises UserError when what it holds came from other prompts."""
-        store = Store.open(self.folder(), self.config, {"checkpoint": fingerprint(self.path)})
+        store = Store.open(self.folder(), self.config, self.content())
         known = {job.key: job.request for job in jobs}
         for row in store.rows:
             request = known.get(key_of(row))

@@ -106,7 +106,8 @@ class LiveView:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.draw()
+        if error[0] is None:
+            self.draw()
         self.live.stop()
 
     def __call__(self, turn: Turn) -> None:
@@ -144,8 +145,10 @@ class LiveView:
 
     def _status(self, picture: Picture, last: int, rows: int, width: int) -> Text:
         left = int((picture.masked & picture.shown).sum())
+        ends = torch.tensor([self.ids.eos, *self.ids.stops], device=picture.tokens.device)
+        useful = int(((picture.fixed > 0) & ~torch.isin(picture.tokens, ends)).sum())
         spent = time.perf_counter() - self.began
-        speed = f"{(picture.given - left) / spent:.0f} tokens/s" if self.turn and spent > 0 else ""
+        speed = f"{useful / spent:.0f} tokens/s" if self.turn and spent > 0 else ""
         words = [f"turn {self.turn}", f"{picture.given - left} of {picture.given} committed", speed, self.note]
         status = Text(" · ".join(word for word in words if word) + "  ", DIM)
         status.append("turn 1 ", DIM)
@@ -172,6 +175,8 @@ class LiveView:
         tokens, masked, fixed = (t[row].tolist() for t in (picture.tokens, picture.masked, picture.fixed))
         edges, (begin, end) = picture.edges[row].tolist(), picture.span[row].tolist()
         text, open_at = Text(overflow="fold", no_wrap=False), -1
+        if len(picture.shown) > 1:
+            text.append(f"{row + 1:>2} ", DIM)
         for at in columns:
             if edges[at] and at > columns[0]:
                 text.append(self.glyphs.edge, DIM)
