@@ -9,5 +9,8 @@ from dllm.models.check import check, print_report
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
-    """Print what the folder holds."""
-    print_report(check(config["model"]["path"]))
+    """Print what the folder holds; the exit code is 1 when it cannot be used."""
+    report = check(config["model"]["path"], config["model"]["mask_id"])
+    print_report(report)
+    if not report.usable:
+        raise SystemExit(1)
