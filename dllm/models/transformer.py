@@ -101,7 +101,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
     """Softmax attention. query [B, n, H, h]; key, value [B, H_kv, S, h]; returns [B, n, H * h]."""
     if visible is not None:
-        visible = visible[:, None, None] if visible.dim() == 2 else visible[:, None]
+        visible = (visible[:, None, None] if visible.dim() == 2 else visible[:, None]).to(query.device)
     grouped = query.shape[2] != key.shape[1]
     out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=visible, enable_gqa=grouped)
     return out.transpose(1, 2).flatten(2)
@@ -144,13 +144,28 @@ class MLP(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
+class Router(nn.Linear):
+    """Expert logits [R, E]. ``wide``: multiplied in float32 or better, not in the dtype of the rows (LLaDA2).
+
+    Called as a module, never through its weight: only so can accelerate fetch a weight that lives elsewhere.
+    """
+
+    def __init__(self, width: int, config: MoEConfig) -> None:
+        super().__init__(width, config.experts, bias=False)
+        self.wide = config.router == "sigmoid"
+
+    def forward(self, rows: Tensor) -> Tensor:
+        dtype = at_least_float32(rows.dtype) if self.wide else rows.dtype
+        return F.linear(rows.to(dtype), self.weight.to(dtype))
+
+
 class MoE(nn.Module):
     """Routed experts. ``softmax``: LLaDA-MoE's router; ``sigmoid``: LLaDA2's group-limited one."""
 
     def __init__(self, width: int, config: MoEConfig) -> None:
         super().__init__()
         self.config = config
-        self.router = nn.Linear(width, config.experts, bias=False)
+        self.router = Router(width, config)
         self.expert_bias = nn.Parameter(torch.zeros(config.experts)) if config.expert_bias else None
         self.experts = nn.ModuleList(MLP(width, config.width) for _ in range(config.experts))
         self.shared = MLP(width, config.shared_width) if config.shared_width else None
@@ -169,8 +184,7 @@ class MoE(nn.Module):
         if self.config.router == "softmax":
             scores = self.router(rows).to(at_least_float32(rows.dtype)).softmax(-1)
             return top(scores, self.config.top_k)
-        wide = at_least_float32(rows.dtype)
-        scores = F.linear(rows.to(wide), self.router.weight.to(wide)).sigmoid()
+        scores = self.router(rows).sigmoid()
         _, chosen = top(self.limit_to_groups(scores), self.config.top_k)
         weights = scores.gather(-1, chosen)
         if self.config.top_k > 1:
@@ -260,7 +274,7 @@ class Transformer(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden rows [..., D]."""
-        logits = self.lm_head(hidden)
+        logits = self.lm_head(hidden).to(hidden.device)  # the last layers may live on another GPU
         return logits * self.config.logit_scale if self.config.logit_scale != 1.0 else logits
 
     def encode(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:

@@ -216,7 +216,7 @@ def load_model(
     problems = check_tensors(model, stored)
     if problems:
         raise UserError(f"{path}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
-    _check_tie(model.config, stored)
+    check_tie(model.config, stored)
     placement = _device_map(model, dtype) if device == "auto" else {"": device}
     tensors = dict(_read(model, stored, placement, dtype))
     model.load_state_dict(tensors, assign=True, strict=not model.config.tied)
@@ -261,7 +261,7 @@ def _device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
     return placement
 
 
-def _check_tie(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
+def check_tie(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
     """A tied config beside a head of its own: fine when both are equal, else one of the two is wrong."""
     names = NAMES[config.family]
     head, embed = stored.get(names["lm_head"] + ".weight"), stored.get(names["embed"] + ".weight")

@@ -1,0 +1,232 @@
+"""Look at a checkpoint folder without loading it: does it fit, what would it need, what applies to it.
+
+Only JSON files and the headers of the safetensors are read; every problem is one sentence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from dllm.errors import UserError
+from dllm.models.bundle import locate, resolve_ids
+from dllm.models.config import ModelConfig
+from dllm.models.tokenizer import Tokenizer
+from dllm.models.transformer import Transformer
+from dllm.models.weights import Stored, check_tensors, check_tie, parameter_sources, read_config, stored_tensors
+from dllm.scores import Ids
+
+BYTES = {"bfloat16": 2, "float32": 4}
+SHOWN = 10  # tensor problems printed; the count of all is always given
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found. ``problems`` keep the checkpoint from being used, ``notes`` do not.
+
+    parameters, active: weights in all, and those one token meets (fewer with routed experts). stored: tensors per
+    dtype in the files. The fields after ``notes`` stay None or empty as far as the files leave them unknown.
+    """
+
+    folder: Path
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    config: ModelConfig | None = None
+    tokenizer: Tokenizer | None = None
+    ids: Ids | None = None
+    parameters: int = 0
+    active: int = 0
+    stored: tuple[tuple[str, int], ...] = ()
+    shards: int = 0
+    stored_bytes: int = 0
+
+    @property
+    def usable(self) -> bool:
+        return not self.problems
+
+    @property
+    def verdict(self) -> str:
+        more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
+        return "ready" if self.usable else f"not usable: {self.problems[0]}{more}"
+
+    def weight_bytes(self, dtype: str) -> int:
+        """Bytes of the weights in ``dtype`` (bfloat16 or float32)."""
+        return self.parameters * BYTES[dtype]
+
+    def kv_bytes(self, dtype: str) -> int:
+        """Bytes of keys and values that a cache keeps per token."""
+        return 0 if self.config is None else 2 * self.config.layers * self.config.kv_width * BYTES[dtype]
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Name and text of every fact, in the order printed."""
+        yield "folder", str(self.folder)
+        if self.config is None:
+            return
+        yield from _size_rows(self, self.config)
+        yield from _token_rows(self, self.config)
+        yield from _feature_rows(self.config)
+
+
+def check(path: str | Path, mask_id: int | None = None) -> Report:
+    """Inspect a checkpoint: a folder, a shipped model's name or a hub id (of which only the small files are fetched).
+
+    mask_id overrides the files'. Raises UserError only where there is no such folder; everything found inside becomes
+    a sentence of the report.
+    """
+    folder = locate(path, weights=False)
+    try:
+        config = read_config(folder)
+    except UserError as error:
+        return Report(folder, (str(error),))
+    with torch.device("meta"):
+        model = Transformer(config)
+    problems, stored = _weights(folder, model)
+    tokenizer, ids, config, more = _tokens(folder, config, mask_id)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    dtypes = Counter(tensor.dtype for tensor in stored.values())
+    return Report(
+        folder, (*problems, *more), tuple(_notes(config, tokenizer)), config, tokenizer, ids,
+        parameters=total, active=total - _idle(config), stored=tuple(dtypes.most_common()),
+        shards=len({tensor.file for tensor in stored.values()}),
+        stored_bytes=sum(file.stat().st_size for file in {tensor.file for tensor in stored.values()}),
+    )  # fmt: skip
+
+
+def _weights(folder: Path, model: Transformer) -> tuple[list[str], dict[str, Stored]]:
+    """Problems with the weight files, and what they hold."""
+    try:
+        stored = stored_tensors(folder)
+        problems = check_tensors(model, stored)
+        if not problems:
+            check_tie(model.config, stored)
+    except UserError as error:
+        return [str(error)], {}
+    count = len({source.name for source in parameter_sources(model).values()})
+    if len(problems) > SHOWN:
+        rest = len(problems) - SHOWN
+        problems = [*problems[:SHOWN], f"{rest} further tensors of the {count} expected do not fit"]
+    return [f"{problem}." for problem in problems], stored
+
+
+def _tokens(
+    folder: Path, config: ModelConfig, mask_id: int | None
+) -> tuple[Tokenizer | None, Ids | None, ModelConfig, list[str]]:
+    """Tokenizer and ids, the config with its ids filled in, and what is wrong with them."""
+    try:
+        tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
+    except UserError as error:
+        return None, None, config, [str(error)]
+    problems = []
+    if tokenizer is not None and len(tokenizer) > config.vocab:
+        problems.append(f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns.")
+    try:
+        config, ids = resolve_ids(config, tokenizer, mask_id)
+    except UserError as error:
+        return tokenizer, None, config, [*problems, str(error)]
+    return tokenizer, ids, config, problems
+
+
+def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:
+    if tokenizer is None:
+        yield "No tokenizer files: prompts must be given as token ids, and answers stay ids."
+        return
+    if not tokenizer.has_chat_template:
+        yield "No chat template: prompts are taken as plain text (base models are meant to be used so)."
+    if tokenizer.mask_id is not None and config.mask_id not in (None, tokenizer.mask_id):
+        yield f"The tokenizer's mask token has id {tokenizer.mask_id}; {config.mask_id} is used."
+    if len(tokenizer) < config.vocab:
+        rest = config.vocab - len(tokenizer)
+        yield f"{rest} logit columns lie beyond the tokenizer's {len(tokenizer)} ids and stand for no text."
+
+
+def _idle(config: ModelConfig) -> int:
+    """Weights of the experts a token does not meet."""
+    if config.moe is None:
+        return 0
+    per_layer = (config.moe.experts - config.moe.top_k) * 3 * config.width * config.moe.width
+    return per_layer * len(config.moe.sparse_layers)
+
+
+def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
+    yield "family", f"{config.family} ({(config.published.get('architectures') or ['no architectures'])[0]})"
+    active = f", {_count(report.active)} active per token" if report.active != report.parameters else ""
+    yield "parameters", _count(report.parameters) + active
+    yield "shape", (
+        f"{config.layers} layers, width {config.width}, {config.heads} heads of {config.head_dim}, "
+        f"{config.kv_heads} key-value heads"
+    )
+    files = f"{report.shards} file{'s' * (report.shards != 1)}, {_size(report.stored_bytes)}"
+    dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
+    yield "stored", f"{files}: {dtypes}" if report.stored else "no readable weights"
+    for dtype in BYTES:
+        yield f"memory {dtype}", (
+            f"{_size(report.weight_bytes(dtype))} of weights; a cache keeps {_size(report.kv_bytes(dtype))} per token"
+        )
+    yield "max length", f"{config.max_length} tokens, prompt and answer together"
+
+
+def _token_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
+    tokenizer = report.tokenizer
+    for name, number in (("mask id", config.mask_id), ("eos id", config.eos_id), ("pad id", config.pad_id)):
+        yield name, _spell(number, tokenizer)
+    yield "stops", ", ".join(_spell(number, tokenizer) for number in report.ids.stops) if report.ids else "unknown"
+    length = "no tokenizer" if tokenizer is None else f"{len(tokenizer)} ids in the tokenizer"
+    yield "vocabulary", f"{length}, {config.vocab} logit columns"
+    yield "chat template", "yes" if tokenizer is not None and tokenizer.has_chat_template else "no"
+
+
+def _spell(number: int | None, tokenizer: Tokenizer | None) -> str:
+    """An id with its string, as far as they are known."""
+    if number is None:
+        return "unknown"
+    text = None if tokenizer is None else tokenizer.token(number)
+    return str(number) if text is None else f"{number} {text}"
+
+
+def _feature_rows(config: ModelConfig) -> Iterator[tuple[str, str]]:
+    shift = config.prediction_shift
+    yield "prediction", f"position i is read from row i-{shift}" if shift else "position i is read from row i"
+    block = config.attention_block
+    if block is None:
+        yield "attention", "full, both ways; blocks of any length"
+        yield "caches", "approximate: kept keys go stale as later tokens change"
+    else:
+        yield "attention", f"block-causal; decode with blocks.block_length={block}, as it was trained"
+        yield "caches", "exact: keys of finished blocks never change"
+    yield "guidance", "sampling.guidance applies; it doubles the rows of a forward"
+
+
+def _count(number: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.2f} {unit}"
+    return str(number)
+
+
+def _size(number: float) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number:.0f} bytes"
+
+
+def print_report(report: Report, console: Console | None = None) -> None:
+    """Show the facts, then every problem and note, then the verdict."""
+    console = console or Console()
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, text in report.rows():
+        table.add_row(f"[bold]{name}[/bold]", escape(text))
+    console.print(table)
+    for note in report.notes:
+        console.print(f"[yellow]note[/yellow] {escape(note)}")
+    for problem in report.problems:
+        console.print(f"[red]problem[/red] {escape(problem)}")
+    colour = "green" if report.usable else "red"
+    console.print(f"[{colour}]{escape(report.verdict)}[/{colour}]")
