@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from dllm import Decoder, load
+from dllm.decoder import Decoder
+from dllm.models.bundle import load
 from dllm.samplers.static import Static
 from dllm.tasks.parallelbench import mini
 

@@ -14,9 +14,9 @@ from experiments.mini_tokenizer import EOS, MASK, TEMPLATES
 
 # Weights of the tasks: those with many right answers learn slowest (they need the committed tokens).
 SHARES = {
-    "copy": 1.0, "reverse": 1.0, "sort": 1.5, "shuffle": 2.0, "insert_index": 1.5, "insert_random": 1.2,
-    "remove_index": 1.5, "remove_random": 1.2, "replace_index": 1.5, "replace_random": 1.2,
-    "latin_square": 2.5, "sudoku": 1.2, "words_to_sentence": 2.0,
+    "copy": 0.8, "reverse": 0.8, "sort": 2.0, "shuffle": 2.0, "insert_index": 1.2, "insert_random": 1.5,
+    "remove_index": 1.0, "remove_random": 1.2, "replace_index": 0.8, "replace_random": 1.5,
+    "latin_square": 3.5, "sudoku": 1.2, "words_to_sentence": 3.0,
 }  # fmt: skip
 LONG = ("latin_square", "sudoku")  # answers over 16 tokens
 LATIN_ANSWER, SHORT_ANSWER = 32, 16
@@ -73,13 +73,13 @@ def draw_masks(answers: Tensor, structure: Tensor, generator: torch.Generator) -
     rows, length = answers.shape
     noise, ratio, mode = (torch.rand(shape, generator=generator) for shape in ((rows, length), (rows, 1), (rows, 1)))
     column = torch.arange(length)
-    masked = noise < torch.where(mode < 0.15, 0.3 * ratio, ratio)
-    masked |= (mode >= 0.15) & (mode < 0.23)
+    masked = noise < torch.where(mode < 0.25, 0.3 * ratio, ratio)
+    masked |= (mode >= 0.25) & (mode < 0.33)
     block = 2 ** torch.randint(2, 5, (rows, 1), generator=generator)
     start = (torch.rand((rows, 1), generator=generator) * length / block).floor() * block
     blocks = ((noise < ratio) & (column >= start)) | (column >= start + block)
-    masked = torch.where((mode >= 0.23) & (mode < 0.36), blocks, masked)
-    visible = structure[answers] & (mode >= 0.36) & (mode < 0.66)
+    masked = torch.where((mode >= 0.33) & (mode < 0.45), blocks, masked)
+    visible = structure[answers] & (mode >= 0.45) & (mode < 0.75)
     masked &= ~visible
     empty = ~masked.any(1)
     masked[empty, (noise[empty] * ~structure[answers[empty]]).argmax(1)] = True

@@ -188,6 +188,7 @@ def train_step(state: State, recipe: Recipe, batch: Batch, progress: float) -> f
 def export(model: Transformer, name: str, folder: Path) -> None:
     """A checkpoint folder that any loader of the published format opens."""
     save_model(model, folder)
+    (folder / "model.safetensors").chmod(0o644)  # safetensors writes files only their owner can read
     mini_tokenizer.save(name, folder)
 
 

@@ -17,4 +17,4 @@ NOUNS, VERBS, PLACES = _words("nouns"), _words("verbs"), _words("places")
 ADJECTIVES, PREPOSITIONS = _words("adjectives"), _words("prepositions")
 SINGULAR, PLURAL = _words("singular"), _words("plural")  # determiners
 WORDING = _words("wording")  # what the prompts are made of
-SYMBOLS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+SYMBOLS = tuple("ABCDEFGHIJKL")
