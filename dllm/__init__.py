@@ -1,0 +1,37 @@
+"""Decoding for masked diffusion language models: one loop, swappable parts.
+
+>>> from dllm import Decoder, load  # doctest: +SKIP
+>>> decoder = Decoder(load("mini-llada"))  # doctest: +SKIP
+>>> print(decoder("Sort the list:\\n[\\"Kai\\", \\"Emma\\"]")[0].text)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dllm.decoder import Decoder as Decoder
+    from dllm.errors import UserError as UserError
+    from dllm.models.bundle import Model as Model
+    from dllm.models.bundle import load as load
+    from dllm.parts import part as part
+    from dllm.results import Result as Result
+    from dllm.trace import Trace as Trace
+
+# Imported when first used: torch takes seconds, and most uses of the command line need only the configuration.
+_PLACES = {
+    "Decoder": "dllm.decoder", "Model": "dllm.models.bundle", "Result": "dllm.results", "Trace": "dllm.trace",
+    "UserError": "dllm.errors", "load": "dllm.models.bundle", "part": "dllm.parts",
+}  # fmt: skip
+__all__ = ["Decoder", "Model", "Result", "Trace", "UserError", "load", "part"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'dllm' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

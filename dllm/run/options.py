@@ -53,6 +53,8 @@ class Options:
                 raise UserError(f"{name}={getattr(self, name)} must be at least 1.")
         if not 0 <= self.seed < 2**62:
             raise UserError(f"seed={self.seed} must be between 0 and 2**62.")
+        if isinstance(self.trace, str):
+            raise UserError(f"trace={self.trace!r} must be true or false, or, with task=replay, the file to check.")
         if not all(self.stop):
             raise UserError(f"stop={self.stop} holds an empty string, which would end every answer at once. Drop it.")
         if self.prompt is not None and self.prompts is not None:

@@ -67,7 +67,7 @@ class Picture:
 
     def update(self, turn: Turn) -> None:
         """Take over the first candidate of every row."""
-        canvas, owner, span = turn.candidates, turn.step.owner, turn.view.blocks
+        canvas, owner, span = turn.candidates, turn.step.owner, turn.span
         if owner is not None:
             rows = torch.arange(len(turn.canvas.request), device=owner.device)
             canvas = canvas.select((owner[None] == rows[:, None]).long().argmax(1))
@@ -75,8 +75,9 @@ class Picture:
         fixed = torch.where(known >= 0, known, span.turn[:, None])
         self.fixed[names] = torch.where(canvas.masked, -1, fixed)
         self.tokens[names], self.masked[names] = canvas.tokens, canvas.undecided
-        self.edges[names, span.begin] = True
-        self.edges[names, span.end] = True
+        last = self.edges.shape[1] - 1
+        self.edges[names, span.begin.clamp(max=last)] = True
+        self.edges[names, span.end.clamp(max=last)] = True
         self.span[names] = torch.stack([span.begin, span.reach], 1)
 
 

@@ -1,0 +1,98 @@
+"""The Python interface: prompts in, results out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dllm import Decoder, UserError, load
+from dllm.denoise import Turn
+from dllm.models.bundle import Model
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Model:
+    return load(tiny)
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    code = "import sys, dllm; assert 'torch' not in sys.modules, 'torch'; print(dllm.UserError.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "UserError\n"
+
+
+def test_results_come_in_the_order_of_the_prompts_with_distinct_seeds(model: Model) -> None:
+    decoder = Decoder(model, gen_length=24, batch_size=3, eos="cut_open", temperature=1.0)
+    prompts = ["w1 w2", "w3", "w4 w5 w6"]
+    results = decoder(list(prompts), samples=2, seed=10)
+    assert [result.prompt for result in results] == [prompt for prompt in prompts for _ in range(2)]
+    assert [result.seed for result in results] == list(range(10, 16))
+    alone = Decoder(model, gen_length=24, eos="cut_open", temperature=1.0)("w4 w5 w6", seed=14)[0]
+    assert alone.canvas == results[4].canvas
+
+
+def test_rows_are_handed_out_when_they_finish(model: Model) -> None:
+    decoder = Decoder(model, sampler="static", blocks="whole", eos="keep", batch_size=3)
+    lengths = [9, 3, 6]
+    requests = [decoder.infill(["w1", length]) for length in lengths] + [decoder.infill(["w1", 1])]
+    assert [number for number, _ in decoder.run(requests)] == [1, 2, 0, 3]
+
+
+def test_time_spent_watching_and_taking_results_is_not_decoding_time(model: Model) -> None:
+    decoder = Decoder(model, sampler="static", blocks="whole", eos="keep", gen_length=8, batch_size=2)
+
+    def slow(turn: Turn) -> None:
+        time.sleep(0.3)
+
+    assert decoder("w1", observe=slow)[0].seconds < 1.2
+
+
+def test_infilling_keeps_what_is_given_and_counts_what_is_filled(model: Model) -> None:
+    decoder = Decoder(model, sampler="static", eos="keep")
+    result = decoder(decoder.infill(["w1 w2", 3, "w7 w8", 2, "w9"]))[0]
+    assert result.prompt_tokens == [1, 2] and len(result.canvas) == 8
+    assert result.canvas[3:5] == [7, 8] and result.canvas[-1] == 9 and result.nfe == 5
+    assert result.turns[3:5] == [0, 0] and result.turns[-1] == 0
+    ends = sum(token == model.ids.eos for token in result.canvas)
+    assert result.useful_tokens == 5 - ends and model.ids.eos not in result.tokens
+    with pytest.raises(UserError, match="nothing to fill in"):
+        decoder.infill(["w1"])
+
+
+def test_a_request_without_masks_comes_back_as_it_is(model: Model) -> None:
+    from dllm.canvas import Request
+
+    result = Decoder(model)(Request([1, 2], [False, False]))[0]
+    assert (result.nfe, result.canvas, result.prompt_tokens) == (0, [], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sampler": "confidense"}, "Did you mean 'confidence'"),
+        ({"temprature": 1.0}, "Did you mean 'temperature'"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"gen_length": 0}, "gen_length=0 must be at least 1"),
+        ({"gen_length": 500}, "limit is 256"),
+    ],
+)
+def test_mistakes_are_named(model: Model, options: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Decoder(model, **options)  # type: ignore[arg-type]
+
+
+def test_prompts_that_cannot_be_decoded_are_named(model: Model) -> None:
+    decoder = Decoder(model, gen_length=16)
+    for prompt, words in ((" ", "prompt is empty"), ([99], "token id 99"), ("w1 " * 300, "limit of 256")):
+        with pytest.raises(UserError, match=words):
+            decoder(prompt)  # type: ignore[arg-type]
+
+
+def test_a_stream_gives_every_turn(model: Model) -> None:
+    decoder = Decoder(model, sampler="static", eos="keep", gen_length=8)
+    masks = [int(turn.candidates.masked.sum()) for turn in decoder.stream("w1")]
+    assert masks == list(range(7, -1, -1))

@@ -1,0 +1,135 @@
+"""What a run leaves on disk: never half a line in use, never a sample twice, never two runs in one folder."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dllm import store
+from dllm.errors import UserError
+from dllm.store import Store, fingerprint, identity, read_rows, trace_name
+
+STATIC = {"_target_": "dllm.samplers.static.Static", "steps": None}
+CONFIG: dict[str, Any] = {"gen_length": 8, "sampler": STATIC, "live": None}
+CONTENT = {"checkpoint": "abc"}
+
+
+def row(name: str, sample: int = 0) -> dict[str, Any]:
+    return {"id": name, "sample": sample, "text": "grün \n$ ${x}"}
+
+
+def test_a_finished_sample_is_on_disk_before_the_next_one(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "run", CONFIG, CONTENT) as run:
+        run.write(row("a"))
+        assert read_rows(run.folder / "results.jsonl")[0] == [row("a")]
+        run.write(row("a", 1), trace={"turns": []})
+        assert json.loads((run.folder / "traces" / "a-1.json").read_text()) == {"turns": []}
+        assert run.done == {("a", 0), ("a", 1)}
+
+
+def test_a_resumed_run_knows_what_is_done_and_drops_a_half_written_line(tmp_path: Path) -> None:
+    with Store.open(tmp_path, CONFIG, CONTENT) as run:
+        run.write(row("a"))
+        run.write(row("b"))
+    whole = (tmp_path / "results.jsonl").read_bytes()
+    middle = len(whole) // 2
+    for cut in (len(whole) - 1, len(whole) - 7, middle + 1, middle):
+        (tmp_path / "results.jsonl").write_bytes(whole[:cut])
+        with Store.open(tmp_path, CONFIG, CONTENT) as run:
+            assert run.done == {("a", 0)}
+            run.write(row("b"))
+        assert (tmp_path / "results.jsonl").read_bytes() == whole
+
+
+def test_a_broken_line_before_the_last_is_no_killed_run(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text('{"id": "a", "sample": 0}\n{"id": \n{"id": "b", "sample": 0}\n')
+    with pytest.raises(UserError, match=r"line 2 of .*results.jsonl is broken .* Delete it, then resume"):
+        read_rows(tmp_path / "results.jsonl")
+
+
+def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_path: Path) -> None:
+    Store.open(tmp_path, CONFIG, CONTENT).close()
+    with pytest.raises(UserError, match=r"was run with gen_length=8, not 16\. Start a new run"):
+        Store.open(tmp_path, {**CONFIG, "gen_length": 16}, CONTENT)
+    other = {**CONFIG, "sampler": {"_target_": "dllm.samplers.order.Order", "steps": None}}
+    with pytest.raises(UserError, match="was run with sampler=static, not order"):
+        Store.open(tmp_path, other, CONTENT)
+    with pytest.raises(UserError, match="another content of checkpoint"):
+        Store.open(tmp_path, CONFIG, {"checkpoint": "def"})
+    Store.open(tmp_path, {**CONFIG, "live": True}, CONTENT).close()
+
+
+def test_the_identity_depends_on_what_can_change_an_outcome_and_on_nothing_else() -> None:
+    same = [CONFIG, {**CONFIG, "live": True}, {**CONFIG, "name": "x", "output": "y"}, dict(reversed(CONFIG.items()))]
+    assert len({identity(config, CONTENT) for config in same}) == 1
+    different = [CONFIG, {**CONFIG, "gen_length": 9}, {**CONFIG, "seed": 1}]
+    hashes = {identity(config, CONTENT) for config in different} | {identity(CONFIG, {"checkpoint": "x"})}
+    assert len(hashes) == 4
+
+
+def test_a_fingerprint_sees_new_weights_of_the_same_shape(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(3 << 20))
+    before = fingerprint(tmp_path)
+    (tmp_path / "notes.md").write_text("no part of the model")
+    assert fingerprint(tmp_path) == before
+    weights.write_bytes(bytes((3 << 20) - 1) + b"1")
+    assert fingerprint(tmp_path) != before
+
+
+def test_two_processes_cannot_fill_one_folder(tmp_path: Path) -> None:
+    with Store.open(tmp_path, CONFIG, CONTENT), pytest.raises(UserError, match="another process is writing"):
+        Store.open(tmp_path, CONFIG, CONTENT)
+
+
+@contextmanager
+def full_disk(limit: int) -> Iterator[None]:
+    """No file may grow beyond ``limit`` bytes: the write in question is cut short and the next one fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_full_disk_is_a_sentence_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    with Store.open(tmp_path, CONFIG, CONTENT) as run:
+        run.write(row("a"))
+        size = (tmp_path / "results.jsonl").stat().st_size
+        with full_disk(size + 10), pytest.raises(UserError, match=rf"cannot write to .* go on with resume={tmp_path}"):
+            run.write(row("b"))
+        assert (tmp_path / "results.jsonl").stat().st_size == size
+        run.write(row("b"))
+        assert read_rows(tmp_path / "results.jsonl")[0] == [row("a"), row("b")]
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write to .* choose another place with output=FOLDER"):
+        Store.open(tmp_path / "file" / "run", CONFIG, CONTENT)
+
+
+def test_trace_names_are_file_names_and_differ_where_ids_differ() -> None:
+    names = {trace_name((name, sample)) for name in ("a", "a/b", "a_b", "..", "../x", "ä" * 300) for sample in (0, 1)}
+    assert len(names) == 12
+    assert not any("/" in name or len(name) > 120 for name in names)
+
+
+def test_sessions_are_stamped_one_after_the_other(tmp_path: Path) -> None:
+    for device in ("cpu", "cuda"):
+        with Store.open(tmp_path, CONFIG, CONTENT) as run:
+            run.stamp({"python": "3", "device": device})
+    known = json.loads((tmp_path / store.ENVIRONMENT).read_text())
+    assert known["device"] == "cpu" and known["resumed"] == [{"python": "3", "device": "cuda"}]
+    assert known["identity"] == identity(CONFIG, CONTENT)
