@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from dllm.decoder import Decoder
-from dllm.models.bundle import load
+from dllm import Decoder, load
+from dllm.prompts import Prompt
 from dllm.samplers.static import Static
 from dllm.tasks.parallelbench import mini
 
@@ -32,7 +32,8 @@ def wilson(right: float, count: int, z: float = 1.96) -> tuple[float, float]:
 
 def accuracy(decoder: Decoder, samples: Sequence[mini.Sample]) -> float:
     """How many samples the decoder answers right."""
-    results = decoder([sample.messages for sample in samples])
+    prompts: list[Prompt] = [sample.messages for sample in samples]
+    results = decoder(prompts)
     return sum(mini.score(sample, result.text)["score"] for sample, result in zip(samples, results, strict=True))
 
 
