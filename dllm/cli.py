@@ -44,5 +44,5 @@ def main() -> None:
 
 
 def stop(sentence: str) -> NoReturn:
-    print(f"Error: {sentence}", file=sys.stderr)
+    print("Error:", " ".join(sentence.split()), file=sys.stderr)
     raise SystemExit(2)

@@ -103,9 +103,10 @@ class Collector:
         decided = canvas[: row.end - row.start]
         given = list(request.masked[start:]).count(False)
         tokens, reason = (self._filled(decided), "length") if given else self._answer(decided)
+        text = self.text([*request.tokens[:start], *tokens] if given else tokens)
         turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].clamp(min=0).tolist()
         return Result(
-            prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=self.text(tokens), canvas=canvas,
+            prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
             nfe=row.nfe, query_tokens=round(float(self.queries[number])), seconds=row.seconds, stop_reason=reason,
             seed=request.seed,
             turns=turns, given_tokens=given, trace=self._trace(number) if self.trace else None,

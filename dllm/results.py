@@ -17,7 +17,7 @@ class Result:
     query_tokens: query rows of those forwards, averaged over layers. seconds: wall time from the start of its batch to
     its last turn. stop_reason: ``eos``, ``stop_string``, ``length``. turns: the turn (from 1) that fixed each canvas
     position, 0 where none did. given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is
-    the whole canvas without end-of-text tokens.
+    the whole canvas without end-of-text tokens, and ``text`` begins with the prompt.
     """
 
     prompt_tokens: list[int]

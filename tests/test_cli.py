@@ -349,13 +349,32 @@ def test_only_texts_and_places_are_quoted() -> None:
 def readme_commands() -> list[str]:
     """Every command of the README that starts with python run.py."""
     text = (ROOT / "README.md").read_text()
-    return re.findall(r"^(?:\.venv/bin/)?python run\.py(.*)$", text, re.MULTILINE)
+    return re.findall(r"^ *python run\.py(.*)$", text, re.MULTILINE)
 
 
 def test_the_commands_of_the_readme_name_things_that_exist() -> None:
     commands = readme_commands()
     assert len(commands) >= 5
     for command in commands:
-        arguments = quoted(shlex.split(command.replace("$'", "'"), comments=True))
-        composed(arguments)
-        assert names(arguments) is not None
+        arguments = quoted([word for word in shlex.split(command, comments=True) if not word.startswith("-")])
+        config = composed(arguments)
+        assert all(name.split(".")[0] in config for name in names(arguments))
+
+
+def test_runs_of_one_second_get_folders_of_their_own(tmp_path: Path) -> None:
+    from dllm.run.plan import fresh_folder
+
+    assert [fresh_folder(tmp_path / "runs", "now").name for _ in range(3)] == ["now", "now-2", "now-3"]
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(run: Run, tmp_path: Path, no_weights: None) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = run("prompt=w1", "output=file/runs")
+    assert outcome.code == 2 and "cannot write to file/runs" in outcome.err and "output=FOLDER" in outcome.err
+
+
+def test_the_python_example_of_the_readme_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(example.strip().splitlines()) < 10
+    if (ROOT / "dllm" / "models" / "checkpoints" / "mini-llada").is_dir():
+        exec(compile(example, "README.md", "exec"), {})

@@ -56,6 +56,7 @@ def test_infilling_keeps_what_is_given_and_counts_what_is_filled(model: Model) -
     result = decoder(decoder.infill(["w1 w2", 3, "w7 w8", 2, "w9"]))[0]
     assert result.prompt_tokens == [1, 2] and len(result.canvas) == 8
     assert result.canvas[3:5] == [7, 8] and result.canvas[-1] == 9 and result.nfe == 5
+    assert result.text.startswith("w1w2") and result.text.endswith("w9") and "w7w8" in result.text
     assert result.turns[3:5] == [0, 0] and result.turns[-1] == 0
     ends = sum(token == model.ids.eos for token in result.canvas)
     assert result.useful_tokens == 5 - ends and model.ids.eos not in result.tokens

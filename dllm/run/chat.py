@@ -28,13 +28,13 @@ def chat(plan: Plan) -> None:
         raise UserError(f"chat=true needs a chat template; model {plan.prompts.name} has none. Use prompt=TEXT.")
     if options.resume is not None:
         raise UserError("chat=true cannot resume a run: the conversation is gone. Drop resume.")
-    folder = plan.folder()
+    plan.refuse_folder()
     model = plan.load()
     console = Console()
-    with Store.open(folder, plan.config, plan.content()) as store:
+    with Store.open(plan.folder(), plan.config, plan.content()) as store:
         store.stamp(stamp(model.transformer.device, next(model.transformer.parameters()).dtype, options.seed))
         talk(Conversation(plan, plan.decoder(model), console, store))
-        console.print(Text(f"Run folder: {folder}", "dim"))
+        console.print(Text(f"Run folder: {store.folder}", "dim"))
 
 
 def talk(conversation: Conversation) -> None:

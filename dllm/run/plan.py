@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from dllm.run.options import Options, sampling_of
 from dllm.samplers.base import Sampler
 from dllm.scores import Sampling
 from dllm.setting import Setting, validate
-from dllm.store import Store, fingerprint, key_of, read_config, refuse_other
+from dllm.store import Store, fingerprint, key_of, read_config, refuse_other, writing
 
 # What may stand beside resume=FOLDER without saying anything about the run.
 BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
@@ -120,9 +121,19 @@ class Plan:
             return Path(self.options.resume)
         if self.options.name is not None:
             return Path(self.options.output) / self.options.name
-        stamp = Path(self.options.output) / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        others = (stamp.with_name(f"{stamp.name}-{number}") for number in range(2, 10_000))
-        return next(folder for folder in (stamp, *others) if not folder.exists())
+        return fresh_folder(Path(self.options.output), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+
+
+def fresh_folder(parent: Path, name: str) -> Path:
+    """Make a folder that no other process has, numbered when several start in the same second."""
+    with writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 10_000):
+            folder = parent / (name if number == 1 else f"{name}-{number}")
+            with suppress(FileExistsError):
+                folder.mkdir()
+                return folder
+    raise UserError(f"output={str(parent)!r} is full of folders named {name}. Choose another, or name=NAME.")
 
 
 def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
