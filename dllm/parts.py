@@ -49,8 +49,11 @@ def composed(overrides: list[str]) -> Any:
         GlobalHydra.instance().hydra = outer
 
 
-def build(group: str, config: Mapping[str, Any]) -> Any:
-    """The part that a resolved configuration describes. Raises UserError, naming the option, when a value is wrong."""
+def build(group: str, config: Mapping[str, Any], per_request: bool = True) -> Any:
+    """The part that a resolved configuration describes; ``per_request`` allows lists where a number is the default.
+
+    Raises UserError, naming the option, when a value is wrong.
+    """
     from hydra.errors import InstantiationException
     from hydra.utils import get_class, instantiate
 
@@ -58,7 +61,7 @@ def build(group: str, config: Mapping[str, Any]) -> Any:
     defaults = inspect.signature(get_class(config["_target_"])).parameters
     for key, value in options.items():
         if key in defaults:
-            _check_kind(f"{group}.{key}", value, defaults[key])
+            _check_kind(f"{group}.{key}", value, defaults[key], per_request)
     try:
         return instantiate(config, _convert_="all")
     except InstantiationException as error:
@@ -71,13 +74,15 @@ def build(group: str, config: Mapping[str, Any]) -> Any:
         raise UserError(f"{group} cannot be built with {given}: {cause or error}.") from error
 
 
-def _check_kind(name: str, value: Any, parameter: inspect.Parameter) -> None:
+def _check_kind(name: str, value: Any, parameter: inspect.Parameter, per_request: bool) -> None:
     """Refuse a word where the default is a number, and the like."""
     default, whole = parameter.default, parameter.annotation in ("int", int)
     if isinstance(default, bool) and not isinstance(value, bool):
         raise UserError(f"{name}={value!r} must be true or false.")
     if isinstance(default, int | float) and (value is None or isinstance(value, str)):
         raise UserError(f"{name}={value!r} must be a number, such as {default}.")
+    if isinstance(default, int | float) and not (per_request or isinstance(value, int | float)):
+        raise UserError(f"{name}={value!r} must be one number; a value for each request can be given in Python only.")
     if whole and isinstance(value, float):
         raise UserError(f"{name}={value!r} must be a whole number, such as {default}.")
     if default is None and isinstance(value, str):

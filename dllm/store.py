@@ -13,8 +13,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -82,6 +82,7 @@ class Store:
     folder: Path
     results: BinaryIO
     rows: list[Row] = field(default_factory=list)
+    fresh: bool = False  # the folder held no run before
 
     @staticmethod
     def open(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> Store:
@@ -90,12 +91,13 @@ class Store:
         Raises UserError when the folder belongs to a run of another configuration, is in use, or cannot be written.
         """
         refuse_other(folder, config, content)
+        fresh = not (folder / CONFIG).exists()
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            if not (folder / CONFIG).exists():
+            if fresh:
                 _replace(folder / ENVIRONMENT, _json({"identity": identity(config, content), "content": dict(content)}))
                 _replace(folder / CONFIG, _yaml(config))
-        return Store._attach(folder, RESULTS)
+        return replace(Store._attach(folder, RESULTS), fresh=fresh)
 
     def beside(self, results: str) -> Store:
         """Another file of results in the same folder."""
@@ -141,6 +143,14 @@ class Store:
         except OSError:
             self.results.truncate(before)
             raise
+
+    def discard(self) -> None:
+        """Take a fresh folder away again that holds no sample, because its run could not begin."""
+        if self.fresh and not self.rows:
+            for name in (CONFIG, ENVIRONMENT, RESULTS):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # the user's own files in it stay
+                self.folder.rmdir()
 
     def close(self) -> None:
         self.results.close()

@@ -101,6 +101,7 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["modell.path=x"], ["modell.path=x", "unknown"]),
     (["static"], ["'static'", "NAME=VALUE"]),
     (["sampler.threshold=high"], ["sampler.threshold='high'", "must be a number"]),
+    (["sampler.threshold=[0.5,0.6]"], ["sampler.threshold=", "one number", "Python"]),
     (["sampler.threshold=1.5"], ["sampler.threshold=1.5", "[0, 1]"]),
     (["gen_length=many"], ["gen_length='many'", "whole number"]),
     (["gen_length=0"], ["gen_length=0", "at least 1"]),
@@ -169,6 +170,18 @@ def test_a_pickle_is_never_opened(run: Run, tiny: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     outcome = run("prompt=w1", model=folder)
     assert outcome.code == 2 and "pytorch_model.bin, a pickle" in outcome.err and "safetensors" in outcome.err
+    assert list(outcome.folder.iterdir()) == []
+
+
+def test_tensors_that_do_not_fit_are_named_and_leave_no_run(run: Run, tiny: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "wider"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "n_layers": 5}))
+    outcome = run("prompt=w1", model=folder)
+    assert outcome.code == 2 and "blocks.4" in outcome.err and "is missing" in outcome.err
+    assert list(outcome.folder.iterdir()) == []
 
 
 PROMPTS = """{"prompt": "w1 w2", "id": "first"}

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from dllm.decoder import Decoder, Observer
 from dllm.environment import stamp
+from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.results import Result
 from dllm.run.chat import chat
@@ -68,7 +69,11 @@ class Session:
     def _decoder(self, sampler: str | None, job: Job) -> Decoder:
         """A decoder that has done one forward, so that first-time costs are not counted."""
         if self.model is None:
-            self.model = self.plan.load()
+            try:
+                self.model = self.plan.load()
+            except UserError:
+                self.store.discard()
+                raise
             network = self.model.transformer
             self.store.stamp(stamp(network.device, next(network.parameters()).dtype, self.plan.options.seed))
         decoder = self.plan.decoder(self.model, sampler)

@@ -39,7 +39,8 @@ class Parts:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Parts:
-        return Parts(*(build(group, config[group]) for group in ("sampler", "blocks", "cache", "eos")))
+        groups = ("sampler", "blocks", "cache", "eos")
+        return Parts(*(build(group, config[group], per_request=False) for group in groups))
 
 
 @dataclass(frozen=True)
