@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import torch
@@ -21,14 +21,16 @@ SHARES = {
 LONG = ("latin_square", "sudoku")  # answers over 16 tokens
 LATIN_ANSWER, SHORT_ANSWER = 32, 16
 EXTRA_EOS_WEIGHT = 0.1
+HARD_MASKS = 12  # of 16 or more positions of an answer
 
 
 @dataclass(frozen=True)
 class Batch:
-    """tokens [B, L] with masks in place, target [B, L], masked [B, L], weight [B, L] of the loss, valid [B, L]."""
+    """tokens [B, L] with masks in place, target, answer positions, masked, weight of the loss, valid: all [B, L]."""
 
     tokens: Tensor
     target: Tensor
+    answer: Tensor
     masked: Tensor
     weight: Tensor
     valid: Tensor
@@ -93,15 +95,27 @@ def pack(
     total = max(map(len, prompts)) + length
     target = torch.full((len(prompts), total), EOS)
     hidden, weight = torch.zeros(target.shape, dtype=torch.bool), torch.ones(target.shape)
-    valid = torch.zeros_like(hidden)
+    answer_at, valid = torch.zeros_like(hidden), torch.zeros_like(hidden)
     for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         start, end = len(prompt), len(prompt) + length
         target[row, :start] = torch.tensor(prompt)
         target[row, start:end] = padded[row]
         hidden[row, start:end] = masked[row]
+        answer_at[row, start:end] = True
         weight[row, start + len(answer) + 1 :] = EXTRA_EOS_WEIGHT
         valid[row, :end] = True
-    return Batch(target.masked_fill(hidden, MASK), target, hidden, weight, valid)
+    return Batch(target.masked_fill(hidden, MASK), target, answer_at, hidden, weight, valid)
+
+
+def mask_least_confident(batch: Batch, confidence: Tensor, rows: int, generator: torch.Generator) -> Batch:
+    """The last ``rows`` rows masked where the model is least sure: 1 to HARD_MASKS answer positions of each.
+
+    ``confidence`` [rows, L]. Confident positions are committed first when decoding, so these are the states it meets.
+    """
+    order = confidence.masked_fill(~batch.answer[-rows:], torch.inf).argsort(1).argsort(1)
+    masked = batch.masked.clone()
+    masked[-rows:] = order < torch.randint(1, HARD_MASKS + 1, (rows, 1), generator=generator)
+    return replace(batch, masked=masked, tokens=batch.target.masked_fill(masked, MASK))
 
 
 def pad_answers(answers: list[list[int]], length: int) -> Tensor:

@@ -111,6 +111,21 @@ def rate_factor(step: int, progress: float) -> float:
     return min(1.0, (step + 1) / 50) * min(1.0, 1.0 - 0.98 * (progress - 0.5) / 0.5)
 
 
+HARD_SHARE = 0.35  # of the rows are masked where the model is least sure
+
+
+@torch.no_grad()
+def harden(model: Transformer, batch: Batch, seed: int) -> Batch:
+    """The batch with the masks of its last rows moved to where the model, seeing no answer, is least sure."""
+    rows = max(1, round(HARD_SHARE * len(batch.tokens)))
+    answer = batch.answer[-rows:]
+    hidden = model.encode(batch.target[-rows:].masked_fill(answer, mini_tokenizer.MASK), batch.valid[-rows:])
+    at, column = answer.nonzero(as_tuple=True)
+    sure = model.head(hidden[at, column - model.config.prediction_shift]).float().softmax(-1).amax(-1)
+    confidence = torch.zeros(answer.shape).index_put((at, column), sure)
+    return mini_data.mask_least_confident(batch, confidence, rows, torch.Generator().manual_seed(seed))
+
+
 def answer_logits(model: Transformer, batch: Batch) -> Tensor:
     """Logits [M, V] of the masked positions; a model of prediction shift 1 predicts i at i - 1."""
     hidden = model.encode(batch.tokens, batch.valid)
@@ -174,7 +189,7 @@ class State:
 
 def train_step(state: State, recipe: Recipe, batch: Batch, progress: float) -> float:
     with torch.autocast("cpu", torch.bfloat16):  # 1.45 times the samples per second of float32 at width 128
-        loss = loss_of(state.model, batch)
+        loss = loss_of(state.model, harden(state.model, batch, state.step))
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(state.model.parameters(), 1.0)
     for optimizer in state.optimizers:
