@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from dllm.models.bundle import CHECKPOINTS
 from dllm.tasks.parallelbench import mini
 from dllm.tasks.parallelbench import vocabulary as words
 from experiments import mini_data, mini_tokenizer
@@ -63,3 +64,10 @@ def test_training_renders_the_shipped_template(model: str) -> None:
         sample = mini.generate(task, 0, 1)[0]
         shipped = tokenizer.apply_chat_template(sample.messages, tokenize=False, add_generation_prompt=True)
         assert mini_data.render(model, sample.prompt) == shipped
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_shipped_files_are_what_the_code_builds(model: str, tmp_path: Path) -> None:
+    mini_tokenizer.save(model, tmp_path)
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (tmp_path / name).read_text() == (CHECKPOINTS / model / name).read_text()
