@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, save_model
@@ -46,7 +47,7 @@ class Recipe:
     adam_rate: float = 2e-3
     weight_decay: float = 0.1
     seed: int = 0
-    init_from: str = ""
+    init_from: str = ""  # a shipped model or a folder
 
 
 def published_config(recipe: Recipe, vocab: int) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def build_model(recipe: Recipe, vocab: int) -> Transformer:
     model = Transformer(ModelConfig.from_published(published_config(recipe, vocab)))
     init_weights(model, recipe.seed)
     if recipe.init_from:
-        model.load_state_dict(load_model(recipe.init_from).state_dict(), strict=False)
+        model.load_state_dict(load_model(locate(recipe.init_from)).state_dict(), strict=False)
     return model.train()
 
 
