@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.errors import UserError
@@ -50,8 +51,8 @@ class Canvas:
     tokens [B, L] ids; masked [B, L] still to be decided; valid [B, L] attended to (False: padding, or cut away);
     given [B, L] was there at the start and never changes; first [B] the row's left padding; start [B] the column
     where the answer begins; grid [B] the column the block grid counts from; end [B] the column after the last one
-    that may still be decided; cut [B] whether an end-of-text policy shortened the row; seed [B] of its noise;
-    request [B] whose row it is; columns [L] 0..L-1.
+    that may still be decided, length [B] what that was at the start; cut [B] whether an end-of-text policy shortened
+    the row; seed [B] of its noise; request [B] whose row it is; columns [L] 0..L-1.
     """
 
     tokens: Tensor
@@ -62,6 +63,7 @@ class Canvas:
     start: Tensor
     grid: Tensor
     end: Tensor
+    length: Tensor
     cut: Tensor
     seed: Tensor
     request: Tensor
@@ -93,8 +95,9 @@ class Canvas:
         start = torch.full((count,), lead)
         canvas = Canvas(
             tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, first=rows[:, 0], start=start,
-            grid=rows[:, 0] if grid_at_zero else start, end=rows[:, 1], cut=torch.zeros(count, dtype=torch.bool),
-            seed=rows[:, 2], request=torch.arange(count), columns=torch.arange(length),
+            grid=rows[:, 0] if grid_at_zero else start, end=rows[:, 1], length=rows[:, 1],
+            cut=torch.zeros(count, dtype=torch.bool), seed=rows[:, 2], request=torch.arange(count),
+            columns=torch.arange(length),
         )  # fmt: skip
         return move(canvas, device)
 
@@ -142,11 +145,16 @@ def select(state: T, rows: Tensor) -> T:
 
 
 def merge(rows: Tensor, new: T, old: T) -> T:
-    """Per row: ``new`` where ``rows`` [B] holds, else ``old``; for tensors, dicts and dataclasses of tensors."""
+    """Per row: ``new`` where ``rows`` [B] holds, else ``old``; for tensors, dicts and dataclasses of tensors.
+
+    A tensor of ``new`` may have grown in its trailing dimensions; the old rows are padded with zeros.
+    """
     if new is old:
         return old
-    if isinstance(new, Tensor):
-        return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, old)  # type: ignore[return-value, call-overload]
+    if isinstance(new, Tensor) and isinstance(old, Tensor):
+        growth = [extent - now for extent, now in zip(new.shape, old.shape, strict=True)]
+        before = F.pad(old, [side for extra in reversed(growth) for side in (0, extra)]) if any(growth) else old
+        return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, before)  # type: ignore[return-value]
     if isinstance(new, dict) and isinstance(old, dict):
         return {key: merge(rows, new.get(key, value), value) for key, value in old.items()}  # type: ignore[return-value]
     if is_dataclass(new) and not isinstance(new, type):

@@ -55,7 +55,7 @@ class Turn:
 
 def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText) -> Iterator[Turn]:
     """Denoise ``canvas`` to the end, yielding every turn. Rows leave the batch as they finish."""
-    span, state = blocks.start(canvas), sampler.start(canvas, blocks)
+    span, state = blocks.start(canvas, sampler.lookahead), sampler.start(canvas, blocks)
     session, ids = forward.start(canvas), forward.propose.ids
     candidates, owner, upcoming = canvas, None, None
     while not bool(span.done.all()):
@@ -63,7 +63,7 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
             candidates, owner, span, state, session, upcoming = drop(candidates, owner, span, state, session, upcoming)
         scores, queries = forward(candidates, span, session, owner, upcoming)
         forwarded, forwarded_by, span = candidates, owner, span.forwarded()
-        kept = None if owner is None else sampler.keep(candidates, scores, owner, state)
+        kept = None if owner is None else sampler.keep(look(candidates, scores, of(span, owner)), owner, state)
         canvas, scores = (candidates, scores) if kept is None else (candidates.select(kept), select(scores, kept))
         span = blocks.look(canvas, scores, span)
         view = look(canvas, scores, span)
@@ -71,7 +71,7 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
         state, owner, upcoming = merge(view.acts, {**state, **step.state}, state), step.owner, step.next
         candidates = apply(step, view, ids.mask)
         candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
-        span = blocks.advance(candidates, span, owner)
+        span = blocks.advance(candidates, span, owner, step.stop)
         yield Turn(forwarded, forwarded_by, kept, queries, view, step, candidates, span)
 
 

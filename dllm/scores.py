@@ -16,20 +16,22 @@ from dllm.blocks.base import Span
 from dllm.canvas import Canvas, per_row
 from dllm.noise import gumbel
 
-STATISTICS = frozenset({"second", "gap", "entropy", "logsumexp", "current"})
+STATISTICS = frozenset({"first", "second", "gap", "entropy", "logsumexp", "current"})
 
 
 @dataclass(frozen=True)
 class Need:
     """What a part wants scored: a region, whether committed positions count too, and which extra statistics.
 
-    region: ``block`` (the open blocks), ``ahead`` (``span`` columns from the block's start), ``answer`` (columns
-    ``span`` of the answer, or all of it), ``suffix`` (from the block's start on). Token and confidence always come.
+    region: ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
+    ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length).
+    Token and confidence always come.
     """
 
     region: str = "block"
     committed: bool = False
     span: tuple[int, int] | None = None
+    ratio: float | None = None
     statistics: frozenset[str] = field(default_factory=frozenset)
     logits: bool = False
 
@@ -45,6 +47,8 @@ class Need:
         if self.region == "suffix":
             return blocks.begin, canvas.end
         origin = blocks.begin if self.region == "ahead" else canvas.start
+        if self.ratio is not None:
+            return origin, origin + (self.ratio * (canvas.length - canvas.start)).floor().long()
         if self.span is None:
             return origin, canvas.end
         return origin + self.span[0], origin + self.span[1]
@@ -80,9 +84,10 @@ class Scores:
     """Statistics of the scored rows, laid out by target position [B, L]; zero where ``known`` is False.
 
     token: the proposal; confidence: its probability (float64; -1 for end-of-text proposals under ``eos_last``).
-    second: probability of the runner-up; gap: difference of the two largest logits; entropy in nats; logsumexp;
-    current: log-probability of the token now on the canvas. ready: predicted by a row this forward computed, and
-    committable by the cache's plan. only: if set, rows that have an entry commit exactly those positions.
+    first: probability of the likeliest token; second: of the runner-up; gap: difference of the two largest logits;
+    entropy in nats; logsumexp; current: log-probability of the token now on the canvas. ready: predicted by a row
+    this forward computed, and committable by the cache's plan. only: if set, rows that have an entry commit exactly
+    those positions.
     logits [B, n, V] raw, and their target columns [B, n] (L: padding), where somebody asked for them.
     """
 
@@ -91,6 +96,7 @@ class Scores:
     confidence: Tensor
     ready: Tensor
     only: Tensor | None = None
+    first: Tensor | None = None
     second: Tensor | None = None
     gap: Tensor | None = None
     entropy: Tensor | None = None
@@ -121,6 +127,8 @@ def statistics(
     rest = weight.sum(-1).double()
     chosen = below.gather(-1, token.unsqueeze(-1)).squeeze(-1).double().exp()
     out = {"confidence": chosen / (1 + rest)}
+    if "first" in wanted:
+        out["first"] = 1 / (1 + rest)
     if "second" in wanted or "gap" in wanted:
         runner = below.scatter(-1, best, -torch.inf).amax(-1).double()
         out |= {"second": runner.exp() / (1 + rest), "gap": -runner}

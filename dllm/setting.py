@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dllm.eos.base import EndOfText
     from dllm.models.config import ModelConfig
     from dllm.samplers.base import Sampler
+    from dllm.scores import Sampling
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Setting:
     model: ModelConfig
     blocks: Blocks
     gen_length: int | None
+    sampling: Sampling | None = None
+    name: str = ""
 
     @property
     def block_length(self) -> int | None:

@@ -66,7 +66,9 @@ class Decoded:
     result: Result | None = None
 
 
+@cache
 def build(group: str, name: str) -> Any:
+    """Parts are immutable, so every combination can share them."""
     return part(group, name, **OPTIONS.get((group, name), {}))
 
 

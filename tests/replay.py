@@ -18,23 +18,34 @@ from typing import Any
 
 import torch
 
+from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
-from dllm.denoise import Turn, denoise
+from dllm.denoise import Turn, denoise, look
 from dllm.eos.base import EndOfText, Keep
+from dllm.eos.eotp import EoTP
+from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.forward import Forward
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
+from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
+from dllm.samplers.credit import Credit
+from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
+from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
+from dllm.samplers.freedave import FreeDave
+from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
+from dllm.samplers.localleap import LocalLeap
+from dllm.samplers.prophet import Prophet, given
 from dllm.samplers.static import Static
-from dllm.scores import Ids, Propose, Sampling
+from dllm.scores import Ids, Propose, Sampling, Scores
 
 Case = Mapping[str, Any]
 MODELS = Path(__file__).parent / "data" / "models"
@@ -74,30 +85,133 @@ def dream_generate(params: Case) -> Parts:
     return Parts(sampler, Whole(min_forwards=params["steps"]), sampling=sampling)
 
 
+def localleap(params: Case) -> Parts:
+    sampler = LocalLeap(params["threshold"], params["relaxed_threshold"], params["radius"])
+    eos = FillAfterBlock("any") if params["early_stop"] else Keep()
+    return Parts(sampler, Fixed(params["block_length"]), eos=eos)
+
+
+def creditdecoding(params: Case) -> Parts:
+    """dInfer's names: decay_beta, boost_gamma (the exponent), fusion_alpha."""
+    inner = Confidence(params["threshold"])
+    sampler = Credit(inner, params["decay_beta"], params["boost_gamma"], params["fusion_alpha"])
+    return Parts(sampler, Fixed(params["block_length"]))
+
+
+def ete(params: Case) -> Parts:
+    options = {key: params[key] for key in params if key.startswith(("threshold", "cross", "lookahead", "explore"))}
+    return Parts(ETE(**options), Fixed(params["block_length"]))
+
+
+def dparallel(params: Case) -> Parts:
+    return Parts(DParallel(params["threshold"]), Fixed(params["block_length"]))
+
+
+def bacd(params: Case) -> Parts:
+    return Parts(BACD(params["lower"], params["upper"]), Fixed(params["block_length"]))
+
+
+def prophet(params: Case) -> Parts:
+    """The region is relative to the answer; constraints are tokens of the answer given from the start."""
+    region = {"region": "none"} if params["answer_start"] is None else {"region": "offset"}
+    sampler = Prophet(
+        Static(params["steps"]), params["thresholds"], params["breakpoints"], start=params["answer_start"],
+        length=params["answer_length"], **region,
+    )  # fmt: skip
+    given = {int(at): token for at, token in (params["constraints"] or {}).items()}
+    return Parts(sampler, Fixed(params["block_length"], min_forwards=steps_of_a_block(params)), given=given)
+
+
+def learn2pd(params: Case) -> Parts:
+    sampler: Sampler = Static(params["steps"])
+    if params["filter"] is not None:
+        weights = {name: torch.tensor(params["filters"][params["filter"]][name]) for name in WEIGHTS}
+        sampler = Learn2PD(weights, params["accept_threshold"], params["steps"])
+    eos = EoTP("suffix" if params["cache"] == "none" else "block") if params["eotp"] else Keep()
+    return Parts(sampler, Fixed(params["block_length"]), CACHES[params["cache"]](), eos)
+
+
+def adablock(params: Case) -> Parts:
+    blocks = AdaBlock(
+        params["block_length"], params["delimiter_ids"], params["delimiter_threshold"], params["window_ratio"]
+    )
+    return Parts(Confidence(params["threshold"]), blocks, CACHES[params["cache"]]())
+
+
+def freedave(params: Case) -> Parts:
+    threshold = params["confidence_threshold"]
+    inner = Static(params["gen_length"]) if threshold is None else Confidence(threshold)
+    eos = FillAfterBlock("all") if params["early_exit"] else Keep()
+    return Parts(FreeDave(inner, params["draft_steps"]), Fixed(params["block_length"]), CACHES[params["cache"]](), eos)
+
+
+CACHES: dict[str, Callable[[], Cache]] = {"none": NoCache}
+
 METHODS: dict[str, Callable[[Case], Parts]] = {
-    "llada_generate": llada_generate,
-    "dream_generate": dream_generate,
-}
+    "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
+    "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
+    "adablock": adablock, "freedave": freedave,
+}  # fmt: skip
 
 
 @dataclass
 class Record:
-    """What a decode did, in the terms of the golden files."""
+    """What a decode did, in the terms of the golden files.
 
+    Booking follows each source: most count what a turn's step changed, ``fills`` included or not (LocalLeap counts
+    what the end-of-text policy fills); FreeDave books a draft on the forward that verifies it.
+    """
+
+    gen_length: int
+    fills: bool = True
+    verified: bool = False
     tokens: list[int] = field(default_factory=list)
     forward_tokens: list[int] = field(default_factory=list)
     committed: list[list[int]] = field(default_factory=list)
+    blocks: list[tuple[int, int, int]] = field(default_factory=list)
+    early: int | None = None
+    exit_step: int | None = None
+    static_nfe: int | None = None
+    masked: torch.Tensor | None = None
 
     def observe(self, turn: Turn, start: int) -> None:
         self.forward_tokens.append(int(turn.queries.sum(0).max()))
-        changed = turn.canvas.masked[0] & ~turn.candidates.masked[0]
-        self.committed.append((changed.nonzero()[:, 0] - start).tolist())
         canvas = turn.candidates
+        if self.verified:
+            self._book_verified(turn, start)
+        else:
+            changed = turn.step.commit[0] | (turn.canvas.masked[0] & ~canvas.masked[0] & self.fills)
+            self.committed.append(relative(changed, start))
+        if turn.step.commit[0].sum() == turn.canvas.undecided[0].sum() and int(turn.view.blocks.turn[0]):
+            self.early = int(turn.view.blocks.turn[0])
+        span = turn.view.blocks
+        self.blocks.append((int(span.number[0]), int(span.begin[0]), int(span.end[0])))
         self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()
+
+    def _book_verified(self, turn: Turn, start: int) -> None:
+        """A draft counts on the forward that confirmed it; the last mask of a block needs none."""
+        before = turn.forwarded.masked.any(0) if self.masked is None else self.masked
+        now = turn.canvas.masked[0]
+        if turn.step.owner is None:
+            now = now & ~turn.step.commit[0]
+        self.committed.append(relative(before & ~now, start))
+        self.masked = now
 
     @property
     def nfe(self) -> int:
         return len(self.forward_tokens)
+
+    @property
+    def block_lengths(self) -> list[int]:
+        return [end - begin for _, begin, end in dict.fromkeys(self.blocks)]
+
+    @property
+    def nfe_per_block(self) -> list[int]:
+        return [self.blocks.count(block) for block in dict.fromkeys(self.blocks)]
+
+
+def relative(where: torch.Tensor, start: int) -> list[int]:
+    return (where.nonzero()[:, 0] - start).tolist()
 
 
 @cache
@@ -105,14 +219,15 @@ def model_of(folder: Path) -> Transformer:
     return load_model(folder)
 
 
-def decode(model: Transformer, prompt: list[int], parts: Parts, gen_length: int) -> Record:
+def decode(model: Transformer, prompt: list[int], parts: Parts, record: Record) -> Record:
     config = model.config
     assert config.mask_id is not None and config.eos_id is not None and config.pad_id is not None
     propose = Propose(parts.sampling, Ids(config.mask_id, config.eos_id, ()), wanted(parts))
     needs = (*parts.sampler.needs(), *parts.blocks.needs(), *parts.eos.needs())
     forward = Forward(model, parts.cache, propose, needs, parts.eos.shrinks)
-    canvas = Canvas.of([Request.answer(prompt, gen_length, config.mask_id)], config.pad_id)
-    record = Record()
+    request = Request.answer(prompt, record.gen_length, config.mask_id)
+    request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
+    canvas = Canvas.of([request], config.pad_id)
     with torch.inference_mode():
         for turn in denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos):
             record.observe(turn, len(prompt))
@@ -126,22 +241,63 @@ def wanted(parts: Parts) -> frozenset[str]:
 
 def differences(case: Case, record: Record) -> list[str]:
     """Names of the recorded fields that this project does not reproduce."""
-    return [
-        name for name in ("tokens", "nfe", "forward_tokens", "committed")
-        if name in case and case[name] != getattr(record, name)
-    ]  # fmt: skip
+    names = (
+        "tokens",
+        "nfe",
+        "forward_tokens",
+        "committed",
+        "block_lengths",
+        "nfe_per_block",
+        "exit_step",
+        "static_nfe",
+    )
+    return [name for name in names if name in case and case[name] != getattr(record, name)]
 
 
-def replay(file: Path, models: Path) -> tuple[str, list[list[str]]]:
-    """The file's method and, for every case, the fields that differ."""
+def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:
+    params = {**case["params"], "filters": filters}
+    length, parts = params["gen_length"], METHODS[method](params)
+    record = Record(length, fills=method != "freedave", verified=method == "freedave")
+    decode(model, case["prompt"], parts, record)
+    if "exit_step" in case:
+        record.exit_step = record.early if record.early != params["steps"] else None
+    if "static_nfe" in case:
+        inner = Parts(parts.sampler.inner, parts.blocks, parts.cache, parts.eos, parts.sampling)
+        record.static_nfe = decode(model, case["prompt"], inner, Record(length)).nfe
+    return record
+
+
+def sampler_differences(case: Case) -> list[str]:
+    """Feed recorded confidences to BACD, without a model."""
+    params, length = case["params"], case["params"]["block_length"]
+    sampler, blocks = BACD(params["lower"], params["upper"]), Fixed(length)
+    canvas = Canvas.of([Request.answer([0], length, 60)], 61)
+    state, span = sampler.start(canvas, blocks), blocks.start(canvas)
+    for step in case["steps"]:
+        span, confidence = span.forwarded(), torch.zeros(1, length + 1, dtype=torch.float64)
+        confidence[0, torch.tensor(step["masked"]) + 1] = torch.tensor(step["conf"], dtype=torch.float64)
+        scores = Scores(canvas.masked, torch.zeros_like(canvas.tokens), confidence, canvas.masked)
+        decision = sampler.propose(look(canvas, scores, span), state)
+        state = {**state, **decision.state}
+        canvas = canvas.commit(decision.commit, canvas.tokens)
+        if relative(decision.commit[0], 1) != step["committed"]:
+            return ["committed"]
+    return []
+
+
+def replay(file: Path, models: Path) -> tuple[str, list[list[str]], int]:
+    """The file's method, the fields that differ for every case it can run, and how many wait for a cache."""
     data = json.loads(file.read_text())
-    build = METHODS[data["method"]]
-    outcome = []
+    method, outcome, waiting = data["method"], [], 0
+    if method not in METHODS:
+        return method, [], len(data["cases"])
     for case in data["cases"]:
-        parts = build(case["params"])
-        record = decode(model_of(models / case["model"]), case["prompt"], parts, case["params"]["gen_length"])
+        if case["params"].get("cache", "none") not in CACHES:
+            waiting += 1
+            continue
+        record = run_case(method, case, model_of(models / case["model"]), data.get("filters", {}))
         outcome.append(differences(case, record))
-    return data["method"], outcome
+    return method, outcome + [sampler_differences(case) for case in data.get("sampler_cases", [])], waiting
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -152,8 +308,9 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     failed = False
     for file in options.files:
-        method, outcome = replay(file, options.models)
-        print(f"{method}: {sum(not fields for fields in outcome)} of {len(outcome)} cases equal")
+        method, outcome, waiting = replay(file, options.models)
+        late = f", {waiting} waiting for their cache" if waiting else ""
+        print(f"{method}: {sum(not fields for fields in outcome)} of {len(outcome)} cases equal{late}")
         for number, fields in enumerate(outcome):
             if fields:
                 failed = True

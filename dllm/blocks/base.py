@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
+from dllm.canvas import Canvas, merge
+from dllm.errors import UserError
 
 if TYPE_CHECKING:
     from dllm.scores import Need, Scores
@@ -23,7 +24,8 @@ class Span:
 
     begin, end: the current block. reach: end of the last block that is open (= end without lookahead). number: index
     of the current block. masked: positions it had to fill when it opened. forwards: forwards it has had, the current
-    one included. turn: forwards of the whole row. done: nothing is left to decide.
+    one included. turn: forwards of the whole row. done: nothing is left to decide. ahead: how many further blocks are
+    open with the current one.
     """
 
     begin: Tensor
@@ -34,6 +36,7 @@ class Span:
     forwards: Tensor
     turn: Tensor
     done: Tensor
+    ahead: int = 0
 
     def inside(self, canvas: Canvas) -> Tensor:
         """Columns of the open blocks [B, L]."""
@@ -48,12 +51,13 @@ class Blocks:
     """Base of all schedules. A variant says which block holds a given column; opening and closing are shared.
 
     min_forwards: a full block stays until it has had this many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
-    that always run S steps). lookahead: how many further blocks are open with the current one.
+    that always run S steps).
     """
 
-    def __init__(self, min_forwards: int = 1, lookahead: int = 0) -> None:
+    def __init__(self, min_forwards: int = 1) -> None:
+        if min_forwards < 1:
+            raise UserError(f"blocks.min_forwards={min_forwards} must be at least 1.")
         self.min_forwards = min_forwards
-        self.lookahead = lookahead
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Begin, end and number, each [B], of the block that holds ``column`` [B]; ``number`` would be the next."""
@@ -66,17 +70,19 @@ class Blocks:
     def needs(self) -> tuple[Need, ...]:
         return ()
 
-    def start(self, canvas: Canvas) -> Span:
+    def start(self, canvas: Canvas, ahead: int = 0) -> Span:
+        """The first block of every row, with ``ahead`` further ones open."""
         zero = torch.zeros_like(canvas.start)
-        span = Span(zero, zero, zero, zero - 1, zero, zero, zero, torch.zeros_like(canvas.cut))
+        span = Span(zero, zero, zero, zero - 1, zero, zero, zero, torch.zeros_like(canvas.cut), ahead)
         return self._open(canvas, span)
 
     def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
         """Called with the scores of every forward, before anything is committed from them (AdaBlock sizes here)."""
         return span
 
-    def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None) -> Span:
-        """Close what every candidate has filled, open what is next. ``owner`` [N] is each candidate's row."""
+    def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None, stop: Tensor | None = None) -> Span:
+        """Close what every candidate has filled, open what is next. ``owner`` [N] is each candidate's row; ``stop`` [B]
+        ends rows that have nothing left, whatever their block waits for."""
         left = candidates.undecided
         rest = span if owner is None else replace(span, begin=span.begin[owner], end=span.end[owner])
         inside = (candidates.columns >= rest.begin[:, None]) & (candidates.columns < rest.end[:, None])
@@ -91,8 +97,9 @@ class Blocks:
             )
             candidates = candidates.select(first)
         moved = self._open(candidates, span)
-        span = _where(close, moved, span)
-        return replace(span, done=span.done | (close & ~unfinished))
+        span = merge(close, moved, span)
+        ends = close if stop is None else close | stop
+        return replace(span, done=span.done | (ends & ~unfinished))
 
     def _open(self, canvas: Canvas, span: Span) -> Span:
         """The block of the first position left to decide at or after the current block's end."""
@@ -103,20 +110,15 @@ class Blocks:
         end = torch.minimum(end, canvas.end)
         inside = (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
         return Span(
-            begin=begin, end=end, reach=self._reach(canvas, end, number), number=number, masked=(left & inside).sum(1),
-            forwards=torch.zeros_like(span.forwards), turn=span.turn, done=span.done | finished,
+            begin=begin, end=end, reach=self._reach(canvas, end, number, span.ahead), number=number,
+            masked=(left & inside).sum(1),
+            forwards=torch.zeros_like(span.forwards), turn=span.turn, done=span.done | finished, ahead=span.ahead,
         )  # fmt: skip
 
-    def _reach(self, canvas: Canvas, end: Tensor, number: Tensor) -> Tensor:
-        for ahead in range(self.lookahead):
-            end = torch.minimum(self.containing(canvas, end, number + 1 + ahead)[1], canvas.end)
+    def _reach(self, canvas: Canvas, end: Tensor, number: Tensor, ahead: int) -> Tensor:
+        for further in range(ahead):
+            end = torch.minimum(self.containing(canvas, end, number + 1 + further)[1], canvas.end)
         return end
-
-
-def _where(rows: Tensor, new: Span, old: Span) -> Span:
-    from dllm.canvas import merge
-
-    return merge(rows, new, old)
 
 
 def _any_by(value: Tensor, owner: Tensor, like: Tensor) -> Tensor:

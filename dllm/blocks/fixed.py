@@ -12,8 +12,8 @@ from dllm.errors import UserError
 class Fixed(Blocks):
     """A grid of ``block_length`` columns that counts from the canvas's grid origin; the last block may be shorter."""
 
-    def __init__(self, block_length: int = 32, min_forwards: int = 1, lookahead: int = 0) -> None:
-        super().__init__(min_forwards, lookahead)
+    def __init__(self, block_length: int = 32, min_forwards: int = 1) -> None:
+        super().__init__(min_forwards)
         if block_length < 1:
             raise UserError(f"blocks.block_length={block_length} must be at least 1.")
         self.block_length = block_length

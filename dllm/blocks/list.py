@@ -15,8 +15,8 @@ from dllm.errors import UserError
 class ListBlocks(Blocks):
     """``lengths`` in order from the grid's origin; the last length repeats for whatever is left."""
 
-    def __init__(self, lengths: Sequence[int], min_forwards: int = 1, lookahead: int = 0) -> None:
-        super().__init__(min_forwards, lookahead)
+    def __init__(self, lengths: Sequence[int], min_forwards: int = 1) -> None:
+        super().__init__(min_forwards)
         if not lengths or min(lengths) < 1:
             raise UserError(f"blocks.lengths={list(lengths)} must name at least one length, each of 1 or more.")
         self.lengths = list(lengths)

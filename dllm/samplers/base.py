@@ -7,6 +7,7 @@ branched or kept, and leaves untouched in rows that have nothing open.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks, Span
-from dllm.canvas import Canvas, per_row
+from dllm.canvas import Canvas, Request, per_row
 from dllm.errors import UserError
 from dllm.scores import Need, Scores
 
@@ -56,9 +57,10 @@ class Step:
     """What a sampler decides. N candidates; N = B and ``owner`` None for one candidate per row.
 
     commit [N, L]: positions to fix; tokens [N, L]: to these ids (None: the scores' proposals). accepted [N, L]: those
-    that the rule itself accepted, the rest were forced (None: all). remask [N, L]: commits to undo. owner [N]: the row
-    each candidate comes from, ascending. state: the entries of the sampler's state that changed. next [B, L]: the
-    positions it will commit in its next turn, if it knows. stop [B]: rows that are finished whatever is still masked.
+    that the rule itself accepted, the rest were forced (None: a schedule, which judges no single position). remask
+    [N, L]: commits to undo. owner [N]: the row each candidate comes from, ascending. state: the entries of the
+    sampler's state that changed. next [B, L]: the positions it will commit in its next turn, if it knows. stop [B]:
+    rows that are finished now, whatever their blocks still wait for.
     """
 
     commit: Tensor
@@ -68,13 +70,15 @@ class Step:
     owner: Tensor | None = None
     state: State = field(default_factory=dict)
     next: Tensor | None = None
+    stop: Tensor | None = None
 
 
 class Sampler:
     """Base of all samplers: ``start`` makes the state, ``step`` decides, ``keep`` chooses among candidates.
 
     deterministic: the same scores always give the same step. stateless: nothing is carried between turns except
-    parameters. revocable: may remask. knows_next: returns ``Step.next``.
+    parameters. revocable: may remask. knows_next: returns ``Step.next``. tempered: confidences come from the tempered
+    distribution (Dream's convention). lookahead: how many blocks it wants open beyond the current one.
     """
 
     deterministic = True
@@ -82,10 +86,15 @@ class Sampler:
     revocable = False
     knows_next = False
     tempered = False
+    lookahead = 0
 
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for this rule. The head runs on the union of all parts' needs."""
         return (Need(),)
+
+    def prepare(self, request: Request, encode: Callable[[str], list[int]]) -> Request:
+        """A request before it is laid out; a sampler may fix tokens of its own (Prophet's anchor)."""
+        return request
 
     def check(self, setting: Setting) -> None:
         """Refuse, with UserError, a setting in which the rule cannot work. Called before weights are read."""
@@ -102,12 +111,28 @@ class Sampler:
         """What the loop calls: ``step`` for the rows that act, the plan's ``only`` for those it forces."""
         forced = view.forced
         step = self.step(view, state) if bool(view.acts.any()) else Step(torch.zeros_like(view.open))
-        commit = step.commit & view.open & view.acts[:, None]
-        return replace(step, commit=commit if forced is None else commit | forced)
+        may, acts = view.open & view.acts[:, None], view.acts[:, None]
+        if step.owner is not None:
+            may, acts = may[step.owner], acts[step.owner]
+            forced = None if forced is None else forced[step.owner]
+        commit = step.commit & may
+        remask = None if step.remask is None else step.remask & acts
+        return replace(step, commit=commit if forced is None else commit | forced, remask=remask)
 
-    def keep(self, candidates: Canvas, scores: Scores, owner: Tensor, state: State) -> Tensor:
-        """Index [B] of the candidate each row goes on with. Called only when ``step`` made several."""
+    def keep(self, view: View, owner: Tensor, state: State) -> Tensor:
+        """Index [B] of the candidate each row goes on with, from a view of all candidates [N]. Called only when the
+        last ``step`` made several."""
         raise NotImplementedError
+
+
+def ranks(owner: Tensor) -> tuple[Tensor, Tensor]:
+    """Candidate rows by request [B, K], padded with -1, and each candidate's place [N]; ``owner`` [N] ascends."""
+    first = torch.searchsorted(owner, torch.arange(int(owner[-1]) + 1, device=owner.device))
+    rows = torch.arange(len(owner), device=owner.device)
+    place = rows - first[owner]
+    out = torch.full((len(first), int(place.max()) + 1), -1, device=owner.device)
+    out[owner, place] = rows
+    return out, place
 
 
 def best(score: Tensor, among: Tensor) -> Tensor:

@@ -1,0 +1,55 @@
+"""Blocks that end at a confident delimiter (AdaBlock-dLLM, arXiv 2509.26432)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks, Span
+from dllm.canvas import Canvas, merge
+from dllm.errors import UserError
+from dllm.samplers.base import best, in_range
+from dllm.scores import Need, Scores
+
+
+class AdaBlock(Blocks):
+    """Sized once, from the block's first forward: in the next ``window_ratio`` of the answer's length, the most
+    confident delimiter prediction ends the block if its confidence reaches ``delimiter_threshold``; else the block has
+    ``block_length`` columns. delimiter_ids: None takes the tokenizer's newline tokens.
+    """
+
+    def __init__(
+        self, block_length: int = 32, delimiter_ids: Sequence[int] | None = None, delimiter_threshold: float = 0.3,
+        window_ratio: float = 0.25, min_forwards: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(min_forwards)
+        if block_length < 1:
+            raise UserError(f"blocks.block_length={block_length} must be at least 1.")
+        in_range("blocks.window_ratio", window_ratio, 0.0, 1.0)
+        self.default_length, self.window_ratio = block_length, window_ratio
+        self.delimiter_ids = None if delimiter_ids is None else list(delimiter_ids)
+        self.delimiter_threshold = delimiter_threshold
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need("ahead", ratio=self.window_ratio), Need("ahead", span=(0, self.default_length)))
+
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A block of the default length that starts at the first position left; ``look`` may change its end."""
+        return column, column + self.default_length, number
+
+    def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
+        fresh = (span.forwards == 1) & ~span.done
+        window = (self.window_ratio * (canvas.length - canvas.start)).floor().long()
+        offset = canvas.columns - span.begin[:, None]
+        near = canvas.undecided & scores.known & (offset >= 0) & (offset < window[:, None])
+        ids = torch.tensor(self.delimiter_ids or [], device=offset.device, dtype=torch.int64)
+        delimiter = best(scores.confidence, near & torch.isin(scores.token, ids))
+        sure = (delimiter & (scores.confidence >= self.delimiter_threshold)).any(1)
+        end = torch.where(sure, (delimiter * canvas.columns).sum(1) + 1, span.begin + self.default_length)
+        end = torch.minimum(end, canvas.end)
+        inside = canvas.undecided & (offset >= 0) & (canvas.columns < end[:, None])
+        sized = replace(span, end=end, reach=self._reach(canvas, end, span.number, span.ahead), masked=inside.sum(1))
+        return merge(fresh, sized, span)

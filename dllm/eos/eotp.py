@@ -1,0 +1,44 @@
+"""Cut the canvas where the model predicts its end of text (EoTP of Learn2PD, arXiv 2509.25188)."""
+
+from __future__ import annotations
+
+import torch
+
+from dllm.blocks.base import Span
+from dllm.canvas import Canvas
+from dllm.eos.base import EndOfText, after_first
+from dllm.errors import UserError
+from dllm.samplers.base import Step, best
+from dllm.scores import Need, Scores
+
+
+class EoTP(EndOfText):
+    """First tier: the leftmost EOS that the rule itself accepted this turn (fixed schedules accept nothing).
+
+    Second tier, only without one: the most confident EOS prediction among all masked positions (scope ``suffix``) or
+    those of the block (``block``, as the published cached loops do), if it has at least ``minimum`` confidence.
+    Everything behind it leaves the canvas.
+
+    A second-tier position is usually still masked and is decided later like any other.
+    """
+
+    shrinks = True
+
+    def __init__(self, scope: str = "suffix", minimum: float = 0.0) -> None:
+        if scope not in ("suffix", "block"):
+            raise UserError(f"eos.scope={scope!r} must be suffix or block.")
+        self.scope, self.minimum = scope, minimum
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(self.scope),)
+
+    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
+        before = candidates.masked | step.commit
+        says = scores.known & before & (candidates.columns < candidates.end[:, None]) & (scores.token == eos_id)
+        if self.scope == "block":
+            says = says & span.inside(candidates)
+        accepted = says & False if step.accepted is None else step.accepted & step.commit & says
+        likely = best(scores.confidence, says & (scores.confidence >= self.minimum))
+        where = torch.where(accepted.any(1, keepdim=True), accepted, likely)
+        end, found = after_first(candidates, where)
+        return candidates.stop_at(end, found & (end < candidates.end), attended=False)

@@ -1,0 +1,51 @@
+"""A bar that follows the block's own history (BACD of TDAR, arXiv 2602.09555)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row
+
+
+class BACD(Sampler):
+    """Commit what reaches the mean confidence of the block's commits so far, clamped to [``lower``, ``upper``]; on a
+    block's first turn the bar is the largest confidence, clamped alike. The best position is always committed.
+
+    history: ``block`` (reset at every block, as published) or ``sequence`` (an ablation of ours).
+    """
+
+    stateless = False
+
+    def __init__(self, lower: Any = 0.6, upper: Any = 0.9, history: str = "block") -> None:
+        in_range("sampler.lower", lower, 0.0, 1.0)
+        in_range("sampler.upper", upper, 0.0, 1.0)
+        if (torch.as_tensor(lower) > torch.as_tensor(upper)).any():
+            raise UserError(f"sampler.lower={lower} must not exceed sampler.upper={upper}.")
+        if history not in ("block", "sequence"):
+            raise UserError(f"sampler.history={history!r} must be block or sequence.")
+        self.lower, self.upper, self.history = lower, upper, history
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        zero = torch.zeros_like(canvas.start)
+        return {
+            "lower": per_row(self.lower, canvas), "upper": per_row(self.upper, canvas),
+            "sum": zero.double(), "count": zero, "block": zero - 1,
+        }  # fmt: skip
+
+    def step(self, view: View, state: State) -> Step:
+        confidence = view.scores.confidence
+        fresh = (state["block"] != view.blocks.number) & (self.history == "block")
+        total, count = state["sum"].masked_fill(fresh, 0), state["count"].masked_fill(fresh, 0)
+        highest = confidence.masked_fill(~view.open, 0.0).amax(1)
+        bar = torch.where(count > 0, total / count.clamp(min=1), highest)
+        bar = torch.minimum(torch.maximum(bar, state["lower"]), state["upper"])
+        accepted = view.open & (confidence >= bar[:, None])
+        commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
+        total = total + (confidence * commit).sum(1)
+        changed = {"sum": total, "count": count + commit.sum(1), "block": view.blocks.number}
+        return Step(commit, accepted=accepted, state=changed)

@@ -1,0 +1,29 @@
+"""Commit what has little entropy (dParallel, arXiv 2509.26488; needs no distilled model, but gains most from one)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row
+from dllm.scores import Need
+
+
+class DParallel(Sampler):
+    """Commit each open position of at most ``threshold`` nats of entropy, and always the one of least entropy."""
+
+    def __init__(self, threshold: Any = 0.5) -> None:
+        in_range("sampler.threshold", threshold, 0.0, float("inf"))
+        self.threshold = threshold
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(statistics=frozenset({"entropy"})),)
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {"threshold": per_row(self.threshold, canvas)}
+
+    def step(self, view: View, state: State) -> Step:
+        entropy = view.scores.stat("entropy")
+        accepted = view.open & (entropy <= state["threshold"][:, None])
+        return Step(accepted | best(-entropy, view.open), accepted=accepted)

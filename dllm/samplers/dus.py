@@ -1,0 +1,29 @@
+"""Dilated groups: neighbours never in the same turn, about log2(block) turns a block (DUS, arXiv 2506.19037)."""
+
+from __future__ import annotations
+
+import torch
+
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, best
+
+
+class DUS(Sampler):
+    """Turn i of a block commits the open positions whose offset in the block is a multiple of length / base^(i+1).
+
+    The spacing shrinks by ``base`` each turn until it is 1, when all that is left is committed. A turn whose group is
+    already committed takes the most confident open position instead.
+    """
+
+    def __init__(self, base: int = 2) -> None:
+        if base < 2:
+            raise UserError(f"sampler.base={base} must be at least 2: the spacing is divided by it every turn.")
+        self.base = base
+
+    def step(self, view: View, state: State) -> Step:
+        length = view.blocks.end - view.blocks.begin
+        spacing = (length.double() / self.base ** (view.index.double() + 1)).ceil().long().clamp(min=1)
+        offset = view.canvas.columns - view.blocks.begin[:, None]
+        group = view.open & (offset % spacing[:, None] == 0)
+        commit = torch.where(group.any(1, keepdim=True), group, best(view.scores.confidence, view.open))
+        return Step(commit)

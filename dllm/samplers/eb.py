@@ -1,0 +1,34 @@
+"""Commit as many positions as an entropy budget allows (EB-Sampler, arXiv 2505.24857)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.samplers.base import Sampler, State, Step, View, best, best_of, in_range, per_row
+from dllm.scores import Need
+
+
+class EntropyBound(Sampler):
+    """With entropies H(1) <= H(2) <= ... of the open positions: the longest prefix whose sum without its largest
+    entry is at most ``gamma`` nats; always at least one position (whose sum without itself is 0)."""
+
+    def __init__(self, gamma: Any = 0.1) -> None:
+        in_range("sampler.gamma", gamma, 0.0, float("inf"))
+        self.gamma = gamma
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(statistics=frozenset({"entropy"})),)
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {"gamma": per_row(self.gamma, canvas)}
+
+    def step(self, view: View, state: State) -> Step:
+        entropy = view.scores.stat("entropy")
+        ranked = entropy.masked_fill(~view.open, torch.inf).sort(dim=1, stable=True).values
+        before = ranked.cumsum(1) - ranked  # the prefix's sum without its last, largest entry
+        count = ((before <= state["gamma"][:, None]) & (ranked < torch.inf)).sum(1)
+        return Step(best_of(-entropy, view.open, count) | best(-entropy, view.open))

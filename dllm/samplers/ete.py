@@ -1,0 +1,125 @@
+"""Explore, then exploit (ETE, arXiv 2511.21103): a reconstruction, since no algorithm or code was obtainable.
+
+Every choice the paper's abstract leaves open is a parameter here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row, ranks
+from dllm.scores import Need
+
+POSITIONS, SCORES = ("entropy", "lowest_confidence", "leftmost"), ("pseudo_likelihood", "cascade_count", "prior")
+
+
+class ETE(Sampler):
+    """Exploit: commit what reaches ``threshold`` in the current block and ``cross_threshold`` in ``lookahead_blocks``
+    further ones. When that is fewer than ``explore_min_commit``, explore: at the most uncertain position of the block
+    whose ``explore_width`` likeliest tokens hold at least ``explore_mass``, try each of them as a candidate of the
+    next forward and keep the most plausible.
+    """
+
+    stateless = False
+
+    def __init__(
+        self, threshold: Any = 0.9, lookahead_blocks: int = 1, cross_threshold: Any = 0.95, explore_min_commit: int = 2,
+        explore_width: int = 3, explore_mass: float = 0.8, explore_position: str = "entropy",
+        explore_score: str = "pseudo_likelihood",
+    ) -> None:  # fmt: skip
+        in_range("sampler.threshold", threshold, 0.0, 1.0)
+        in_range("sampler.cross_threshold", cross_threshold, 0.0, 1.0)
+        in_range("sampler.explore_mass", explore_mass, 0.0, 1.0)
+        in_range("sampler.lookahead_blocks", lookahead_blocks, 0, 64)
+        in_range("sampler.explore_width", explore_width, 1, 64)
+        for name, value, known in (
+            ("explore_position", explore_position, POSITIONS), ("explore_score", explore_score, SCORES)
+        ):  # fmt: skip
+            if value not in known:
+                raise UserError(f"sampler.{name}={value!r} must be one of {', '.join(known)}.")
+        self.threshold, self.cross_threshold, self.lookahead = threshold, cross_threshold, lookahead_blocks
+        self.min_commit, self.width, self.mass = explore_min_commit, explore_width, explore_mass
+        self.position, self.score = explore_position, explore_score
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(statistics=frozenset({"first", "entropy"}), logits=self.min_commit > 0),)
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        rows = len(canvas.start)
+        return {
+            "threshold": per_row(self.threshold, canvas), "cross": per_row(self.cross_threshold, canvas),
+            "prior": torch.zeros(rows, self.width, dtype=torch.float64, device=canvas.start.device),
+        }  # fmt: skip
+
+    def step(self, view: View, state: State) -> Step:
+        current = view.open & (view.canvas.columns < view.blocks.end[:, None])
+        confidence = view.scores.confidence
+        bar = torch.where(current, state["threshold"][:, None], state["cross"][:, None])
+        exploit = view.open & (confidence >= bar)
+        rest = current & ~exploit
+        few = (exploit.sum(1) < self.min_commit) & rest.any(1)
+        explored, ids, chances = self._explore(view, rest & few[:, None])
+        exploring = explored.any(1)
+        # The best of the block, where neither rule finds anything.
+        needy = ~exploit.any(1, keepdim=True) & ~exploring[:, None]
+        commit = exploit | (best(confidence, rest) & needy)
+        return self._branch(view, commit, exploit, explored, ids, chances)
+
+    def _explore(self, view: View, among: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Where each row explores [B, L] (at most one position), the candidate ids and their chances [B, R]."""
+        scores = view.scores
+        if self.min_commit == 0 or scores.logits is None or scores.rows is None:
+            empty = torch.zeros_like(among)
+            return empty, scores.token[:, :1], scores.confidence[:, :1]
+        p = scores.logits.double().softmax(-1)
+        chance, ids = p.sort(dim=-1, descending=True, stable=True)
+        chance, ids = chance[..., : self.width], ids[..., : self.width]
+        length = among.shape[1]
+        mass = p.new_zeros(len(p), length + 1).scatter(1, scores.rows, chance.sum(-1))[:, :-1]
+        where = best(self._rate(view), among & (mass >= self.mass))
+        column = where.long().argmax(1, keepdim=True)
+        row = (scores.rows == column).long().argmax(1)
+        at = row[:, None, None].expand(-1, 1, ids.shape[-1])
+        return where, ids.gather(1, at)[:, 0], chance.gather(1, at)[:, 0]
+
+    def _rate(self, view: View) -> Tensor:
+        if self.position == "leftmost":
+            return -view.canvas.columns.double().expand_as(view.open)
+        return view.scores.stat("entropy") if self.position == "entropy" else -view.scores.stat("first")
+
+    def _branch(
+        self, view: View, commit: Tensor, exploit: Tensor, explored: Tensor, ids: Tensor, chances: Tensor
+    ) -> Step:
+        """One candidate per explored token; a single one where that would finish the canvas, or for ``prior``."""
+        finished = ~(view.canvas.undecided & ~commit & ~explored).any(1)
+        several = explored.any(1) & ~finished & (self.score != "prior")
+        counts = torch.where(several, ids.shape[1], 1)
+        owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        first = counts.cumsum(0) - counts
+        branch = torch.arange(len(owner), device=owner.device) - first[owner]
+        tokens = torch.where(explored[owner], ids[owner, branch][:, None], view.scores.token[owner])
+        prior = chances.log().expand(-1, self.width) if chances.shape[1] == 1 else chances.log()
+        return Step(
+            (commit | explored)[owner], tokens=tokens, accepted=exploit[owner],
+            owner=None if len(owner) == len(counts) else owner, state={"prior": prior},
+        )  # fmt: skip
+
+    def keep(self, view: View, owner: Tensor, state: State) -> Tensor:
+        """The most plausible candidate; ties to the earlier one."""
+        rows, branch = ranks(owner)
+        prior = state["prior"][owner, branch]
+        current = view.open & (view.canvas.columns < view.blocks.end[:, None])
+        likely = view.scores.stat("first")
+        if self.score == "cascade_count":
+            # ln p <= 0 and counts are whole, so a squashed prior only breaks ties.
+            value = (current & (likely >= state["threshold"][owner, None])).sum(1) + prior.exp() / 2
+        else:
+            value = prior + (likely.clamp(min=1e-300).log() * current).sum(1)
+        values = torch.where(rows >= 0, value[rows.clamp(min=0)], -torch.inf)
+        return rows.gather(1, values.argmax(1, keepdim=True))[:, 0]

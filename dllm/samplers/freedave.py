@@ -1,0 +1,99 @@
+"""Draft ahead, verify in the next forward, keep the longest agreeing draft (FreeDave, arXiv 2510.00294); a wrapper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas, select
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, ranks
+from dllm.samplers.credit import name_of
+from dllm.scores import Need
+from dllm.setting import Setting
+
+
+class FreeDave(Sampler):
+    """Candidate k is the inner rule applied k + 1 times to the same scores; the next forward runs on all of them.
+
+    Candidate 0 is what the inner rule would do, so it is always right. From a candidate's own scores follows its
+    successor; whichever candidate agrees with the successor of the one reached is reached too, the furthest first.
+    Over a static inner sampler the output is exactly the static one; over a threshold it is FreeDave++ (not
+    lossless: the state reached is a subset of the threshold's next state). draft_steps: candidates per turn.
+    """
+
+    stateless = False
+
+    def __init__(self, inner: Sampler, draft_steps: int = 4) -> None:
+        if draft_steps < 1:
+            raise UserError(f"sampler.draft_steps={draft_steps} must be at least 1 (1 is the inner sampler itself).")
+        if not (inner.deterministic and inner.stateless) or inner.revocable:
+            raise UserError(
+                f"sampler=freedave repeats its inner sampler on the same scores, so sampler/inner={name_of(inner)} "
+                "must be deterministic and carry no state. Use static, confidence, factor, localleap, dparallel or eb."
+            )
+        self.inner, self.draft_steps = inner, draft_steps
+        self.tempered = inner.tempered
+
+    def needs(self) -> tuple[Need, ...]:
+        return self.inner.needs()
+
+    def check(self, setting: Setting) -> None:
+        self.inner.check(setting)
+        if setting.sampling is not None and setting.sampling.temperature != 0:
+            raise UserError(
+                f"sampling.temperature={setting.sampling.temperature}: sampler=freedave verifies drafts against the "
+                "inner sampler's own decision, which must not be random. Use temperature 0."
+            )
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return self.inner.start(canvas, blocks)
+
+    def propose(self, view: View, state: State) -> Step:
+        """Drafts of all rows: up to ``draft_steps`` each, one where a single mask is left or nothing is open."""
+        forced = view.forced if view.forced is not None else torch.zeros_like(view.open)
+        left, blocks = view.open & ~forced, view.blocks
+        drafts: list[Tensor] = []
+        for _ in range(self.draft_steps):
+            step = self.inner.step(replace(view, open=left, blocks=blocks), state).commit & left
+            if not drafts:  # a row that the plan forces drafts on top of what it forces
+                step = torch.where(forced.any(1, keepdim=True), forced, step)
+            drafts.append(step if not drafts else drafts[-1] | step)
+            left, blocks = left & ~step, replace(blocks, forwards=blocks.forwards + 1)
+        return candidates_of(torch.stack(drafts, 1))
+
+    def keep(self, view: View, owner: Tensor, state: State) -> Tensor:
+        """The furthest candidate on a chain of agreeing successors, from candidate 0 of each row on."""
+        step = self.inner.step(view, select(state, owner)).commit & view.open
+        successor = view.canvas.commit(step, view.scores.token)
+        rows, _ = ranks(owner)
+        agree = agreement(view.canvas, successor, rows)
+        at = torch.zeros_like(rows[:, 0])
+        for _ in range(rows.shape[1] - 1):
+            ahead = agree.gather(1, at[:, None, None].expand(-1, 1, agree.shape[2]))[:, 0]
+            furthest = torch.where(ahead, torch.arange(ahead.shape[1], device=at.device), -1).amax(1)
+            at = torch.maximum(at, furthest)
+        return rows.gather(1, at[:, None])[:, 0]
+
+
+def candidates_of(drafts: Tensor) -> Step:
+    """The step that offers ``drafts`` [B, K, L] as candidates, without those that repeat their predecessor."""
+    rows, count, _ = drafts.shape
+    grown = drafts.sum(2)
+    wanted = torch.ones(rows, count, dtype=torch.bool, device=drafts.device)
+    wanted[:, 1:] = grown[:, 1:] > grown[:, :-1]
+    kept = wanted.flatten().nonzero()[:, 0]
+    return Step(drafts.flatten(0, 1)[kept], owner=None if len(kept) == rows else kept // count)
+
+
+def agreement(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
+    """[B, K, K]: whether everything that candidate j > i has decided stands alike in the successor of i."""
+    at, real = rows.clamp(min=0), rows >= 0
+    decided, said = ~candidates.masked[at], candidates.tokens[at]  # [B, K, L]
+    then, token = ~successors.masked[at], successors.tokens[at]
+    same = ~decided[:, None] | (then[:, :, None] & (said[:, None] == token[:, :, None]))
+    order = torch.arange(rows.shape[1], device=rows.device)
+    return same.all(-1) & real[:, None, :] & real[:, :, None] & (order[:, None] < order)

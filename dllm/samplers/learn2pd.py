@@ -1,0 +1,94 @@
+"""A tiny learned filter decides what is already right (Learn2PD, arXiv 2509.25188)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, per_row, quota
+from dllm.samplers.static import steps_per_block
+from dllm.scores import Need
+from dllm.setting import Setting
+
+WEIGHTS = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")
+
+
+class Learn2PD(Sampler):
+    """Commit the open positions to which the filter gives more than ``threshold``, and at least the fixed schedule's.
+
+    The filter reads the confidences of all positions of the block, committed ones included, as one float32 vector, and
+    returns a logit per position: two linear layers of the block's width with a ReLU between. ``filter`` is a
+    safetensors file with those four tensors and the metadata ``model`` and ``block_length``; a shorter block is
+    padded with zeros. steps None: a quota of one position per forward.
+    """
+
+    def __init__(self, filter: str | dict[str, Tensor] | None, threshold: Any = 0.96, steps: int | None = None) -> None:
+        in_range("sampler.threshold", threshold, 0.0, 1.0)
+        if filter is None:
+            raise UserError(
+                "sampler=learn2pd needs sampler.filter=FILE, a filter trained for this model and block length. "
+                "Make one with: python -m experiments.train_filter model=NAME"
+            )
+        self.threshold, self.steps = threshold, steps
+        self.trained_on: str | None = None
+        self.weights = filter if isinstance(filter, dict) else self._read(Path(filter))
+        self.width = self.weights["linear1.weight"].shape[1]
+
+    def _read(self, file: Path) -> dict[str, Tensor]:
+        try:
+            with safe_open(file, framework="pt") as stored:
+                self.trained_on = (stored.metadata() or {}).get("model")
+                return {name: stored.get_tensor(name) for name in WEIGHTS}
+        except Exception as error:
+            raise UserError(f"sampler.filter={str(file)!r} is no filter file ({error}).") from error
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(committed=True),)
+
+    def check(self, setting: Setting) -> None:
+        setting.require_steps("sampler.steps", self.steps)
+        length = setting.block_length
+        if length is not None and length > self.width:
+            raise UserError(
+                f"blocks.block_length={length} is longer than the {self.width} positions that sampler.filter was "
+                f"trained for. Use blocks.block_length={self.width} or train a filter for {length}."
+            )
+        if self.trained_on is not None and setting.name and self.trained_on != setting.name:
+            raise UserError(
+                f"sampler.filter was trained on {self.trained_on}, the model is {setting.name}: its confidences mean "
+                "something else. Train a filter for it: python -m experiments.train_filter model=NAME"
+            )
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {
+            "threshold": per_row(self.threshold, canvas),
+            "steps": steps_per_block(self.steps, canvas, blocks),
+        }
+
+    def step(self, view: View, state: State) -> Step:
+        chance = self._chance(view)
+        accepted = view.open & (chance > state["threshold"][:, None])
+        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        return Step(accepted | best_of(view.scores.confidence, view.open, quota(view, steps)), accepted=accepted)
+
+    def _chance(self, view: View) -> Tensor:
+        """Probability of being right by column [B, L] float64; zero outside the block."""
+        begin, length = view.blocks.begin[:, None], view.open.shape[1]
+        columns = begin + torch.arange(self.width, device=begin.device)
+        end = torch.minimum(view.blocks.end, view.canvas.end)[:, None]
+        inside = columns < end
+        at = columns.clamp(max=length - 1)
+        confidence = view.scores.confidence.gather(1, at).masked_fill(~inside, 0.0).float()
+        w = {name: tensor.to(confidence.device) for name, tensor in self.weights.items()}
+        hidden = F.relu(F.linear(confidence, w["linear1.weight"], w["linear1.bias"]))
+        logits = F.linear(hidden, w["linear2.weight"], w["linear2.bias"])
+        out = torch.zeros(len(logits), length + 1, dtype=torch.float64, device=logits.device)
+        return out.scatter(1, torch.where(inside, columns, length), logits.double().sigmoid())[:, :-1]

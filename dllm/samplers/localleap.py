@@ -1,0 +1,51 @@
+"""A confident position makes its neighbours believable (LocalLeap, arXiv 2510.07081)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row
+
+
+class LocalLeap(Sampler):
+    """Positions of at least ``threshold`` are anchors; within ``radius`` columns of one, ``relaxed_threshold`` is
+    enough. Only open positions are anchors, and one hop is made per turn."""
+
+    def __init__(self, threshold: Any = 0.9, relaxed_threshold: Any = 0.75, radius: Any = 4) -> None:
+        in_range("sampler.threshold", threshold, 0.0, 1.0)
+        in_range("sampler.relaxed_threshold", relaxed_threshold, 0.0, 1.0)
+        in_range("sampler.radius", radius, 0, float("inf"))
+        if (torch.as_tensor(relaxed_threshold) > torch.as_tensor(threshold)).any():
+            raise UserError(
+                f"sampler.relaxed_threshold={relaxed_threshold} must not exceed sampler.threshold={threshold}: "
+                "it is the easier bar near an anchor."
+            )
+        self.threshold, self.relaxed_threshold, self.radius = threshold, relaxed_threshold, radius
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {
+            "threshold": per_row(self.threshold, canvas),
+            "relaxed": per_row(self.relaxed_threshold, canvas),
+            "radius": per_row(self.radius, canvas),
+        }
+
+    def step(self, view: View, state: State) -> Step:
+        confidence = view.scores.confidence
+        anchors = view.open & (confidence >= state["threshold"][:, None])
+        near = distance_to(anchors) <= state["radius"][:, None]
+        accepted = anchors | (view.open & near & (confidence >= state["relaxed"][:, None]))
+        return Step(accepted | best(confidence, view.open), accepted=accepted)
+
+
+def distance_to(where: Tensor) -> Tensor:
+    """Columns from each position to the nearest True of its row [B, L]; infinite in rows without one."""
+    columns = torch.arange(where.shape[1], device=where.device, dtype=torch.float64)
+    left = torch.where(where, columns, -torch.inf).cummax(1).values
+    right = torch.where(where, columns, torch.inf).flip(1).cummin(1).values.flip(1)
+    return torch.minimum(columns - left, right - columns)

@@ -1,0 +1,64 @@
+"""Early positions and informative tokens first (PC-Sampler, arXiv 2508.13021)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, per_row, quota
+from dllm.samplers.static import steps_per_block
+from dllm.setting import Setting
+
+
+class PC(Sampler):
+    """Rank by exp(-decay * offset) * min(cap, -p log f(token)) and commit as many as the fixed schedule says.
+
+    offset counts from the answer's start. frequencies: a JSON file that maps token ids to relative frequencies f in
+    some corpus (``python -m experiments.token_frequencies`` measures one); without it the second factor is the
+    probability p itself, and tokens it lacks count as the rarest it holds. steps None: one token per forward.
+    """
+
+    def __init__(
+        self, decay: Any = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None
+    ) -> None:
+        in_range("sampler.decay", decay, 0.0, float("inf"))
+        in_range("sampler.cap", cap, 0.0, float("inf"))
+        self.decay, self.cap, self.steps = decay, cap, steps
+        self.surprise = None if frequencies is None else surprises(Path(frequencies))
+
+    def check(self, setting: Setting) -> None:
+        setting.require_steps("sampler.steps", self.steps)
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {"decay": per_row(self.decay, canvas), "steps": steps_per_block(self.steps, canvas, blocks)}
+
+    def step(self, view: View, state: State) -> Step:
+        offset = view.canvas.columns - view.canvas.start[:, None]
+        rate = view.scores.confidence
+        if self.surprise is not None:
+            known = self.surprise.to(rate.device)
+            rate = (rate * known[view.scores.token.clamp(max=len(known) - 1)]).clamp(max=self.cap)
+        rate = rate * torch.exp(-state["decay"][:, None] * offset)
+        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        return Step(best_of(rate, view.open, quota(view, steps)))
+
+
+def surprises(file: Path) -> torch.Tensor:
+    """-log f by token id [V + 1]; unknown ids, and the last entry, count as the rarest known one."""
+    try:
+        table = {int(token): float(f) for token, f in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"sampler.frequencies={str(file)!r} is no JSON object of token id to frequency ({error})."
+        ) from error
+    if not table or min(table.values()) <= 0 or max(table.values()) > 1:
+        raise UserError(f"sampler.frequencies={str(file)!r} must hold frequencies in (0, 1].")
+    out = torch.full((max(table) + 2,), min(table.values()), dtype=torch.float64)
+    out[list(table)] = torch.tensor(list(table.values()), dtype=torch.float64)
+    return -out.log()

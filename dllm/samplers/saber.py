@@ -1,0 +1,42 @@
+"""Accelerate as confidence grows, and take back what looks worst (Saber, arXiv 2510.18165)."""
+
+from __future__ import annotations
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.samplers.base import Sampler, State, Step, View, best_of
+from dllm.scores import Need
+
+
+class Saber(Sampler):
+    """Commit what exceeds the mean confidence of all commits so far (1.0 at the start), at least ``minimum``
+    positions; then remask the max(1, min(ceil(new / ``backtrack``), new - 1)) committed tokens of the open block that
+    have the least probability now, never more than were committed less one, none when only one was."""
+
+    stateless = False
+    revocable = True
+
+    def __init__(self, minimum: int = 2, backtrack: int = 8) -> None:
+        self.minimum, self.backtrack = minimum, backtrack
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(committed=True, statistics=frozenset({"current"})),)
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        zero = torch.zeros_like(canvas.start)
+        return {"sum": zero.double(), "count": zero}
+
+    def step(self, view: View, state: State) -> Step:
+        confidence, count = view.scores.confidence, state["count"]
+        bar = torch.where(count > 0, state["sum"] / count.clamp(min=1), 1.0)
+        accepted = view.open & (confidence > bar[:, None])
+        wanted = torch.maximum(accepted.sum(1), torch.full_like(count, self.minimum))
+        commit = best_of(confidence, view.open, wanted)
+        new = commit.sum(1)
+        undo = torch.minimum(-(-new // self.backtrack), new - 1).clamp(min=0)
+        committed = view.scores.known & ~view.canvas.masked & view.blocks.inside(view.canvas)
+        remask = best_of(-view.scores.stat("current"), committed, undo)
+        changed = {"sum": state["sum"] + (confidence * commit).sum(1), "count": count + new}
+        return Step(commit, accepted=accepted, remask=remask, state=changed)
