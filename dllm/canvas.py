@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -101,12 +102,12 @@ class Canvas:
         )  # fmt: skip
         return move(canvas, device)
 
-    @property
+    @cached_property
     def positions(self) -> Tensor:
         """Position of every column in its own row [B, L]; columns of the left padding count as 0."""
         return (self.columns - self.first[:, None]).clamp(min=0)
 
-    @property
+    @cached_property
     def undecided(self) -> Tensor:
         """Masked positions that may still be decided [B, L]."""
         return self.masked & (self.columns < self.end[:, None])
@@ -142,6 +143,18 @@ def select(state: T, rows: Tensor) -> T:
         changed: dict[str, Any] = {f.name: select(getattr(state, f.name), rows) for f in fields(state)}
         return replace(state, **changed)
     return state
+
+
+def of(state: T, owner: Tensor | None) -> T:
+    """What belongs to each candidate's row; ``owner`` None: one candidate per row."""
+    return state if owner is None else select(state, owner)
+
+
+def first_of(owner: Tensor) -> Tensor:
+    """Index of each row's first candidate [B]; ``owner`` [N] is ascending and names every row."""
+    change = torch.ones_like(owner, dtype=torch.bool)
+    change[1:] = owner[1:] != owner[:-1]
+    return change.nonzero()[:, 0]
 
 
 def merge(rows: Tensor, new: T, old: T) -> T:

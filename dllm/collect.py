@@ -31,13 +31,14 @@ class Row:
 
 
 class Collector:
-    """One batch. ``fixed`` [R, L] is the turn that fixed each column (-1: none), ``queries`` [R] query rows so far."""
+    """One batch. ``fixed`` [R, L] is the turn that fixed each column (0: none), ``queries`` [R] query rows so far."""
 
     def __init__(self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool) -> None:
         self.requests, self.ids, self.text, self.stop, self.trace = requests, ids, text, stop, trace
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
-        self.queries = torch.zeros(len(requests), dtype=torch.float64)
+        self.queries = torch.zeros(len(requests), dtype=torch.int64)
+        self.layers = 1
         self.fixed: Tensor | None = None
         self.began = self.last = time.perf_counter()
 
@@ -45,12 +46,18 @@ class Collector:
         """Take note of a turn; returns the requests that it finished."""
         names, canvas = turn.canvas.request, turn.canvas
         if self.fixed is None:
-            self.fixed = canvas.tokens.new_full((len(self.requests), len(canvas.columns)), -1)
+            self.fixed = torch.zeros_like(canvas.tokens)
             self.queries = self.queries.to(names.device)
-        spent = turn.queries.double().mean(1)
         owner = names if turn.forwarded_by is None else names[turn.forwarded_by]
-        self.queries.scatter_add_(0, owner, spent)
-        self._mark(names, canvas.masked, turn.view.blocks.turn - 1)
+        self.queries.index_add_(0, owner, turn.queries.sum(1))
+        self.layers = turn.queries.shape[1]
+        # A position is fixed by the last turn that still saw it masked.
+        seen = self.fixed if len(names) == len(self.requests) else self.fixed[names]
+        seen = torch.where(canvas.masked, turn.view.blocks.turn[:, None], seen)
+        if len(names) == len(self.requests):
+            self.fixed = seen
+        else:
+            self.fixed[names] = seen
         if self.trace:
             self._record(turn, names)
         return self._finish(turn) if bool(turn.finished.any()) else []
@@ -67,11 +74,6 @@ class Collector:
         """Requests that never had a turn, because nothing in them was masked."""
         return [number for number in range(len(self.requests)) if number not in self.rows]
 
-    def _mark(self, names: Tensor, masked: Tensor, turn: Tensor) -> None:
-        assert self.fixed is not None
-        known = self.fixed[names]
-        self.fixed[names] = torch.where(masked, -1, torch.where(known >= 0, known, turn[:, None]))
-
     def _record(self, turn: Turn, names: Tensor) -> None:
         now = time.perf_counter()
         for row, name in enumerate(names.tolist()):
@@ -84,8 +86,9 @@ class Collector:
         for row in turn.finished.nonzero()[:, 0].tolist():
             at = row if owner is None else int((owner == row).nonzero()[0])
             nfe = int(turn.view.blocks.turn[row])
-            self._mark(canvas.request[at : at + 1], canvas.masked[at : at + 1], turn.view.blocks.turn[row : row + 1])
             finished.append(int(canvas.request[at]))
+            if self.fixed is not None:  # what an end-of-text policy left masked was never fixed
+                self.fixed[finished[-1]].masked_fill_(canvas.masked[at], 0)
             self.rows[finished[-1]] = Row(
                 canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), nfe, seconds
             )
@@ -104,12 +107,11 @@ class Collector:
         given = list(request.masked[start:]).count(False)
         tokens, reason = (self._filled(decided), "length") if given else self._answer(decided)
         text = self.text([*request.tokens[:start], *tokens] if given else tokens)
-        turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].clamp(min=0).tolist()
+        turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].tolist()
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
-            nfe=row.nfe, query_tokens=round(float(self.queries[number])), seconds=row.seconds, stop_reason=reason,
-            seed=request.seed,
-            turns=turns, given_tokens=given, trace=self._trace(number) if self.trace else None,
+            nfe=row.nfe, query_tokens=round(int(self.queries[number]) / self.layers), seconds=row.seconds,
+            stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given, trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 
     def _trace(self, number: int) -> Trace:

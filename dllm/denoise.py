@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks, Span
 from dllm.cache.base import Session
-from dllm.canvas import Canvas, merge, select
+from dllm.canvas import Canvas, merge, of, select
 from dllm.eos.base import EndOfText
 from dllm.forward import Forward
 from dllm.samplers.base import Sampler, State, Step, View
 from dllm.scores import Scores
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,8 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
     span, state = blocks.start(canvas, sampler.lookahead), sampler.start(canvas, blocks)
     session, ids = forward.start(canvas), forward.propose.ids
     candidates, owner, upcoming = canvas, None, None
-    while not bool(span.done.all()):
-        if bool(span.done.any()):
+    while not all(done := span.done.tolist()):
+        if any(done):
             candidates, owner, span, state, session, upcoming = drop(candidates, owner, span, state, session, upcoming)
         scores, queries = forward(candidates, span, session, owner, upcoming)
         forwarded, forwarded_by, span = candidates, owner, span.forwarded()
@@ -68,7 +65,7 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
         span = blocks.look(canvas, scores, span)
         view = look(canvas, scores, span)
         step = sampler.propose(view, state)
-        state, owner, upcoming = merge(view.acts, {**state, **step.state}, state), step.owner, step.next
+        state, owner, upcoming = merge(view.acts, state | step.state, state), step.owner, step.next
         candidates = apply(step, view, ids.mask)
         candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
         span = blocks.advance(candidates, span, owner, step.stop)
@@ -90,11 +87,6 @@ def apply(step: Step, view: View, mask_id: int) -> Canvas:
     if step.remask is not None:
         canvas = canvas.remask(step.remask, mask_id)
     return canvas.commit(step.commit, tokens if step.tokens is None else step.tokens)
-
-
-def of(state: T, owner: Tensor | None) -> T:
-    """What belongs to each candidate's row."""
-    return state if owner is None else select(state, owner)
 
 
 def drop(

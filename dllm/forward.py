@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dllm.blocks.base import Span
 from dllm.cache.base import Cache, Plan, Session
-from dllm.canvas import Canvas, pack, select
-from dllm.models.transformer import Transformer
+from dllm.canvas import Canvas, first_of, pack, select
+from dllm.models.transformer import Transformer, at_least_float32
 from dllm.scores import Need, Propose, Scores, spread
 
 
@@ -56,16 +56,11 @@ class Forward:
         length = len(canvas.columns)
         positions = canvas.positions
         hidden, place = self._hidden(canvas, positions, plan, session, owner)
-        source = torch.maximum(canvas.columns - self.model.config.prediction_shift, canvas.first[:, None])
-        if place is None:
-            known = wanted
-        else:
-            slot = place.gather(1, source)
-            known = wanted & (slot >= 0)
+        slot = self._slot(canvas, place)
+        known = wanted if place is None or slot is None else wanted & (slot >= 0)
         rows = pack(known, length)  # [N, r] targets
         inside = rows.clamp(max=length - 1)
-        at = source.gather(1, inside) if place is None else slot.gather(1, inside).clamp(min=0)
-        logits = self._logits(hidden, at, len(rows))
+        logits = self._logits(hidden, inside if slot is None else slot.gather(1, inside).clamp(min=0), len(rows))
         out = self.propose(logits, canvas, span.turn, inside)
         keep_logits = any(need.logits for need in self.needs)
         scores = Scores(
@@ -73,6 +68,16 @@ class Forward:
             **spread(out, rows, length), logits=logits if keep_logits else None, rows=rows if keep_logits else None,
         )  # fmt: skip
         return scores, session.count()
+
+    def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
+        """Index of the hidden row that predicts each column [N, L], -1 if it was not computed (None: in order).
+
+        With a prediction shift that is the row of the column before; a row's first position predicts itself.
+        """
+        if self.model.config.prediction_shift == 0:
+            return place
+        source = torch.maximum(canvas.columns - self.model.config.prediction_shift, canvas.first[:, None])
+        return source if place is None else place.gather(1, source)
 
     def _hidden(
         self, canvas: Canvas, positions: Tensor, plan: Plan, session: Session, owner: Tensor | None
@@ -107,6 +112,7 @@ class Forward:
         weight = self.propose.sampling.guidance
         at = torch.cat([at, at]) if weight else at
         logits = self.model.head(hidden.gather(1, at.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])))
+        logits = logits.to(at_least_float32(logits.dtype))  # in bfloat16 most confidences would tie at 1
         if not weight:
             return logits
         conditional, unconditional = logits.split(rows)
@@ -122,10 +128,3 @@ class Forward:
 
 def union(masks: Sequence[Tensor]) -> Tensor:
     return reduce(torch.Tensor.__or__, masks)
-
-
-def first_of(owner: Tensor) -> Tensor:
-    """Index of each row's first candidate [B]; ``owner`` [N] is ascending and names every row."""
-    change = torch.ones_like(owner, dtype=torch.bool)
-    change[1:] = owner[1:] != owner[:-1]
-    return change.nonzero()[:, 0]

@@ -88,7 +88,8 @@ class Scores:
     entropy in nats; logsumexp; current: log-probability of the token now on the canvas. ready: predicted by a row
     this forward computed, and committable by the cache's plan. only: if set, rows that have an entry commit exactly
     those positions.
-    logits [B, n, V] raw, and their target columns [B, n] (L: padding), where somebody asked for them.
+    logits [B, n, V] as the model gave them but for banned ids (-inf), and their target columns [B, n] (L: padding),
+    where somebody asked for them.
     """
 
     known: Tensor
@@ -113,9 +114,9 @@ class Scores:
 
 
 def statistics(
-    logits: Tensor, token: Tensor, wanted: frozenset[str], current: Tensor | None = None
+    logits: Tensor, wanted: frozenset[str], token: Tensor | None = None, current: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Statistics of logit rows [..., V] under plain softmax, each [...]; ``token`` is the proposal.
+    """Statistics of logit rows [..., V] under plain softmax, each [...]; ``token`` is the proposal (None: the argmax).
 
     confidence = softmax(logits)[token]. With m the largest logit and s the sum of exp(z - m) over all other entries,
     p1 = 1 / (1 + s), logsumexp = m + log(1 + s), entropy = log(1 + s) + sum exp(z - m) (m - z) / (1 + s).
@@ -123,10 +124,10 @@ def statistics(
     best = logits.argmax(-1, keepdim=True)  # ties: the lowest id
     largest = logits.gather(-1, best)
     below = logits - largest
-    weight = below.exp().scatter(-1, best, 0.0)
+    weight = below.exp().scatter_(-1, best, 0.0)
     rest = weight.sum(-1).double()
-    chosen = below.gather(-1, token.unsqueeze(-1)).squeeze(-1).double().exp()
-    out = {"confidence": chosen / (1 + rest)}
+    chosen = 1.0 if token is None else below.gather(-1, token.unsqueeze(-1)).squeeze(-1).double().exp()
+    out = {"token": best.squeeze(-1) if token is None else token, "confidence": chosen / (1 + rest)}
     if "first" in wanted:
         out["first"] = 1 / (1 + rest)
     if "second" in wanted or "gap" in wanted:
@@ -139,7 +140,7 @@ def statistics(
         out["logsumexp"] = largest.squeeze(-1).double() + torch.log1p(rest)
     if current is not None:
         out["current"] = logits.gather(-1, current.unsqueeze(-1)).squeeze(-1).double() - out["logsumexp"]
-    return {name: value for name, value in out.items() if name == "confidence" or name in wanted}
+    return {name: value for name, value in out.items() if name in wanted or name in ("token", "confidence")}
 
 
 def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
@@ -175,22 +176,22 @@ class Propose:
     wanted: frozenset[str] = frozenset()
 
     def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
-        """logits [B, n, V] for target ``columns`` [B, n]; turn [B] -> token and statistics, each [B, n]."""
-        logits = self._suppress(logits)
-        if self.sampling.plain:
-            token, scored = logits.argmax(-1), logits
-        else:
-            token, scored = self._draw(logits, canvas, turn, columns)
-        current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
-        out = statistics(scored, token, self.wanted, current)
-        if self.sampling.eos_last:
-            ends = torch.isin(token, torch.tensor([self.ids.eos, *self.ids.stops], device=token.device))
-            out["confidence"] = out["confidence"].masked_fill(ends, -1.0)
-        return {"token": token, **out}
+        """logits [B, n, V] for target ``columns`` [B, n]; turn [B] -> token and statistics, each [B, n].
 
-    def _suppress(self, logits: Tensor) -> Tensor:
-        banned = [self.ids.mask] * self.sampling.suppress_mask + [self.ids.eos] * self.sampling.forbid_eos
-        return logits.index_fill(-1, torch.tensor(banned, device=logits.device), -torch.inf) if banned else logits
+        Banned ids become -inf in ``logits`` itself, which is the caller's own copy.
+        """
+        for banned in self._banned():
+            logits.select(-1, banned).fill_(-torch.inf)
+        token, scored = (None, logits) if self.sampling.plain else self._draw(logits, canvas, turn, columns)
+        current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
+        out = statistics(scored, self.wanted, token, current)
+        if self.sampling.eos_last:
+            ends = torch.isin(out["token"], torch.tensor([self.ids.eos, *self.ids.stops], device=logits.device))
+            out["confidence"] = out["confidence"].masked_fill(ends, -1.0)
+        return out
+
+    def _banned(self) -> list[int]:
+        return [self.ids.mask] * self.sampling.suppress_mask + [self.ids.eos] * self.sampling.forbid_eos
 
     def _draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Gumbel-max on the filtered logits: argmax(z + T g) is a draw from softmax(z / T)."""

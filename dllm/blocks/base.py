@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, merge
+from dllm.canvas import Canvas, first_of, merge, of
 from dllm.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,6 +41,10 @@ class Span:
     def inside(self, canvas: Canvas) -> Tensor:
         """Columns of the open blocks [B, L]."""
         return (canvas.columns >= self.begin[:, None]) & (canvas.columns < self.reach[:, None])
+
+    def current(self, canvas: Canvas) -> Tensor:
+        """Columns of the current block [B, L]."""
+        return (canvas.columns >= self.begin[:, None]) & (canvas.columns < self.end[:, None])
 
     def forwarded(self) -> Span:
         """After one more forward."""
@@ -83,23 +87,19 @@ class Blocks:
     def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None, stop: Tensor | None = None) -> Span:
         """Close what every candidate has filled, open what is next. ``owner`` [N] is each candidate's row; ``stop`` [B]
         ends rows that have nothing left, whatever their block waits for."""
-        left = candidates.undecided
-        rest = span if owner is None else replace(span, begin=span.begin[owner], end=span.end[owner])
-        inside = (candidates.columns >= rest.begin[:, None]) & (candidates.columns < rest.end[:, None])
-        open_ = (left & inside).any(1)
-        unfinished = left.any(1)
+        full = ~(candidates.undecided & of(span, owner).current(candidates)).any(1)
         if owner is not None:
-            open_, unfinished = (_any_by(value, owner, span.done) for value in (open_, unfinished))
-        close = ~open_ & (span.forwards >= self.min_forwards) & ~span.done
+            full = ~_any_by(~full, owner, span.done)
+        close = full & (span.forwards >= self.min_forwards) & ~span.done
+        close = close if stop is None else close | stop
+        if not bool(close.any()):  # the usual turn, which then costs four small operations
+            return span
+        unfinished = candidates.undecided.any(1)
         if owner is not None:
-            first = torch.zeros_like(span.begin).scatter(
-                0, owner.flip(0), torch.arange(len(owner)).flip(0).to(owner.device)
-            )
-            candidates = candidates.select(first)
-        moved = self._open(candidates, span)
-        span = merge(close, moved, span)
-        ends = close if stop is None else close | stop
-        return replace(span, done=span.done | (ends & ~unfinished))
+            unfinished = _any_by(unfinished, owner, span.done)
+            candidates = candidates.select(first_of(owner))
+        span = merge(close, self._open(candidates, span), span)
+        return replace(span, done=span.done | (close & ~unfinished))
 
     def _open(self, canvas: Canvas, span: Span) -> Span:
         """The block of the first position left to decide at or after the current block's end."""

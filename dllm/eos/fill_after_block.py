@@ -21,11 +21,12 @@ class FillAfterBlock(EndOfText):
         self.when = when
 
     def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
-        columns = candidates.columns
-        block = (columns >= span.begin[:, None]) & (columns < span.end[:, None])
-        full = ~(candidates.undecided & block).any(1)
+        block = span.current(candidates)
+        full = ~(candidates.undecided & block).any(1) & ~span.done
+        if not bool(full.any()):
+            return candidates
         ends = answer_ends(candidates, eos_id)
         ended = (ends & block).any(1) if self.when == "any" else (ends | ~block).all(1)
-        rest = candidates.undecided & (columns >= span.end[:, None]) & (full & ended & ~span.done)[:, None]
+        rest = candidates.undecided & (candidates.columns >= span.end[:, None]) & (full & ended)[:, None]
         filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, eos_id))
         return replace(filled, cut=filled.cut | rest.any(1))

@@ -109,9 +109,9 @@ class Sampler:
 
     def propose(self, view: View, state: State) -> Step:
         """What the loop calls: ``step`` for the rows that act, the plan's ``only`` for those it forces."""
-        forced = view.forced
         step = self.step(view, state) if bool(view.acts.any()) else Step(torch.zeros_like(view.open))
-        may, acts = view.open & view.acts[:, None], view.acts[:, None]
+        forced, acts = view.forced, view.acts[:, None]
+        may = view.open if forced is None else view.open & acts
         if step.owner is not None:
             may, acts = may[step.owner], acts[step.owner]
             forced = None if forced is None else forced[step.owner]
@@ -137,8 +137,8 @@ def ranks(owner: Tensor) -> tuple[Tensor, Tensor]:
 
 def best(score: Tensor, among: Tensor) -> Tensor:
     """The highest-scoring position of ``among`` in each row [B, L]; ties to the lowest position."""
-    top = score.masked_fill(~among, -torch.inf).argmax(1, keepdim=True)
-    return torch.zeros_like(among).scatter(1, top, True) & among
+    top = torch.where(among, score, -torch.inf).argmax(1, keepdim=True)
+    return torch.zeros_like(among).scatter_(1, top, among.gather(1, top))
 
 
 def best_of(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
