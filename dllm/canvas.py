@@ -24,13 +24,15 @@ T = TypeVar("T")
 class Request:
     """One sequence to denoise: ids, which of them are still masked, and the seed of its noise.
 
-    ``start`` is where the answer (and with it the block grid) begins; None: at the first masked position.
+    ``start`` is where the answer (and with it the block grid) begins; None: at the first masked position. ``number``
+    picks the request's entry in per-request parameters; None: its place in the batch.
     """
 
     tokens: Sequence[int]
     masked: Sequence[bool]
     seed: int = 0
     start: int | None = None
+    number: int | None = None
 
     @staticmethod
     def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:
@@ -53,7 +55,8 @@ class Canvas:
     given [B, L] was there at the start and never changes; first [B] the row's left padding; start [B] the column
     where the answer begins; grid [B] the column the block grid counts from; end [B] the column after the last one
     that may still be decided, length [B] what that was at the start; cut [B] whether an end-of-text policy shortened
-    the row; seed [B] of its noise; request [B] whose row it is; columns [L] 0..L-1.
+    the row; seed [B] of its noise; request [B] whose row of the batch it is, number [B] its entry in per-request
+    parameters; columns [L] 0..L-1.
     """
 
     tokens: Tensor
@@ -68,6 +71,7 @@ class Canvas:
     cut: Tensor
     seed: Tensor
     request: Tensor
+    number: Tensor
     columns: Tensor
 
     @staticmethod
@@ -98,6 +102,7 @@ class Canvas:
             tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, first=rows[:, 0], start=start,
             grid=rows[:, 0] if grid_at_zero else start, end=rows[:, 1], length=rows[:, 1],
             cut=torch.zeros(count, dtype=torch.bool), seed=rows[:, 2], request=torch.arange(count),
+            number=torch.tensor([row if r.number is None else r.number for row, r in enumerate(requests)]),
             columns=torch.arange(length),
         )  # fmt: skip
         return move(canvas, device)
@@ -192,5 +197,12 @@ def pack(where: Tensor, fill: int, width: int | None = None) -> Tensor:
 
 def per_row(value: Any, canvas: Canvas, dtype: torch.dtype = torch.float64) -> Tensor:
     """A parameter as [B]: a number for all rows, or a sequence or tensor with one entry per request."""
-    value = torch.as_tensor(value, dtype=dtype, device=canvas.request.device)
-    return value.expand(len(canvas.request)) if value.dim() == 0 else value[canvas.request]
+    value = torch.as_tensor(value, dtype=dtype, device=canvas.number.device)
+    if value.dim() == 0:
+        return value.expand(len(canvas.number))
+    if int(canvas.number.max()) >= len(value):
+        raise UserError(
+            f"a per-request parameter has {len(value)} entries, but there are at least {int(canvas.number.max()) + 1} "
+            "requests. Give one number for all, or one entry each."
+        )
+    return value[canvas.number]

@@ -111,7 +111,8 @@ class Collector:
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
             nfe=row.nfe, query_tokens=round(int(self.queries[number]) / self.layers), seconds=row.seconds,
-            stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given, trace=self._trace(number) if self.trace else None,
+            stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given,
+            trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 
     def _trace(self, number: int) -> Trace:

@@ -98,6 +98,10 @@ class Decoder:
 
         Time spent in ``observe`` and by whoever takes the results is not part of ``Result.seconds``.
         """
+        requests = [
+            self.sampler.prepare(replace(request, number=number), self.prompts.ids_of)
+            for number, request in enumerate(requests)
+        ]
         for at in range(0, len(requests), self.batch_size):
             batch = requests[at : at + self.batch_size]
             collector = Collector(batch, self.model.ids, self.prompts.text, self.stop, trace)
@@ -118,18 +122,13 @@ class Decoder:
         """Token ids of a prompt. Raises UserError when there is none, or no tokenizer to make them."""
         return self.prompts.encode(prompt)
 
-    def _text_ids(self, text: str) -> list[int]:
-        if self.model.tokenizer is None:
-            raise UserError(f"model {self.model.name} has no tokenizer, so the text {text!r} cannot be placed.")
-        return self.model.tokenizer.encode(text)
-
     def infill(self, parts: Sequence[str | int]) -> Request:
         """A request with masks anywhere: strings are text, numbers are that many masks, in order."""
         return self.prompts.infill(parts)
 
     def stream(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
         """The turns of one prompt as they happen."""
-        return self._turns([self.request(prompt, seed)])
+        return self._turns([self.sampler.prepare(self.request(prompt, seed), self.prompts.ids_of)])
 
     @torch.inference_mode()
     def _turns(self, requests: Sequence[Request]) -> Iterator[Turn]:

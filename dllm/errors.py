@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -14,3 +15,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for a misspelt name, or an empty string when nothing comes close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def in_range(name: str, value: Any, low: float, high: float, advice: str = "") -> None:
+    """Refuse a parameter outside [low, high]; sequences and tensors are checked entry by entry."""
+    import torch
+
+    entries = torch.as_tensor(value, dtype=torch.float64)
+    if bool(((entries < low) | (entries > high) | entries.isnan()).any()):
+        rule = f"be {low:g} or more" if high == float("inf") else f"lie in [{low:g}, {high:g}]"
+        raise UserError(f"{name}={value} must {rule}.{' ' + advice if advice else ''}")

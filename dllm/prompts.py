@@ -85,6 +85,10 @@ class Prompts:
             raise UserError(f"infill={list(parts)!r} has nothing to fill in: put numbers of masks between texts.")
         return Request(tokens, masked)
 
+    def ids_of(self, text: str) -> list[int]:
+        """Plain token ids of a text, without special tokens."""
+        return self._tokenizer().encode(text)
+
     def text(self, tokens: Sequence[int]) -> str:
         """The text of token ids, empty where the model has no tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(list(tokens))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Span
 from dllm.canvas import Canvas, per_row
+from dllm.errors import in_range
 from dllm.noise import gumbel
 
 STATISTICS = frozenset({"first", "second", "gap", "entropy", "logsumexp", "current"})
@@ -71,6 +72,14 @@ class Sampling:
     forbid_eos: bool = False
     eos_last: bool = False
     tempered: bool = False
+
+    def __post_init__(self) -> None:
+        in_range("sampling.temperature", self.temperature, 0.0, float("inf"), "0 is the argmax.")
+        in_range("sampling.guidance", self.guidance, 0.0, float("inf"), "0 is off.")
+        if self.top_p is not None:
+            in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
+        if self.top_k is not None:
+            in_range("sampling.top_k", self.top_k, 1, float("inf"), "null switches it off.")
 
     @property
     def plain(self) -> bool:

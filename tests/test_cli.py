@@ -118,7 +118,7 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["model.path=nowhere"], ["'nowhere'", "folder", "hub id"]),
     (["model.dtype=float8"], ["float8", "float32"]),
     (["model.device=cuda:9"], ["cuda:9", "device=cpu"]),
-    (["sampling.temperature=-1"], ["sampling.temperature=-1", "0 (the argmax) or more"]),
+    (["sampling.temperature=-1"], ["sampling.temperature=-1", "0 or more. 0 is the argmax"]),
     (["sampling.top_p=0"], ["sampling.top_p=0", "null"]),
     (["stop=['']"], ["stop=['']", "empty string", "Drop it"]),
     (["chat=true", "compare=true"], ["chat=true", "drop"]),

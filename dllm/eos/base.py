@@ -28,8 +28,11 @@ class Keep(EndOfText):
 
 
 def answer_ends(canvas: Canvas, eos_id: int) -> Tensor:
-    """Committed end-of-text tokens of the answer [B, L]; those of the prompt do not count."""
-    return (canvas.tokens == eos_id) & ~canvas.masked & canvas.valid & ~canvas.given
+    """Committed end-of-text tokens of the answer [B, L]: those behind all given text. In infilling, an EOS in one gap
+    ends nothing that is given after it."""
+    last = (canvas.columns * canvas.given).amax(1, keepdim=True)
+    ends = (canvas.tokens == eos_id) & ~canvas.masked & canvas.valid & ~canvas.given
+    return ends & ((canvas.columns > last) | ~canvas.given.any(1, keepdim=True))
 
 
 def after_first(canvas: Canvas, where: Tensor) -> tuple[Tensor, Tensor]:

@@ -89,17 +89,4 @@ def sampling_of(config: Mapping[str, Any]) -> Sampling:
         "suppress_mask": switch, "forbid_eos": switch, "eos_last": switch,
     }  # fmt: skip
     values = {key: of_kind(f"sampling.{key}", value, kinds[key]) for key, value in config.items()}
-    _positive(values)
     return Sampling(**values)
-
-
-def _positive(values: Mapping[str, Any]) -> None:
-    top_p, top_k = values["top_p"], values["top_k"]
-    if not 0 <= values["temperature"] < float("inf"):
-        raise UserError(f"sampling.temperature={values['temperature']} must be 0 (the argmax) or more.")
-    if not 0 <= values["guidance"] < float("inf"):
-        raise UserError(f"sampling.guidance={values['guidance']} must be 0 (off) or more.")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise UserError(f"sampling.top_p={top_p} must lie above 0 and up to 1, or be null.")
-    if top_k is not None and top_k < 1:
-        raise UserError(f"sampling.top_k={top_k} must be at least 1, or null.")

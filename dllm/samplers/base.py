@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks, Span
 from dllm.canvas import Canvas, Request, per_row
-from dllm.errors import UserError
+from dllm.errors import in_range
 from dllm.scores import Need, Scores
 
 if TYPE_CHECKING:
@@ -152,10 +152,3 @@ def quota(view: View, steps: Tensor) -> Tensor:
     """LLaDA's fixed schedule [B]: the block's masks split over ``steps`` [B], the first ones taking one more."""
     masks, index = view.blocks.masked, view.index
     return torch.where(index < steps, masks // steps + (index < masks % steps), 0)
-
-
-def in_range(name: str, value: Any, low: float, high: float, advice: str = "") -> None:
-    """Refuse a parameter outside [low, high]; sequences and tensors are checked entry by entry."""
-    entries = torch.as_tensor(value, dtype=torch.float64)
-    if bool(((entries < low) | (entries > high) | entries.isnan()).any()):
-        raise UserError(f"{name}={value} must lie in [{low:g}, {high:g}].{' ' + advice if advice else ''}")

@@ -45,6 +45,11 @@ class Credit(Sampler):
 
     def check(self, setting: Setting) -> None:
         self.inner.check(setting)
+        if setting.sampling is not None and setting.sampling.eos_last:
+            raise UserError(
+                "sampling.eos_last=true ranks end-of-text proposals last by their confidence, which sampler=credit "
+                "replaces by the credited one. Set it to false."
+            )
         if setting.sampling is not None and not setting.sampling.plain:
             raise UserError(
                 f"sampler=credit proposes the argmax of the credited logits; sampling.temperature="

@@ -50,12 +50,17 @@ class FreeDave(Sampler):
             )
 
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
-        return self.inner.start(canvas, blocks)
+        """steps: inner steps done in the block when the last drafts were made, for schedules that count by them;
+        left: masks of the row after each draft, by which the kept one is known; turn: when that was."""
+        zero = torch.zeros_like(canvas.start)
+        own = {"steps": zero, "left": zero[:, None].expand(-1, self.draft_steps), "block": zero, "turn": zero - 1}
+        return {**self.inner.start(canvas, blocks), **{f"freedave.{key}": value for key, value in own.items()}}
 
     def propose(self, view: View, state: State) -> Step:
         """Drafts of all rows: up to ``draft_steps`` each, one where a single mask is left or nothing is open."""
         forced = view.forced if view.forced is not None else torch.zeros_like(view.open)
-        left, blocks = view.open & ~forced, view.blocks
+        steps = self._steps(view, state)
+        left, blocks = view.open & ~forced, replace(view.blocks, forwards=steps + 1)
         drafts: list[Tensor] = []
         for _ in range(self.draft_steps):
             step = self.inner.step(replace(view, open=left, blocks=blocks), state).commit & left
@@ -63,11 +68,22 @@ class FreeDave(Sampler):
                 step = torch.where(forced.any(1, keepdim=True), forced, step)
             drafts.append(step if not drafts else drafts[-1] | step)
             left, blocks = left & ~step, replace(blocks, forwards=blocks.forwards + 1)
-        return candidates_of(torch.stack(drafts, 1))
+        out = candidates_of(torch.stack(drafts, 1))
+        masks = view.canvas.undecided.sum(1, keepdim=True) - torch.stack(drafts, 1).sum(2)
+        own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
+        return replace(out, state={f"freedave.{key}": value for key, value in own.items()})
+
+    def _steps(self, view: View, state: State) -> Tensor:
+        """Inner steps that lie behind the canvas in this block [B]: one a forward, and those that drafts saved."""
+        kept = (state["freedave.left"] == view.canvas.undecided.sum(1, keepdim=True)).long()
+        known = (state["freedave.turn"] == view.blocks.turn - 1) & (state["freedave.block"] == view.blocks.number)
+        return torch.where(known, state["freedave.steps"] + kept.argmax(1) + 1, view.index)
 
     def keep(self, view: View, owner: Tensor, state: State) -> Tensor:
         """The furthest candidate on a chain of agreeing successors, from candidate 0 of each row on."""
-        step = self.inner.step(view, select(state, owner)).commit & view.open
+        state = select(state, owner)
+        view = replace(view, blocks=replace(view.blocks, forwards=self._steps(view, state) + 1))
+        step = self.inner.step(view, state).commit & view.open
         successor = view.canvas.commit(step, view.scores.token)
         rows, _ = ranks(owner)
         agree = agreement(view.canvas, successor, rows)

@@ -57,8 +57,8 @@ def surprises(file: Path) -> torch.Tensor:
         raise UserError(
             f"sampler.frequencies={str(file)!r} is no JSON object of token id to frequency ({error})."
         ) from error
-    if not table or min(table.values()) <= 0 or max(table.values()) > 1:
-        raise UserError(f"sampler.frequencies={str(file)!r} must hold frequencies in (0, 1].")
+    if not table or min(table) < 0 or min(table.values()) <= 0 or max(table.values()) > 1:
+        raise UserError(f"sampler.frequencies={str(file)!r} must map token ids to frequencies in (0, 1].")
     out = torch.full((max(table) + 2,), min(table.values()), dtype=torch.float64)
     out[list(table)] = torch.tensor(list(table.values()), dtype=torch.float64)
     return -out.log()

@@ -43,6 +43,8 @@ class Prophet(Sampler):
             raise UserError("sampler.region=offset needs sampler.start, the region's first answer position.")
         if region == "anchor" and (anchor_text is None or anchor_position is None):
             raise UserError("sampler.region=anchor needs sampler.anchor_text and sampler.anchor_position.")
+        if length < 1:
+            raise UserError(f"sampler.length={length} must be at least 1 position.")
         if inner.revocable:
             raise UserError(
                 "sampler=prophet cannot wrap a sampler that remasks: what it commits at once would be undone."
@@ -125,4 +127,4 @@ def given(request: Request, tokens: Mapping[int, int]) -> Request:
     """The request with some canvas positions fixed from the start."""
     ids: list[Any] = [tokens.get(at, token) for at, token in enumerate(request.tokens)]
     masked = [hidden and at not in tokens for at, hidden in enumerate(request.masked)]
-    return Request(ids, masked, request.seed, request.answer_start)
+    return replace(request, tokens=ids, masked=masked, start=request.answer_start)

@@ -6,6 +6,7 @@ import torch
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.errors import UserError
 from dllm.samplers.base import Sampler, State, Step, View, best_of
 from dllm.scores import Need
 
@@ -19,6 +20,9 @@ class Saber(Sampler):
     revocable = True
 
     def __init__(self, minimum: int = 2, backtrack: int = 8) -> None:
+        for name, value in (("minimum", minimum), ("backtrack", backtrack)):
+            if value < 1:
+                raise UserError(f"sampler.{name}={value} must be at least 1.")
         self.minimum, self.backtrack = minimum, backtrack
 
     def needs(self) -> tuple[Need, ...]:

@@ -1,0 +1,1 @@
+"""Kernels: a plain torch reference, the definition, next to whatever is faster. One file per kernel."""
