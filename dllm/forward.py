@@ -67,7 +67,12 @@ class Forward:
             known=known, ready=known if plan.ready is None else known & plan.ready, only=plan.only,
             **spread(out, rows, length), logits=logits if keep_logits else None, rows=rows if keep_logits else None,
         )  # fmt: skip
-        return scores, session.count()
+        return scores, self._queries(session)
+
+    def _queries(self, session: Session) -> Tensor:
+        """Query rows per candidate [N, layers or 1]; guidance takes twice the rows."""
+        count = session.count()
+        return count.unflatten(0, (2, -1)).sum(0) if self.propose.sampling.guidance else count
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L], -1 if it was not computed (None: in order).
