@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
@@ -35,10 +37,22 @@ PROMPTS = [
 ]
 LENGTHS = [24, 16, 21]
 
+
+def make_filter(width: int) -> Path:
+    """A Learn2PD filter that believes what has a confidence over one half."""
+    file = Path(mkdtemp()) / "filter.safetensors"
+    eye, zero = torch.eye(width), torch.zeros(width)
+    layers = {"linear1.weight": eye, "linear1.bias": zero, "linear2.weight": 10 * eye, "linear2.bias": zero - 5}
+    save_file(layers, file, {"block_length": str(width)})
+    return file
+
+
 # Parts that cannot be built, or would show nothing, with their defaults.
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "fixed"): {"block_length": 8},
     ("blocks", "list"): {"lengths": [5, 8, 3]},
+    ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
+    ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
 }
 
 

@@ -1,0 +1,87 @@
+"""The yardstick: commit what is already right, given the answer (the oracle of Learn2PD, arXiv 2509.25188)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, best
+from dllm.setting import Setting
+
+Answers = Sequence[Sequence[int]]
+
+
+class Oracle(Sampler):
+    """Commit the open positions whose proposal equals the reference; if there is none, write the reference's token at
+    the most confident one (not accepted: forced).
+
+    reference: the answer's tokens for every request, in order, or the folder of a run over the same prompts, which
+    are recognised by their tokens. With one-token-per-step decodes as reference this is a line that rules which only
+    select positions hardly pass. Positions beyond a reference's end count as right whatever they propose.
+    """
+
+    def __init__(self, reference: Answers | str | None) -> None:
+        if reference is None:
+            raise UserError(
+                "sampler=oracle needs sampler.reference: the answer's token ids for each prompt, or the folder of a "
+                "run over the same prompts. Make one with: python run.py sampler=static prompts=FILE name=NAME"
+            )
+        self.by_prompt = answers_of(Path(reference)) if isinstance(reference, str) else {}
+        self.reference = list(self.by_prompt.values()) if isinstance(reference, str) else list(reference)
+
+    def check(self, setting: Setting) -> None:
+        wrong = {len(tokens) for tokens in self.reference} - {setting.gen_length}
+        if setting.gen_length is not None and wrong:
+            raise UserError(
+                f"sampler.reference holds an answer of {min(wrong)} tokens, gen_length is {setting.gen_length}. "
+                "Decode both with the same gen_length."
+            )
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        right = torch.full_like(canvas.tokens, -1)
+        for row, start in enumerate(canvas.start.tolist()):
+            answer = self._answer(int(canvas.number[row]), canvas.tokens[row, int(canvas.first[row]) : start].tolist())
+            tokens = torch.tensor(list(answer)[: right.shape[1] - start], dtype=torch.int64)
+            right[row, start : start + len(tokens)] = tokens.to(right.device)
+        return {"right": right}
+
+    def _answer(self, request: int, prompt: list[int]) -> Sequence[int]:
+        if self.by_prompt:
+            if tuple(prompt) not in self.by_prompt:
+                raise UserError(
+                    f"sampler.reference holds no answer to prompt number {request + 1}. Name a run over these prompts."
+                )
+            return self.by_prompt[tuple(prompt)]
+        if request >= len(self.reference):
+            raise UserError(
+                f"sampler.reference holds {len(self.reference)} answers, and there is a prompt number {request + 1}. "
+                "Give one answer for each prompt, in the same order."
+            )
+        return self.reference[request]
+
+    def step(self, view: View, state: State) -> Step:
+        token, right = view.scores.token, state["right"]
+        accepted = view.open & ((token == right) | (right < 0))
+        forced = best(view.scores.confidence, view.open) & ~accepted.any(1, keepdim=True)
+        return Step(accepted | forced, tokens=torch.where(right < 0, token, right), accepted=accepted)
+
+
+def answers_of(folder: Path) -> dict[tuple[int, ...], list[int]]:
+    """The answers of a run's folder, or of a results.jsonl itself, by prompt; the first of several samples."""
+    file = folder / "results.jsonl" if folder.is_dir() else folder
+    try:
+        rows = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+        answers = {tuple(row["prompt_tokens"]): list(row["canvas"]) for row in reversed(rows)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"sampler.reference={str(folder)!r} is no folder of a run ({error}). Name one that holds results.jsonl."
+        ) from error
+    if not answers:
+        raise UserError(f"sampler.reference={str(folder)!r} holds no answers. Let that run finish first.")
+    return answers

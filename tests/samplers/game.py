@@ -1,0 +1,78 @@
+"""A sampler at play: it is fed hand-written scores turn by turn, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.canvas import Canvas, Request, merge
+from dllm.denoise import apply, look
+from dllm.samplers.base import Sampler, Step, View
+from dllm.scores import Scores
+
+PROMPT, MASK, PAD = 2, 60, 61
+
+
+class Game:
+    """Rows of one answer each, in blocks of ``block`` (None: one block); every number is relative to the answer."""
+
+    def __init__(self, sampler: Sampler, length: int, block: int | None = None, rows: int = 1) -> None:
+        self.sampler, self.blocks, self.length = sampler, Fixed(block or length), length
+        self.canvas = Canvas.of([Request.answer([0] * PROMPT, length, MASK, seed) for seed in range(rows)], PAD)
+        self.span = self.blocks.start(self.canvas, sampler.lookahead)
+        self.state = sampler.start(self.canvas, self.blocks)
+        self.step = Step(torch.zeros_like(self.canvas.masked))
+
+    def view(self, confidence: Any, token: Any = 7, **statistics: Any) -> View:
+        """What the sampler sees: one number per answer position, a row or several; logits [B, length, V]."""
+        logits = statistics.pop("logits", None)
+        rows = torch.arange(PROMPT, PROMPT + self.length).expand(len(self.canvas.tokens), -1)
+        known = self.canvas.valid & ~self.canvas.given
+        scores = Scores(
+            known=known, token=self._lay(token).long(), confidence=self._lay(confidence), ready=known,
+            logits=None if logits is None else torch.as_tensor(logits), rows=None if logits is None else rows,
+            **{name: self._lay(value) for name, value in statistics.items()},
+        )  # fmt: skip
+        self.span = self.span.forwarded()
+        return look(self.canvas, scores, self.span)
+
+    def turn(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[int]:
+        """One forward and the step that follows; the positions it committed, of row 0."""
+        return self.play(confidence, token, **statistics)[0]
+
+    def play(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[list[int]]:
+        view = self.view(confidence, token, **statistics)
+        self.step = self.sampler.propose(view, self.state)
+        self.state = merge(view.acts, {**self.state, **self.step.state}, self.state)
+        assert self.step.owner is None
+        self.canvas = apply(self.step, view, MASK)
+        self.span = self.blocks.advance(self.canvas, self.span, None, self.step.stop)
+        return positions(self.step.commit)
+
+    @property
+    def accepted(self) -> list[int]:
+        """Positions of row 0 that the rule itself accepted in the last turn."""
+        assert self.step.accepted is not None
+        return positions(self.step.accepted)[0]
+
+    def commit(self, places: Sequence[int], token: int = 7) -> None:
+        """Fix positions of every row beforehand."""
+        where = torch.zeros_like(self.canvas.masked)
+        where[:, [PROMPT + at for at in places]] = True
+        self.canvas = self.canvas.commit(where, torch.full_like(self.canvas.tokens, token))
+        self.span = self.blocks.start(self.canvas, self.sampler.lookahead)
+
+    def _lay(self, value: Any) -> Tensor:
+        rows = len(self.canvas.tokens)
+        value = torch.as_tensor(value, dtype=torch.float64)
+        answer = value.expand(rows, self.length)
+        return torch.cat([answer.new_zeros(rows, PROMPT), answer], 1)
+
+
+def positions(where: Tensor) -> list[list[int]]:
+    """Answer-relative positions of the True entries, by row."""
+    return [(row.nonzero()[:, 0] - PROMPT).tolist() for row in where]

@@ -1,0 +1,93 @@
+"""credit: the sparse form is the dense definition."""
+
+from __future__ import annotations
+
+from math import log
+
+import pytest
+import torch
+
+from dllm import UserError
+from dllm.kernels.credit import reference
+from dllm.samplers.base import Sampler, Step, View
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.credit import Credit
+from dllm.samplers.dparallel import DParallel
+from dllm.samplers.dream import Dream
+from dllm.samplers.saber import Saber
+from tests.samplers.game import PROMPT, Game
+
+
+class Seen(Sampler):
+    """Commits one position a turn and keeps what it was shown."""
+
+    view: View
+
+    def step(self, view: View, state: dict[str, torch.Tensor]) -> Step:
+        self.view = view
+        return Confidence(1.0).step(view, {"threshold": torch.ones(len(view.open))})
+
+
+def wandering(noise: torch.Generator, logits: torch.Tensor) -> torch.Tensor:
+    """Logits that change slowly, so that old favourites win, lose and come back."""
+    return logits + 0.8 * torch.randn(logits.shape, generator=noise, dtype=logits.dtype)
+
+
+@pytest.mark.parametrize(
+    ("beta", "gamma", "alpha"), [(0.7, 0.2, 0.65), (0.9, 1.0, 4.0), (0.0, 0.5, 1.0), (1.0, 2.0, 0.0)]
+)
+def test_the_sparse_form_equals_the_dense_definition(beta: float, gamma: float, alpha: float) -> None:
+    noise = torch.Generator().manual_seed(4)
+    rows, length, block, vocabulary = 3, 14, 7, 11
+    inner = Seen()
+    game = Game(Credit(inner, beta, gamma, alpha), length, block, rows)
+    logits = torch.randn(rows, length, vocabulary, generator=noise, dtype=torch.float64)
+    credit, changed = torch.zeros_like(logits), 0
+    for turn in range(length):
+        if turn == block:
+            credit = torch.zeros_like(logits)
+        logits = wandering(noise, logits)
+        p = logits.softmax(-1)
+        open_ = (game.canvas.undecided & game.span.inside(game.canvas))[:, PROMPT:]
+        token, confidence, credit = reference(logits, credit, open_, beta, gamma, alpha)
+        game.play(p.amax(-1), p.argmax(-1), logits=logits)
+        seen = inner.view.scores
+        assert torch.equal(seen.token[:, PROMPT:][open_], token[open_])
+        torch.testing.assert_close(seen.confidence[:, PROMPT:][open_], confidence[open_], rtol=1e-12, atol=0)
+        changed += int((token != p.argmax(-1))[open_].sum())
+    assert changed > 0 or alpha <= 1 or beta == 0
+
+
+def test_credit_carries_a_token_over_the_threshold() -> None:
+    # p = 0.8 each turn; C = 0.8^0.2 = 0.956, then 0.7 C + 0.956 = 1.626, ...: weights (1 + C)^0.65 of 1.547, 1.873, ...
+    logits = torch.tensor([[[log(0.8), log(0.2)], [log(0.5), log(0.5)], [log(0.5), log(0.5)]]])
+    p = logits.softmax(-1)
+    credits = [0.8**0.2]
+    credits.append(0.7 * credits[0] + credits[0])
+    fused = [0.8 * (1 + c) ** 0.65 / (0.8 * (1 + c) ** 0.65 + 0.2) for c in credits]
+    for bar, turns in ((fused[0] - 1e-6, 1), (fused[0] + 1e-6, 2)):
+        game = Game(Credit(Confidence(bar)), 3)
+        game.turn(p.amax(-1), p.argmax(-1), logits=logits)
+        assert (game.accepted == [0]) == (turns == 1)
+    assert fused[0] < fused[1]
+
+
+def test_an_old_favourite_can_still_win() -> None:
+    first, then = [log(0.7), log(0.3)], [log(0.49), log(0.51)]
+    game = Game(Credit(Confidence(0.99), beta=1.0, alpha=4.0), 2)
+    for logits in ([first, [5.0, 0.0]], [then, [0.0, 0.0]]):
+        p = torch.tensor([logits]).softmax(-1)
+        game.turn(p.amax(-1), p.argmax(-1), logits=torch.tensor([logits]))
+    assert game.step.tokens is not None and int(game.step.tokens[0, PROMPT]) == 0
+    assert int(game.canvas.tokens[0, PROMPT]) == 0
+
+
+@pytest.mark.parametrize("inner", [DParallel(), Saber(), Dream()], ids=["dparallel", "saber", "dream"])
+def test_an_inner_rule_that_cannot_read_credit_is_refused(inner: Sampler) -> None:
+    with pytest.raises(UserError, match=r"sampler=credit changes token and confidence only.*Use an inner sampler"):
+        Credit(inner)
+
+
+def test_a_decay_above_one_is_refused() -> None:
+    with pytest.raises(UserError, match=r"sampler\.beta=1\.5 must lie in \[0, 1\]"):
+        Credit(Confidence(), beta=1.5)

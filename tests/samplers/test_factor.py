@@ -1,0 +1,39 @@
+"""factor: (n + 1) (1 - c(n)) <= f along the ranking."""
+
+from __future__ import annotations
+
+import pytest
+
+from dllm import UserError
+from dllm.samplers.factor import Factor
+from tests.samplers.game import Game
+
+
+def test_the_longest_prefix_that_the_bound_allows() -> None:
+    # Bars for f = 1: 1/2, 2/3, 3/4, 4/5.
+    game = Game(Factor(1.0), 5)
+    assert game.turn([0.7, 0.9, 0.74, 0.99, 0.1]) == [1, 3]  # third best 0.74 < 3/4
+    assert game.accepted == [1, 3]
+
+
+def test_the_first_is_forced_when_even_it_fails() -> None:
+    game = Game(Factor(1.0), 4)
+    assert game.turn([0.1, 0.2, 0.3, 0.2]) == [2]
+    assert game.accepted == []
+
+
+@pytest.mark.parametrize(("commit_last", "committed"), [(True, [0, 1, 2]), (False, [0, 1])])
+def test_only_the_very_last_rank_fails(commit_last: bool, committed: list[int]) -> None:
+    game = Game(Factor(1.0, commit_last), 3)
+    assert game.turn([0.9, 0.9, 0.1]) == committed
+    assert game.accepted == [0, 1]
+
+
+@pytest.mark.parametrize(("commit_last", "committed"), [(True, [0, 1]), (False, [1])])
+def test_two_left_and_none_passes(commit_last: bool, committed: list[int]) -> None:
+    assert Game(Factor(1.0, commit_last), 2).turn([0.2, 0.3]) == committed
+
+
+def test_a_negative_factor_is_refused() -> None:
+    with pytest.raises(UserError, match=r"sampler\.factor=-1 must"):
+        Factor(-1)

@@ -1,0 +1,49 @@
+"""pc: position times informativeness."""
+
+from __future__ import annotations
+
+import json
+from math import log
+from pathlib import Path
+
+import pytest
+
+from dllm import UserError
+from dllm.samplers.pc import PC
+from tests.samplers.game import Game
+
+
+def test_early_positions_win_unless_the_model_is_much_surer() -> None:
+    # exp(-0.25 i): 1, 0.78, 0.61, 0.47
+    assert Game(PC(0.25), 4).turn([0.5, 0.6, 0.7, 0.9]) == [0]
+    assert Game(PC(0.25), 4).turn([0.3, 0.6, 0.7, 0.9]) == [1]
+    assert Game(PC(0.0), 4).turn([0.5, 0.6, 0.7, 0.9]) == [3]
+
+
+def test_frequent_tokens_count_less_and_unknown_ones_as_the_rarest(tmp_path: Path) -> None:
+    file = tmp_path / "frequencies.json"
+    file.write_text(json.dumps({"1": 0.9, "2": 0.01}))
+    # -p ln f: 0.9 * 0.105 = 0.095, 0.5 * 4.6 = 2.3, 0.6 * 4.6 = 2.76
+    assert Game(PC(0.0, frequencies=str(file)), 3).turn([0.9, 0.5, 0.6], token=[1, 2, 50]) == [2]
+    assert Game(PC(0.0, cap=2.0, frequencies=str(file)), 3).turn([0.9, 0.5, 0.6], token=[1, 2, 50]) == [1]
+    assert -0.5 * log(0.01) > 2.0  # both reach the cap: the lower position
+
+
+def test_as_many_as_the_schedule_says() -> None:
+    game = Game(PC(0.25, steps=2), 4)
+    assert [game.turn([0.9, 0.9, 0.9, 0.9]), game.turn([0.9, 0.9, 0.9, 0.9])] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("text", ["[1]", "{}", '{"1": 0}', '{"x": 0.5}', '{"1": 1.5}', '{"-3": 0.5}'])
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "frequencies.json"
+    file.write_text(text)
+    with pytest.raises(UserError, match=r"sampler\.frequencies="):
+        PC(frequencies=str(file))
+    with pytest.raises(UserError, match=r"sampler\.frequencies="):
+        PC(frequencies=str(tmp_path / "nowhere.json"))
+
+
+def test_negative_decay_is_refused() -> None:
+    with pytest.raises(UserError, match=r"sampler\.decay=-1 must"):
+        PC(-1)

@@ -1,0 +1,99 @@
+"""prophet: all at once when the answer is decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from harness import DATA
+
+from dllm import UserError
+from dllm.blocks.fixed import Fixed
+from dllm.canvas import Request
+from dllm.models.weights import read_config
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.prophet import Prophet
+from dllm.samplers.saber import Saber
+from dllm.samplers.static import Static
+from dllm.setting import Setting
+from tests.samplers.game import Game
+
+
+def exit_turn(sampler: Prophet, gaps: list[float], length: int = 10) -> int:
+    """The turn that commits everything, from a gap that is the same everywhere."""
+    game = Game(sampler, length)
+    for turn, gap in enumerate(gaps, 1):
+        left = int(game.canvas.masked.sum())
+        if len(game.turn(0.5, gap=gap)) == left > 1:
+            assert bool(game.span.done.all())
+            return turn
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("gap", "turn"), [(7.5, 1), (7.4, 4), (5.0, 4), (4.9, 7), (2.5, 7), (2.4, 0)]
+)
+def test_the_bar_falls_with_progress(gap: float, turn: int) -> None:
+    """Progress counts from 1 / 10: below 0.33 the bar is 7.5, below 0.67 it is 5.0, then 2.5."""
+    assert exit_turn(Prophet(Static(), region="all_masked"), [gap] * 9) == turn
+
+
+def test_an_adaptive_inner_rule_makes_its_own_progress() -> None:
+    game = Game(Prophet(Confidence(0.9)), 10)
+    assert len(game.turn([0.95] * 7 + [0.1] * 3, gap=3.0)) == 7
+    assert len(game.turn(0.1, gap=3.0)) == 3  # 70 % are committed after the first of ten turns
+
+
+def test_the_region_counts_committed_positions_too() -> None:
+    gap = [0.0, 9.0, 9.0, 0.0, 0.0, 0.0]
+    sampler = Prophet(Static(), region="offset", start=1, length=2)
+    game = Game(sampler, 6)
+    game.commit([1])
+    assert game.turn(0.5, gap=gap) == [0, 2, 3, 4, 5]
+    assert Game(Prophet(Static(), region="offset", start=2, length=2), 6).turn(0.5, gap=gap) == [0]
+
+
+def test_the_test_comes_before_the_commit_and_rows_stop_by_themselves() -> None:
+    game = Game(Prophet(Static()), 4, rows=2)
+    assert game.play(0.5, gap=[[8.0] * 4, [7.0] * 4]) == [[0, 1, 2, 3], [0]]
+    assert game.span.done.tolist() == [True, False]
+
+
+def test_an_anchor_is_written_and_the_region_follows_it() -> None:
+    sampler = Prophet(Static(), region="anchor", anchor_text="The answer is", anchor_position=4, skip=1)
+    request = sampler.prepare(Request.answer([1, 2], 12, 60), lambda text: [7, 8, 9])
+    assert list(request.tokens)[6:9] == [7, 8, 9] and list(request.masked)[6:9] == [False] * 3
+    assert sampler.begin == 8  # 4 + 3 pieces + 1
+    with pytest.raises(UserError, match=r"sampler\.anchor_position=9 leaves no room"):
+        Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9).prepare(
+            Request.answer([1, 2], 12, 60), lambda text: [7, 8, 9]
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"thresholds": [1, 2]}, "sampler.thresholds needs 3 numbers"),
+        ({"region": "there"}, "sampler.region='there' must be one of"),
+        ({"region": "offset"}, "needs sampler.start"),
+        ({"region": "offset", "start": 1, "length": 0}, "sampler.length=0 must be at least 1"),
+        ({"region": "anchor"}, "needs sampler.anchor_text"),
+        ({"breakpoints": [0.3, 1.7]}, "sampler.breakpoints=.* must lie in"),
+    ],
+)
+def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Prophet(Static(), **options)
+
+
+def test_a_revocable_inner_rule_is_refused() -> None:
+    with pytest.raises(UserError, match="cannot wrap a sampler that remasks"):
+        Prophet(Saber())
+
+
+@pytest.mark.parametrize("start", [32, -1])
+def test_a_region_outside_the_answer_is_refused(start: int) -> None:
+    sampler = Prophet(Static(), region="offset", start=start)
+    setting = Setting(read_config(DATA / "models" / "tiny-llada"), Fixed(8), 32)
+    with pytest.raises(UserError, match=rf"sampler\.start={start} must lie in \[0, 31\]"):
+        sampler.check(setting)

@@ -1,0 +1,115 @@
+"""Laws 6 and 7: FreeDave loses nothing, and a method with its extension off is the method it extends."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from harness import forward_of, model
+
+from dllm.blocks.adablock import AdaBlock
+from dllm.blocks.base import Blocks
+from dllm.blocks.fixed import Fixed
+from dllm.blocks.whole import Whole
+from dllm.cache.none import NoCache
+from dllm.canvas import Canvas, Request
+from dllm.collect import Collector
+from dllm.denoise import denoise
+from dllm.eos.base import Keep
+from dllm.results import Result
+from dllm.samplers.bacd import BACD
+from dllm.samplers.base import Sampler
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.credit import Credit
+from dllm.samplers.dus import DUS
+from dllm.samplers.ete import ETE
+from dllm.samplers.factor import Factor
+from dllm.samplers.freedave import FreeDave
+from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
+from dllm.samplers.localleap import LocalLeap
+from dllm.samplers.order import Order
+from dllm.samplers.pc import PC
+from dllm.samplers.prophet import Prophet
+from dllm.samplers.static import Static
+from dllm.scores import Ids, Sampling
+
+LENGTH, BLOCKS = 24, [Fixed(8), Fixed(24), Whole()]
+MODELS = ["tiny-llada", "tiny-dream"]
+
+
+def prompts(count: int) -> list[list[int]]:
+    """Random prompts of the tiny models' words, of several lengths."""
+    noise = torch.Generator().manual_seed(11)
+    lengths = torch.randint(4, 17, (count,), generator=noise).tolist()
+    return [[62, *torch.randint(0, 56, (length,), generator=noise).tolist(), 55] for length in lengths]
+
+
+def decode(name: str, sampler: Sampler, blocks: Blocks, count: int = 12) -> list[Result]:
+    network = model(name)
+    batch = [Request.answer(prompt, LENGTH, 60, seed) for seed, prompt in enumerate(prompts(count))]
+    forward = forward_of(network, (sampler, blocks, NoCache(), Keep()), Sampling(tempered=sampler.tempered))
+    collector = Collector(batch, Ids(60, network.config.eos_id or 0, ()), str, (), trace=False)
+    with torch.inference_mode():
+        for turn in denoise(Canvas.of(batch, network.config.pad_id or 0), forward, sampler, blocks, Keep()):
+            collector.observe(turn)
+    return collector.results()
+
+
+STATIC = {
+    "one": Static(), "even": Static(steps=12), "uneven": Static(steps=9), "margin": Static(score="margin"),
+    "dus": DUS(), "left-to-right": Order("left_to_right", steps=6), "random-order": Order(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("depth", [1, 2, 4, 8])
+@pytest.mark.parametrize("inner", STATIC.values(), ids=STATIC)
+def test_freedave_gives_the_static_tokens_with_no_more_forwards(name: str, depth: int, inner: Sampler) -> None:
+    for blocks in BLOCKS:
+        steps = getattr(inner, "steps", None)
+        plain = decode(name, inner, blocks, 24 if steps is None else 12)
+        draft = decode(name, FreeDave(inner, depth), blocks, 24 if steps is None else 12)
+        assert [one.canvas for one in draft] == [one.canvas for one in plain]
+        assert all(one.nfe <= other.nfe for one, other in zip(draft, plain, strict=True))
+        assert depth > 1 or [one.nfe for one in draft] == [one.nfe for one in plain]
+
+
+def test_deeper_drafts_save_forwards() -> None:
+    plain, *deep = (
+        sum(one.nfe for one in decode("tiny-llada", sampler, Fixed(8), 24))
+        for sampler in (Static(), FreeDave(Static(), 2), FreeDave(Static(), 4))
+    )
+    assert plain > 1.3 * deep[0] > 1.3 * deep[1]
+
+
+WIDTH = 24
+ZEROS = {name: torch.randn((WIDTH, WIDTH) if name.endswith("weight") else (WIDTH,)) for name in WEIGHTS}
+OFF: dict[str, tuple[Sampler, Sampler]] = {
+    "localleap-radius-0": (LocalLeap(0.9, 0.75, 0), Confidence(0.9)),
+    "localleap-equal-bars": (LocalLeap(0.9, 0.9, 4), Confidence(0.9)),
+    "credit-alpha-0": (Credit(Confidence(0.8), alpha=0.0), Confidence(0.8)),
+    "credit-alpha-0-factor": (Credit(Factor(), alpha=0.0), Factor()),
+    "credit-alpha-0-static": (Credit(Static(12), alpha=0.0), Static(12)),
+    "ete-alone": (ETE(lookahead_blocks=0, explore_min_commit=0), Confidence(0.9)),
+    "prophet-no-region": (Prophet(Static(), region="none"), Static()),
+    "prophet-never-sure": (Prophet(LocalLeap(), thresholds=[float("inf")] * 3), LocalLeap()),
+    "freedave-depth-1": (FreeDave(Confidence(0.8), 1), Confidence(0.8)),
+    "bacd-equal-clamps": (BACD(0.7, 0.7), Confidence(0.7)),
+    "learn2pd-threshold-1": (Learn2PD(ZEROS, threshold=1.0), Static()),
+    "pc-no-decay": (PC(decay=0.0), Static()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("method", "base"), OFF.values(), ids=OFF)
+def test_a_method_switched_off_is_the_method_it_extends(name: str, method: Sampler, base: Sampler) -> None:
+    for blocks in BLOCKS:
+        one, other = decode(name, method, blocks), decode(name, base, blocks)
+        assert [(row.canvas, row.turns, row.nfe) for row in one] == [(row.canvas, row.turns, row.nfe) for row in other]
+
+
+def test_adablock_without_a_delimiter_is_the_fixed_grid() -> None:
+    adaptive = AdaBlock(8, delimiter_ids=[3, 4], delimiter_threshold=1.0)
+    none = AdaBlock(8, delimiter_ids=[])
+    fixed = decode("tiny-llada", Confidence(), Fixed(8))
+    assert [row.turns for row in decode("tiny-llada", Confidence(), none)] == [row.turns for row in fixed]
+    assert decode("tiny-llada", Confidence(), adaptive)
