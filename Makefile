@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: run test lint laws clean
 
 run: .venv/installed
-	$(BIN)/python run.py
+	$(BIN)/python run.py animate=true
 
 test: .venv/installed lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

@@ -56,7 +56,7 @@ class Canvas:
     where the answer begins; grid [B] the column the block grid counts from; end [B] the column after the last one
     that may still be decided, length [B] what that was at the start; cut [B] whether an end-of-text policy shortened
     the row; seed [B] of its noise; request [B] whose row of the batch it is, number [B] its entry in per-request
-    parameters; columns [L] 0..L-1.
+    parameters; positions [B, L] of the columns in their own row (0 in its padding); columns [L] 0..L-1.
     """
 
     tokens: Tensor
@@ -72,6 +72,7 @@ class Canvas:
     seed: Tensor
     request: Tensor
     number: Tensor
+    positions: Tensor
     columns: Tensor
 
     @staticmethod
@@ -103,14 +104,9 @@ class Canvas:
             grid=rows[:, 0] if grid_at_zero else start, end=rows[:, 1], length=rows[:, 1],
             cut=torch.zeros(count, dtype=torch.bool), seed=rows[:, 2], request=torch.arange(count),
             number=torch.tensor([row if r.number is None else r.number for row, r in enumerate(requests)]),
-            columns=torch.arange(length),
+            columns=torch.arange(length), positions=(torch.arange(length) - rows[:, :1]).clamp(min=0),
         )  # fmt: skip
         return move(canvas, device)
-
-    @cached_property
-    def positions(self) -> Tensor:
-        """Position of every column in its own row [B, L]; columns of the left padding count as 0."""
-        return (self.columns - self.first[:, None]).clamp(min=0)
 
     @cached_property
     def undecided(self) -> Tensor:
@@ -185,14 +181,12 @@ def move(state: T, device: torch.device | str) -> T:
     return replace(state, **{f.name: getattr(state, f.name).to(device) for f in fields(state)})  # type: ignore
 
 
-def pack(where: Tensor, fill: int, width: int | None = None) -> Tensor:
-    """Columns of the True entries of each row of ``where`` [B, L], ascending, padded with ``fill``: [B, width].
+def pack(where: Tensor, columns: Tensor) -> Tensor:
+    """``columns`` [L] of the True entries of each row of ``where`` [B, L], ascending, padded with L: [B, w].
 
-    Without ``width`` the widest row decides, which costs one copy to the host.
+    The widest row decides w, which costs one copy to the host.
     """
-    width = int(where.sum(1).max()) if width is None else width
-    columns = torch.arange(where.shape[1], device=where.device)
-    return torch.where(where, columns, fill).sort(dim=1).values[:, :width]
+    return torch.where(where, columns, len(columns)).sort(dim=1).values[:, : int(where.sum(1).max())]
 
 
 def per_row(value: Any, canvas: Canvas, dtype: torch.dtype = torch.float64) -> Tensor:

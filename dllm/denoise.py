@@ -74,7 +74,7 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
 
 def look(canvas: Canvas, scores: Scores, span: Span) -> View:
     """What the sampler sees: open is masked, in the open blocks, and committable by the cache's plan."""
-    open_ = canvas.undecided & span.inside(canvas) & scores.ready
+    open_ = canvas.undecided & span.inside & scores.ready
     acts = open_.any(1) if scores.only is None else open_.any(1) & ~scores.only.any(1)
     return View(canvas, scores, open_, span, acts)
 

@@ -58,7 +58,7 @@ class Forward:
         hidden, place = self._hidden(canvas, positions, plan, session, owner)
         slot = self._slot(canvas, place)
         known = wanted if place is None or slot is None else wanted & (slot >= 0)
-        rows = pack(known, length)  # [N, r] targets
+        rows = pack(known, canvas.columns)  # [N, r] targets
         inside = rows.clamp(max=length - 1)
         logits = self._logits(hidden, inside if slot is None else slot.gather(1, inside).clamp(min=0), len(rows))
         out = self.propose(logits, canvas, span.turn, inside)

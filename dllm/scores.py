@@ -38,13 +38,13 @@ class Need:
 
     def mask(self, canvas: Canvas, blocks: Span) -> Tensor:
         """Wanted target positions [B, L]."""
+        wanted = canvas.valid & ~canvas.given if self.committed else canvas.undecided
+        if self.region == "block":
+            return wanted & blocks.inside
         low, high = self._bounds(canvas, blocks)
-        inside = (canvas.columns >= low[:, None]) & (canvas.columns < high[:, None])
-        return inside & (canvas.valid & ~canvas.given if self.committed else canvas.undecided)
+        return wanted & (canvas.columns >= low[:, None]) & (canvas.columns < high[:, None])
 
     def _bounds(self, canvas: Canvas, blocks: Span) -> tuple[Tensor, Tensor]:
-        if self.region == "block":
-            return blocks.begin, blocks.reach
         if self.region == "suffix":
             return blocks.begin, canvas.end
         origin = blocks.begin if self.region == "ahead" else canvas.start

@@ -1,7 +1,8 @@
 """How much of a decode is spent outside the model: ``python -m experiments.bench_overhead``.
 
-Decodes some prompts with mini-llada at batch 1 (cache=none, no live view) and times the network (transformer and
-head) apart from the whole. Prints the share of everything else, per sampler, with threads and load.
+Decodes one prompt of every task of the mini suite at batch 1 (cache=none, no live view, prompts already token ids)
+and times the network (transformer and head) apart from the whole. Prints the share of everything else, per sampler,
+with threads and load.
 """
 
 from __future__ import annotations
@@ -16,13 +17,7 @@ import torch
 
 from dllm import Decoder, load
 from dllm.models.bundle import Model
-
-PROMPTS = [
-    'Shuffle the list: ["Ada", "Ben", "Clara", "David"]',
-    'Reverse the list: ["Emma", "Felix", "Grace"]',
-    'Copy the list: ["Hugo", "Ida", "Jack", "Kate", "Leo"]',
-]
-
+from dllm.tasks.parallelbench.mini import TASKS, generate
 
 class Stopwatch:
     """Adds up the seconds of the calls it wraps."""
@@ -43,12 +38,13 @@ class Stopwatch:
 def share_outside(model: Model, sampler: str, repeats: int) -> tuple[float, float]:
     """Share of the decode outside the model, and milliseconds per forward in the model."""
     decoder, watch, network = Decoder(model, sampler=sampler, gen_length=32), Stopwatch(), model.transformer
-    decoder(PROMPTS)  # warm up
+    prompts: list[Any] = [decoder.encode(generate(task, 0, 1)[0].prompt) for task in TASKS]
+    decoder(prompts)  # warm up
     forward, head = network.forward, network.head
     network.forward, network.head = watch.around(forward), watch.around(head)  # type: ignore[method-assign]
     began, turns = time.perf_counter(), 0
     for _ in range(repeats):
-        turns += sum(result.nfe for result in decoder(PROMPTS))
+        turns += sum(result.nfe for result in decoder(prompts))
     whole = time.perf_counter() - began
     network.forward, network.head = forward, head  # type: ignore[method-assign]
     return 1 - watch.seconds / whole, 1000 * watch.seconds / turns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -50,6 +49,5 @@ class AdaBlock(Blocks):
         sure = (delimiter & (scores.confidence >= self.delimiter_threshold)).any(1)
         end = torch.where(sure, (delimiter * canvas.columns).sum(1) + 1, span.begin + self.default_length)
         end = torch.minimum(end, canvas.end)
-        inside = canvas.undecided & (offset >= 0) & (canvas.columns < end[:, None])
-        sized = replace(span, end=end, reach=self._reach(canvas, end, span.number, span.ahead), masked=inside.sum(1))
+        sized = span.resized(canvas, end, self._reach(canvas, end, span.number, span.ahead))
         return merge(fresh, sized, span)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Span:
-    """Where each row stands. All [B], columns and counts as int64.
+    """Where each row stands. Columns and counts are int64 [B]; masks are [B, L].
 
-    begin, end: the current block. reach: end of the last block that is open (= end without lookahead). number: index
-    of the current block. masked: positions it had to fill when it opened. forwards: forwards it has had, the current
-    one included. turn: forwards of the whole row. done: nothing is left to decide. ahead: how many further blocks are
-    open with the current one.
+    begin, end: the current block, ``block`` its columns. reach: end of the last block that is open (= end without
+    lookahead), ``inside`` the columns of all open blocks. number: index of the current block. masked: positions it had
+    to fill when it opened. forwards: forwards it has had, the current one included. turn: forwards of the whole row.
+    done [B]: nothing is left to decide. ahead: how many further blocks are open with the current one.
     """
 
     begin: Tensor
@@ -36,15 +36,16 @@ class Span:
     forwards: Tensor
     turn: Tensor
     done: Tensor
+    block: Tensor
+    inside: Tensor
     ahead: int = 0
 
-    def inside(self, canvas: Canvas) -> Tensor:
-        """Columns of the open blocks [B, L]."""
-        return (canvas.columns >= self.begin[:, None]) & (canvas.columns < self.reach[:, None])
-
-    def current(self, canvas: Canvas) -> Tensor:
-        """Columns of the current block [B, L]."""
-        return (canvas.columns >= self.begin[:, None]) & (canvas.columns < self.end[:, None])
+    def resized(self, canvas: Canvas, end: Tensor, reach: Tensor) -> Span:
+        """The same blocks with other ends; the masks are made here, so that no turn has to."""
+        behind = canvas.columns >= self.begin[:, None]
+        block, inside = (behind & (canvas.columns < edge[:, None]) for edge in (end, reach))
+        masked = (canvas.undecided & block).sum(1)
+        return replace(self, end=end, reach=reach, masked=masked, block=block, inside=inside)
 
     def forwarded(self) -> Span:
         """After one more forward."""
@@ -76,9 +77,9 @@ class Blocks:
 
     def start(self, canvas: Canvas, ahead: int = 0) -> Span:
         """The first block of every row, with ``ahead`` further ones open."""
-        zero = torch.zeros_like(canvas.start)
-        span = Span(zero, zero, zero, zero - 1, zero, zero, zero, torch.zeros_like(canvas.cut), ahead)
-        return self._open(canvas, span)
+        zero, nowhere = torch.zeros_like(canvas.start), torch.zeros_like(canvas.masked)
+        done = torch.zeros_like(canvas.cut)
+        return self._open(canvas, Span(zero, zero, zero, zero - 1, zero, zero, zero, done, nowhere, nowhere, ahead))
 
     def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
         """Called with the scores of every forward, before anything is committed from them (AdaBlock sizes here)."""
@@ -87,7 +88,7 @@ class Blocks:
     def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None, stop: Tensor | None = None) -> Span:
         """Close what every candidate has filled, open what is next. ``owner`` [N] is each candidate's row; ``stop`` [B]
         ends rows that have nothing left, whatever their block waits for."""
-        full = ~(candidates.undecided & of(span, owner).current(candidates)).any(1)
+        full = ~(candidates.undecided & of(span.block, owner)).any(1)
         if owner is not None:
             full = ~_any_by(~full, owner, span.done)
         close = full & (span.forwards >= self.min_forwards) & ~span.done
@@ -98,7 +99,8 @@ class Blocks:
         if owner is not None:
             unfinished = _any_by(unfinished, owner, span.done)
             candidates = candidates.select(first_of(owner))
-        span = merge(close, self._open(candidates, span), span)
+        if bool((close & unfinished).any()):
+            span = merge(close & unfinished, self._open(candidates, span), span)
         return replace(span, done=span.done | (close & ~unfinished))
 
     def _open(self, canvas: Canvas, span: Span) -> Span:
@@ -108,12 +110,10 @@ class Blocks:
         finished = column == left.shape[1]
         begin, end, number = self.containing(canvas, column, span.number + 1)
         end = torch.minimum(end, canvas.end)
-        inside = (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
-        return Span(
-            begin=begin, end=end, reach=self._reach(canvas, end, number, span.ahead), number=number,
-            masked=(left & inside).sum(1),
-            forwards=torch.zeros_like(span.forwards), turn=span.turn, done=span.done | finished, ahead=span.ahead,
-        )  # fmt: skip
+        opened = replace(
+            span, begin=begin, number=number, forwards=torch.zeros_like(span.forwards), done=span.done | finished
+        )
+        return opened.resized(canvas, end, self._reach(canvas, end, number, span.ahead))
 
     def _reach(self, canvas: Canvas, end: Tensor, number: Tensor, ahead: int) -> Tensor:
         for further in range(ahead):

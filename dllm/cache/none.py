@@ -30,7 +30,7 @@ class Everything(Fresh, Session):
 
     def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
         length = len(candidates.columns)
-        queries = pack(candidates.valid, length) if self.ragged else None
+        queries = pack(candidates.valid, candidates.columns) if self.ragged else None
         real = None if queries is None else queries < length
         self.rows = candidates.valid.sum(1, keepdim=True)
         self.visible = real

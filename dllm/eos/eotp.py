@@ -36,7 +36,7 @@ class EoTP(EndOfText):
         before = candidates.masked | step.commit
         says = scores.known & before & (candidates.columns < candidates.end[:, None]) & (scores.token == eos_id)
         if self.scope == "block":
-            says = says & span.inside(candidates)
+            says = says & span.inside
         accepted = says & False if step.accepted is None else step.accepted & step.commit & says
         likely = best(scores.confidence, says & (scores.confidence >= self.minimum))
         where = torch.where(accepted.any(1, keepdim=True), accepted, likely)

@@ -21,12 +21,12 @@ class FillAfterBlock(EndOfText):
         self.when = when
 
     def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
-        block = span.current(candidates)
-        full = ~(candidates.undecided & block).any(1) & ~span.done
-        if not bool(full.any()):
+        rest = candidates.undecided & ~span.block
+        full = ~(candidates.undecided & span.block).any(1) & ~span.done
+        if not bool((full & rest.any(1)).any()):
             return candidates
         ends = answer_ends(candidates, eos_id)
-        ended = (ends & block).any(1) if self.when == "any" else (ends | ~block).all(1)
-        rest = candidates.undecided & (candidates.columns >= span.end[:, None]) & (full & ended)[:, None]
+        ended = (ends & span.block).any(1) if self.when == "any" else (ends | ~span.block).all(1)
+        rest = rest & (candidates.columns >= span.end[:, None]) & (full & ended)[:, None]
         filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, eos_id))
         return replace(filled, cut=filled.cut | rest.any(1))

@@ -22,7 +22,7 @@ from dllm.scores import Need, Scores
 if TYPE_CHECKING:
     from dllm.setting import Setting
 
-__all__ = ["Sampler", "State", "Step", "View", "best", "best_of", "in_range", "per_row", "quota"]
+__all__ = ["Sampler", "State", "Step", "View", "best", "best_of", "in_range", "per_row", "quota", "ranking"]
 
 State = dict[str, Tensor]
 
@@ -141,11 +141,17 @@ def best(score: Tensor, among: Tensor) -> Tensor:
     return torch.zeros_like(among).scatter_(1, top, among.gather(1, top))
 
 
+def ranking(score: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores of each row in descending order (-inf behind those of ``among``), and every position's place in it, from
+    0; ties to the lowest position. Both [B, L]."""
+    ranked, order = torch.where(among, score, -torch.inf).sort(dim=1, descending=True, stable=True)
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return ranked, torch.empty_like(order).scatter_(1, order, places)
+
+
 def best_of(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
     """The ``count`` [B] highest-scoring positions of ``among`` in each row; ties to the lowest position."""
-    order = score.masked_fill(~among, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
-    return among & (rank < count[:, None])
+    return among & (ranking(score, among)[1] < count[:, None])
 
 
 def quota(view: View, steps: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, per_row
+from dllm.samplers.base import Sampler, State, Step, View, in_range, per_row, ranking
 
 
 class Factor(Sampler):
@@ -27,12 +27,11 @@ class Factor(Sampler):
         return {"factor": per_row(self.factor, canvas)}
 
     def step(self, view: View, state: State) -> Step:
-        confidence = view.scores.confidence
-        ranked = confidence.masked_fill(~view.open, -torch.inf).sort(1, descending=True).values
+        ranked, place = ranking(view.scores.confidence, view.open)
         rank = torch.arange(1, ranked.shape[1] + 1, device=ranked.device)
-        passes = (ranked >= 1 - state["factor"][:, None] / (rank + 1)) & (ranked > -torch.inf)
-        passed = passes.cumprod(1).sum(1)
-        masks = view.open.sum(1)
-        forced = passed.clamp(min=1)
-        count = torch.where(forced >= masks - 1, masks, forced) if self.commit_last else forced
-        return Step(best_of(confidence, view.open, count), accepted=best_of(confidence, view.open, passed))
+        passes = ranked >= 1 - state["factor"][:, None] / (rank + 1)
+        passed = (passes & (ranked > -torch.inf)).cumprod(1).sum(1)
+        masks, count = view.open.sum(1), passed.clamp(min=1)
+        if self.commit_last:
+            count = torch.where(count >= masks - 1, masks, count)
+        return Step(view.open & (place < count[:, None]), accepted=view.open & (place < passed[:, None]))

@@ -56,6 +56,6 @@ class Order(Sampler):
     def step(self, view: View, state: State) -> Step:
         steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
         commit = best_of(state["priority"], view.open, quota(view, steps))
-        rest = view.canvas.undecided & view.blocks.inside(view.canvas) & ~commit
+        rest = view.canvas.undecided & view.blocks.inside & ~commit
         later = View(view.canvas, view.scores, rest, view.blocks.forwarded(), view.acts)
         return Step(commit, next=best_of(state["priority"], rest, quota(later, steps)))
