@@ -47,14 +47,16 @@ class Decoder:
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
         self.sampler: Sampler = part("sampler", sampler)
-        self.blocks: Blocks = part("blocks", blocks)
+        schedule: Blocks = part("blocks", blocks)
+        self.blocks = schedule if model.tokenizer is None else schedule.bound(self.prompts.ids_of)
         self.cache: Cache = part("cache", cache)
         policy: EndOfText = part("eos", eos)
         self.eos = StopStrings(policy, stop, self.prompts.text) if stop else policy
         self.sampling = replace(sampling or sampling_of(options), tempered=self.sampler.tempered)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
-        validate(Setting(model.config, self.blocks, gen_length, self.sampling), self.sampler, self.cache, self.eos)
+        setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name)
+        validate(setting, self.sampler, self.cache, self.eos)
         self.forward = self._forward()
 
     @property

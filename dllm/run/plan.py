@@ -63,7 +63,8 @@ class Plan:
         prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), options.gen_length, options.chat)
         bundle.parse_dtype(model["dtype"])
         bundle.parse_device(model["device"])
-        setting = Setting(architecture, parts.blocks, options.gen_length, sampling)
+        name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
+        setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name)
         validate(setting, parts.sampler, parts.cache, parts.eos)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")

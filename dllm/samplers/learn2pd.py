@@ -18,6 +18,7 @@ from dllm.samplers.static import steps_per_block
 from dllm.scores import Need
 from dllm.setting import Setting
 
+FILTERS = Path(__file__).parents[1] / "models" / "filters"
 WEIGHTS = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")
 
 
@@ -26,44 +27,61 @@ class Learn2PD(Sampler):
 
     The filter reads the confidences of all positions of the block, committed ones included, as one float32 vector, and
     returns a logit per position: two linear layers of the block's width with a ReLU between. ``filter`` is a
-    safetensors file with those four tensors and the metadata ``model`` and ``block_length``; a shorter block is
-    padded with zeros. steps None: a quota of one position per forward.
+    safetensors file with those four tensors and the metadata ``model`` and ``block_length``, or None for the one that
+    comes with the model; a shorter block is padded with zeros. steps None: a quota of one position per forward.
     """
 
-    def __init__(self, filter: str | dict[str, Tensor] | None, threshold: Any = 0.96, steps: int | None = None) -> None:
+    def __init__(
+        self, filter: str | dict[str, Tensor] | None = None, threshold: Any = 0.96, steps: int | None = None
+    ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
-        if filter is None:
-            raise UserError(
-                "sampler=learn2pd needs sampler.filter=FILE, a filter trained for this model and block length. "
-                "Make one with: python -m experiments.train_filter model=NAME"
-            )
         self.threshold, self.steps = threshold, steps
-        self.trained_on: str | None = None
-        self.weights = filter if isinstance(filter, dict) else self._read(Path(filter))
-        self.width = self.weights["linear1.weight"].shape[1]
+        self.weights: dict[str, Tensor] = filter if isinstance(filter, dict) else {}
+        self.trained: dict[str, str] = {}
+        if isinstance(filter, str):
+            self._read(Path(filter))
 
-    def _read(self, file: Path) -> dict[str, Tensor]:
+    @property
+    def width(self) -> int:
+        return self.weights["linear1.weight"].shape[1]
+
+    def _read(self, file: Path) -> None:
         try:
             with safe_open(file, framework="pt") as stored:
-                self.trained_on = (stored.metadata() or {}).get("model")
-                return {name: stored.get_tensor(name) for name in WEIGHTS}
+                self.trained = stored.metadata() or {}
+                self.weights = {name: stored.get_tensor(name) for name in WEIGHTS}
         except Exception as error:
             raise UserError(f"sampler.filter={str(file)!r} is no filter file ({error}).") from error
+
+    def _find(self, setting: Setting) -> None:
+        """The filter that comes with the model, for its block length."""
+        length = setting.block_length or setting.gen_length
+        file = FILTERS / f"{setting.name}-b{length}.safetensors"
+        if not file.is_file():
+            raise UserError(
+                f"sampler=learn2pd needs sampler.filter=FILE, a filter trained for this model ({setting.name or '?'}) "
+                f"and block length ({length}). Make one with: python -m experiments.train_filter "
+                f"model={setting.name or 'NAME'} block_length={length}"
+            )
+        self._read(file)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True),)
 
     def check(self, setting: Setting) -> None:
         setting.require_steps("sampler.steps", self.steps)
-        length = setting.block_length
-        if length is not None and length > self.width:
+        if not self.weights:
+            self._find(setting)
+        length, trained = setting.block_length, self.trained.get("block_length")
+        if length is not None and (length > self.width or trained not in (None, str(length))):
             raise UserError(
-                f"blocks.block_length={length} is longer than the {self.width} positions that sampler.filter was "
-                f"trained for. Use blocks.block_length={self.width} or train a filter for {length}."
+                f"blocks.block_length={length} is not the {self.width} positions that sampler.filter was trained for. "
+                f"Use blocks.block_length={self.width} or train a filter for {length}."
             )
-        if self.trained_on is not None and setting.name and self.trained_on != setting.name:
+        model = self.trained.get("model")
+        if model is not None and setting.name and model != setting.name:
             raise UserError(
-                f"sampler.filter was trained on {self.trained_on}, the model is {setting.name}: its confidences mean "
+                f"sampler.filter was trained on {model}, the model is {setting.name}: its confidences mean "
                 "something else. Train a filter for it: python -m experiments.train_filter model=NAME"
             )
 

@@ -48,7 +48,7 @@ def test_the_sparse_form_equals_the_dense_definition(beta: float, gamma: float, 
             credit = torch.zeros_like(logits)
         logits = wandering(noise, logits)
         p = logits.softmax(-1)
-        open_ = (game.canvas.undecided & game.span.inside(game.canvas))[:, PROMPT:]
+        open_ = (game.canvas.undecided & game.span.inside)[:, PROMPT:]
         token, confidence, credit = reference(logits, credit, open_, beta, gamma, alpha)
         game.play(p.amax(-1), p.argmax(-1), logits=logits)
         seen = inner.view.scores

@@ -69,8 +69,10 @@ def test_a_filter_for_another_block_length_or_model_is_refused(tmp_path: Path) -
     config = read_config(DATA / "models" / "tiny-llada")
     sampler = Learn2PD(stored(tmp_path))
     sampler.check(Setting(config, Fixed(8), 32, name="tiny-llada"))
-    with pytest.raises(UserError, match=r"blocks\.block_length=16 is longer than the 8 .* Use blocks\.block_length=8"):
+    with pytest.raises(UserError, match=r"blocks\.block_length=16 is not the 8 .* Use blocks\.block_length=8"):
         sampler.check(Setting(config, Fixed(16), 32, name="tiny-llada"))
+    with pytest.raises(UserError, match=r"blocks\.block_length=4 is not the 8 "):
+        sampler.check(Setting(config, Fixed(4), 32, name="tiny-llada"))
     with pytest.raises(UserError, match="was trained on tiny-llada, the model is mini-dream.*Train a filter"):
         sampler.check(Setting(config, Fixed(8), 32, name="mini-dream"))
 
@@ -80,3 +82,12 @@ def test_a_file_that_is_no_filter_is_refused(tmp_path: Path) -> None:
     for name in ("x.safetensors", "nowhere.safetensors"):
         with pytest.raises(UserError, match=r"sampler\.filter=.* is no filter file"):
             Learn2PD(str(tmp_path / name))
+
+
+def test_without_a_filter_the_one_that_comes_with_the_model_is_used() -> None:
+    config = read_config(DATA / "models" / "tiny-llada")
+    sampler = Learn2PD()
+    sampler.check(Setting(config, Fixed(32), 64, name="mini-llada"))
+    assert sampler.width == 32 and sampler.trained["model"] == "mini-llada"
+    with pytest.raises(UserError, match=r"this model \(other\) and block length \(32\)\. Make one with: python -m"):
+        Learn2PD().check(Setting(config, Fixed(32), 64, name="other"))

@@ -1,0 +1,25 @@
+"""The comparison of samplers: its intervals, and a run over few items."""
+
+from __future__ import annotations
+
+import pytest
+
+from dllm import load
+from dllm.parts import choices
+from experiments.compare_samplers import Comparison, interval, percent
+
+
+def test_intervals() -> None:
+    assert interval([1.0, 3.0], 1) == "2.0 ±2.0"
+    assert percent([1.0] * 10) == "100 (72-100)"
+
+
+@pytest.mark.parametrize("name", ["mini-llada"])
+def test_every_sampler_has_its_line_and_freedave_loses_nothing(name: str) -> None:
+    comparison = Comparison(load(name), count=1, seed=5)
+    comparison.run()
+    lines = comparison.table().splitlines()
+    assert not comparison.refused and len(lines) == len(choices("sampler")) + 4
+    holds = dict(comparison.relations())
+    assert holds["freedave decodes what static decodes"]
+    assert holds["no item needs fewer forwards under freedave than its lossless minimum"]
