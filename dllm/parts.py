@@ -85,7 +85,7 @@ def _check_kind(name: str, value: Any, parameter: inspect.Parameter, per_request
         raise UserError(f"{name}={value!r} must be one number; a value for each request can be given in Python only.")
     if whole and isinstance(value, float):
         raise UserError(f"{name}={value!r} must be a whole number, such as {default}.")
-    if default is None and isinstance(value, str):
+    if default is None and isinstance(value, str) and "str" not in str(parameter.annotation):
         raise UserError(f"{name}={value!r} must be a number or null.")
 
 
