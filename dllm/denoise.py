@@ -68,6 +68,7 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
         state, owner, upcoming = merge(view.acts, state | step.state, state), step.owner, step.next
         candidates = apply(step, view, ids.mask)
         candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
+        candidates, span = blocks.revise(candidates, span, ids.mask)
         span = blocks.advance(candidates, span, owner, step.stop)
         yield Turn(forwarded, forwarded_by, kept, queries, view, step, candidates, span)
 

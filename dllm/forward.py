@@ -48,6 +48,9 @@ class Forward:
         if owner is not None:
             plan, span = select(plan, owner), select(span, owner)
         wanted = union([need.mask(candidates, span) for need in self.needs])
+        if "shadow" in self.propose.wanted:
+            committed = span.block & candidates.valid & ~candidates.given & ~candidates.masked
+            plan = replace(plan, shadows=pack(committed, candidates.columns))
         return self._score(candidates, span, plan, session, owner, wanted)
 
     def _score(
@@ -62,10 +65,13 @@ class Forward:
         inside = rows.clamp(max=length - 1)
         logits = self._logits(hidden, inside if slot is None else slot.gather(1, inside).clamp(min=0), len(rows))
         out = self.propose(logits, canvas, span.turn, inside)
+        stats = spread(out, rows, length)
+        if plan.shadows is not None:
+            stats |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
         keep_logits = any(need.logits for need in self.needs)
         scores = Scores(
             known=known, ready=known if plan.ready is None else known & plan.ready, only=plan.only,
-            **spread(out, rows, length), logits=logits if keep_logits else None, rows=rows if keep_logits else None,
+            **stats, logits=logits if keep_logits else None, rows=rows if keep_logits else None,
         )  # fmt: skip
         return scores, self._queries(session)
 
@@ -95,22 +101,31 @@ class Forward:
             hidden, columns = self._run(doubled, torch.cat([positions, positions]), session, queries)
         else:
             queries = session.begin(plan, canvas, owner)
-            hidden, columns = self._run(canvas, positions, session, queries)
+            hidden, columns = self._run(canvas, positions, session, queries, plan.shadows)
         if columns is None:
             return hidden, None
         rows, length = canvas.tokens.shape
-        columns = columns[:rows]
+        extra = 0 if plan.shadows is None else plan.shadows.shape[1]
+        columns = columns[:rows, : columns.shape[1] - extra]
         place = columns.new_full((rows, length + 1), -1)
         order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
         return hidden, place.scatter(1, columns, order)[:, :length]
 
     def _run(
-        self, canvas: Canvas, positions: Tensor, session: Session, queries: Tensor | None
+        self, canvas: Canvas, positions: Tensor, session: Session, queries: Tensor | None, shadows: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         tokens = canvas.tokens
         if queries is not None:
             tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
+        if shadows is not None:  # the last rows are masks that stand in for committed tokens
+            tokens[:, tokens.shape[1] - shadows.shape[1] :] = self.propose.ids.mask
         return self.model(tokens, positions, session, queries)
+
+    def _shadow(self, hidden: Tensor, shadows: Tensor, canvas: Canvas) -> Tensor:
+        """Log-probability [N, x] of the canvas's token at each shadow's column, from the last x hidden rows."""
+        logits = self.model.head(hidden[:, hidden.shape[1] - shadows.shape[1] :])
+        token = canvas.tokens.gather(1, shadows.clamp(max=len(canvas.columns) - 1)).unsqueeze(-1)
+        return logits.double().log_softmax(-1).gather(-1, token).squeeze(-1)
 
     def _logits(self, hidden: Tensor, at: Tensor, rows: int) -> Tensor:
         """Logits [N, r, V] of the hidden rows ``at`` [N, r]; guidance mixes the two halves."""

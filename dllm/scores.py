@@ -17,7 +17,7 @@ from dllm.canvas import Canvas, per_row
 from dllm.errors import in_range
 from dllm.noise import gumbel
 
-STATISTICS = frozenset({"first", "second", "gap", "entropy", "logsumexp", "current"})
+STATISTICS = frozenset({"first", "second", "gap", "entropy", "logsumexp", "current", "shadow"})
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class Scores:
 
     token: the proposal; confidence: its probability (float64; -1 for end-of-text proposals under ``eos_last``).
     first: probability of the likeliest token; second: of the runner-up; gap: difference of the two largest logits;
-    entropy in nats; logsumexp; current: log-probability of the token now on the canvas. ready: predicted by a row
-    this forward computed, and committable by the cache's plan. only: if set, rows that have an entry commit exactly
-    those positions.
+    entropy in nats; logsumexp; current: log-probability of the token now on the canvas; shadow: the same from an extra
+    row that sees all but that token (committed positions of the block). ready: predicted by a row this forward
+    computed, and committable by the cache's plan. only: if set, rows that have an entry commit exactly those positions.
     logits [B, n, V] as the model gave them but for banned ids (-inf), and their target columns [B, n] (L: padding),
     where somebody asked for them.
     """
@@ -112,6 +112,7 @@ class Scores:
     entropy: Tensor | None = None
     logsumexp: Tensor | None = None
     current: Tensor | None = None
+    shadow: Tensor | None = None
     logits: Tensor | None = None
     rows: Tensor | None = None
 

@@ -72,3 +72,4 @@ def validate(setting: Setting, sampler: Sampler, cache: Cache, eos: EndOfText) -
             f"{setting.model.max_length} tokens."
         )
     sampler.check(setting)
+    setting.blocks.check(setting, sampler)

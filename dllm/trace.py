@@ -27,9 +27,10 @@ class TurnRecord:
     """One turn of one request.
 
     kept: which of the last turn's candidates this forward confirmed. candidates: what each candidate of this turn
-    committed on top of it; a plain sampler has one. remasked: positions undone. filled: positions that the
-    end-of-text policy set, per candidate. queries: query rows of the forward per layer (one number: alike in all),
-    summed over candidates. block: number of the open block and its columns, relative to the answer.
+    committed on top of it; a plain sampler has one. remasked: positions undone before that. filled: positions that the
+    end-of-text policy set. rolled: positions that the block schedule masked again. These three per candidate.
+    queries: query rows of the forward per layer (one number: alike in all), summed over candidates. block: number of
+    the open block and its columns, relative to the answer.
     """
 
     turn: int
@@ -37,6 +38,7 @@ class TurnRecord:
     candidates: list[Commits]
     remasked: list[list[int]]
     filled: list[list[int]]
+    rolled: list[list[int]]
     queries: list[int]
     block: tuple[int, int, int]
     seconds: float = 0.0
@@ -71,6 +73,8 @@ class Trace:
             canvas[self.start + position] = token
         for position in record.filled[number]:
             canvas[self.start + position] = self.eos_id
+        for position in record.rolled[number]:
+            canvas[self.start + position] = self.mask_id
         return canvas
 
     def to_json(self) -> dict[str, Any]:
@@ -109,6 +113,7 @@ def record_turn(turn: Turn, row: int, seconds: float) -> TurnRecord:
         turn=int(span.turn[row]), kept=kept, candidates=[_commits(turn, n, row, start) for n in rows],
         remasked=[_positions(turn.step.remask, n, start) for n in rows],
         filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
+        rolled=[_positions(_rolled(turn, n, row), None, start) for n in rows],
         queries=turn.queries[asked].sum(0).tolist(),
         block=(int(span.number[row]), int(span.begin[row]) - start, int(span.end[row]) - start), seconds=seconds,
     )  # fmt: skip
@@ -130,6 +135,12 @@ def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
 def _filled(turn: Turn, candidate: int, row: int) -> Tensor:
     was_masked = turn.view.canvas.masked[row]
     return was_masked & ~turn.candidates.masked[candidate] & ~turn.step.commit[candidate]
+
+
+def _rolled(turn: Turn, candidate: int, row: int) -> Tensor:
+    undone = turn.view.canvas.masked[row] if turn.step.remask is None else (
+        turn.view.canvas.masked[row] | turn.step.remask[candidate])  # fmt: skip
+    return turn.candidates.masked[candidate] & (turn.step.commit[candidate] | ~undone)
 
 
 def _positions(where: Tensor | None, row: int | None, start: int) -> list[int]:

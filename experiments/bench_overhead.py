@@ -19,6 +19,7 @@ from dllm import Decoder, load
 from dllm.models.bundle import Model
 from dllm.tasks.parallelbench.mini import TASKS, generate
 
+
 class Stopwatch:
     """Adds up the seconds of the calls it wraps."""
 

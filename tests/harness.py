@@ -51,6 +51,7 @@ def make_filter(width: int) -> Path:
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "fixed"): {"block_length": 8},
     ("blocks", "list"): {"lengths": [5, 8, 3]},
+    ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 54},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
     ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
 }

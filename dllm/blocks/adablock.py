@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -31,6 +31,14 @@ class AdaBlock(Blocks):
         self.default_length, self.window_ratio = block_length, window_ratio
         self.delimiter_ids = None if delimiter_ids is None else list(delimiter_ids)
         self.delimiter_threshold = delimiter_threshold
+
+    def bound(self, ids_of: Callable[[str], list[int]]) -> AdaBlock:
+        if self.delimiter_ids is not None:
+            return self
+        newline = ids_of("\n")
+        return AdaBlock(
+            self.default_length, newline[-1:], self.delimiter_threshold, self.window_ratio, self.min_forwards
+        )
 
     def needs(self) -> tuple[Need, ...]:
         return (Need("ahead", ratio=self.window_ratio), Need("ahead", span=(0, self.default_length)))

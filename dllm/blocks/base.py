@@ -5,6 +5,7 @@ Every row has its own span and moves on by itself; no row waits for another.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ from dllm.canvas import Canvas, first_of, merge, of
 from dllm.errors import UserError
 
 if TYPE_CHECKING:
+    from dllm.samplers.base import Sampler
     from dllm.scores import Need, Scores
+    from dllm.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,17 @@ class Blocks:
     def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
         """Called with the scores of every forward, before anything is committed from them (AdaBlock sizes here)."""
         return span
+
+    def revise(self, candidates: Canvas, span: Span, mask_id: int) -> tuple[Canvas, Span]:
+        """Called after every step, before blocks close: a schedule may roll the canvas back to a boundary (TCCF)."""
+        return candidates, span
+
+    def bound(self, ids_of: Callable[[str], list[int]]) -> Blocks:
+        """The schedule with its texts turned into token ids by the model's tokenizer."""
+        return self
+
+    def check(self, setting: Setting, sampler: Sampler) -> None:
+        """Refuse, with UserError, what the schedule cannot work with. Called before weights are read."""
 
     def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None, stop: Tensor | None = None) -> Span:
         """Close what every candidate has filled, open what is next. ``owner`` [N] is each candidate's row; ``stop`` [B]

@@ -21,12 +21,14 @@ class Plan:
     """One forward, per row and independent of the other rows.
 
     queries [B, n]: columns to compute, ascending, padded with L; None: every column. ready [B, L]: positions that may
-    be committed from it (None: all that it predicts). only [B, L]: rows with an entry commit exactly those.
+    be committed from it (None: all that it predicts). only [B, L]: rows with an entry commit exactly those. shadows
+    [B, x]: columns (L: none) that get an extra row, a mask that sees every column but its own and that no other sees.
     """
 
     queries: Tensor | None = None
     ready: Tensor | None = None
     only: Tensor | None = None
+    shadows: Tensor | None = None
 
 
 class Session(Memory):

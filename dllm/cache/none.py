@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
@@ -31,14 +32,19 @@ class Everything(Fresh, Session):
     def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
         length = len(candidates.columns)
         queries = pack(candidates.valid, candidates.columns) if self.ragged else None
-        real = None if queries is None else queries < length
         self.rows = candidates.valid.sum(1, keepdim=True)
-        self.visible = real
+        if plan.shadows is not None:
+            ordinary = candidates.columns.expand_as(candidates.tokens) if queries is None else queries
+            self.rows = self.rows + (plan.shadows < length).sum(1, keepdim=True)
+            self.visible = shadow_visibility(ordinary, plan.shadows, length)
+            queries = torch.cat([ordinary, plan.shadows], 1)
+        else:
+            self.visible = None if queries is None else queries < length
         if self.attention_block is not None:
             positions = candidates.positions
             if queries is not None:
                 positions = positions.gather(1, queries.clamp(max=length - 1))
-            self.visible = block_causal(positions, positions, self.attention_block, real)
+            self.visible = block_causal(positions, positions, self.attention_block, self.visible)
         return queries
 
     def count(self) -> Tensor:
@@ -46,3 +52,13 @@ class Everything(Fresh, Session):
 
     def select(self, rows: Tensor) -> Session:
         return self
+
+
+def shadow_visibility(ordinary: Tensor, shadows: Tensor, length: int) -> Tensor:
+    """Who sees whom [B, n + x, n + x]: all see the ordinary rows, a shadow not its own column, and itself."""
+    rows = torch.cat([ordinary, shadows], 1)
+    count = ordinary.shape[1]
+    is_shadow = torch.arange(rows.shape[1], device=rows.device) >= count
+    own = (rows[:, :, None] == rows[:, None, :]) & is_shadow[:, None]
+    itself = torch.eye(rows.shape[1], dtype=torch.bool, device=rows.device)
+    return ((rows < length)[:, None, :] & ~is_shadow & ~own) | (itself & is_shadow)

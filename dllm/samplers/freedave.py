@@ -26,6 +26,7 @@ class FreeDave(Sampler):
     """
 
     stateless = False
+    branches = True
 
     def __init__(self, inner: Sampler, draft_steps: int = 4) -> None:
         if draft_steps < 1:

@@ -1,0 +1,75 @@
+"""Think coarse, criticise fine: long blocks up to a marker, short ones after it (TCCF of TDAR, arXiv 2602.09555)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks, Span
+from dllm.canvas import Canvas, merge
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler
+from dllm.setting import Setting
+
+
+class TCCF(Blocks):
+    """Blocks of ``block_length`` until one is full that holds ``marker``; what follows the marker in it is masked again
+    and decoded in blocks of ``fine_length``. marker: a token id, or a text that is one token.
+    """
+
+    def __init__(
+        self, block_length: int = 16, fine_length: int = 1, marker: int | str = "</think>", min_forwards: int = 1
+    ) -> None:
+        super().__init__(min_forwards)
+        if block_length < 1 or fine_length < 1:
+            raise UserError(
+                f"blocks.block_length={block_length} and blocks.fine_length={fine_length} must both be at least 1."
+            )
+        self.coarse_length, self.fine_length, self.marker = block_length, fine_length, marker
+
+    def bound(self, ids_of: Callable[[str], list[int]]) -> TCCF:
+        if isinstance(self.marker, int):
+            return self
+        ids = ids_of(self.marker)
+        if len(ids) != 1:
+            raise UserError(
+                f"blocks.marker={self.marker!r} is {len(ids)} tokens in this vocabulary; it must be one. "
+                "Name another text, or a token id."
+            )
+        return TCCF(self.coarse_length, self.fine_length, ids[0], self.min_forwards)
+
+    def check(self, setting: Setting, sampler: Sampler) -> None:
+        if sampler.branches:
+            raise UserError("blocks=tccf rolls the canvas back, so sampler=freedave and ete cannot draft over it.")
+        if setting.model.attention_block is not None:
+            raise UserError(
+                "blocks=tccf changes the block length, but a block-causal model decodes at the length it was trained "
+                "for. Use blocks=fixed."
+            )
+
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        after = self._after_marker(canvas)
+        fine = column >= after
+        origin = torch.where(fine, after, canvas.grid)
+        length = torch.where(fine, self.fine_length, self.coarse_length)
+        begin = origin + (column - origin) // length * length
+        return begin, begin + length, number
+
+    def revise(self, candidates: Canvas, span: Span, mask_id: int) -> tuple[Canvas, Span]:
+        after = self._after_marker(candidates)
+        full = ~(candidates.undecided & span.block).any(1) & ~span.done
+        switch = full & (span.begin < after) & (after < span.end)
+        if not bool(switch.any()):
+            return candidates, span
+        back = span.block & (candidates.columns >= after[:, None]) & switch[:, None]
+        end = torch.where(switch, after, span.end)
+        return candidates.remask(back, mask_id), merge(switch, span.resized(candidates, end, end), span)
+
+    def _after_marker(self, canvas: Canvas) -> Tensor:
+        """Column after the answer's first committed marker [B]; beyond the canvas where there is none."""
+        if isinstance(self.marker, str):
+            raise UserError(f"blocks.marker={self.marker!r} is text, and there is no tokenizer. Give its token id.")
+        found = (canvas.tokens == self.marker) & ~canvas.masked & ~canvas.given & canvas.valid
+        return torch.where(found, canvas.columns, len(canvas.columns)).amin(1) + 1

@@ -1,0 +1,52 @@
+"""Commit generously, then take back what its neighbours do not confirm (WINO, arXiv 2507.18578)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, best, best_of, in_range, per_row
+from dllm.scores import Need
+from dllm.setting import Setting
+
+
+class WINO(Sampler):
+    """Commit what exceeds ``threshold``, at most min(max(0.7 * masks, 5), 20) positions, else the best one. Committed
+    positions of the open block are scored again by shadow rows, masks that see everything but the token itself; those
+    below ``back_threshold`` are masked again, the least likely first, fewer than the turn commits.
+    """
+
+    revocable = True
+
+    def __init__(self, threshold: Any = 0.6, back_threshold: Any = 0.9) -> None:
+        in_range("sampler.threshold", threshold, 0.0, 1.0)
+        in_range("sampler.back_threshold", back_threshold, 0.0, 1.0)
+        self.threshold, self.back_threshold = threshold, back_threshold
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(statistics=frozenset({"shadow"})),)
+
+    def check(self, setting: Setting) -> None:
+        if setting.model.prediction_shift:
+            raise UserError(
+                "sampler=wino scores a committed token at its own position, but this model predicts it from the one "
+                "before (Dream). Use sampler=saber, which remasks too."
+            )
+        if setting.sampling is not None and setting.sampling.guidance:
+            raise UserError("sampler=wino's shadow rows are not guided: set sampling.guidance=0.")
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return {"threshold": per_row(self.threshold, canvas), "back": per_row(self.back_threshold, canvas)}
+
+    def step(self, view: View, state: State) -> Step:
+        confidence = view.scores.confidence
+        accepted = view.open & (confidence > state["threshold"][:, None])
+        cap = (0.7 * view.open.sum(1)).long().clamp(5, 20)
+        accepted = best_of(confidence, accepted, cap)
+        commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
+        committed = view.blocks.block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked
+        shadow = view.scores.stat("shadow")
+        doubtful = committed & (shadow.exp() < state["back"][:, None])
+        return Step(commit, accepted=accepted, remask=best_of(-shadow, doubtful, commit.sum(1) - 1))

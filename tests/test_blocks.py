@@ -1,0 +1,130 @@
+"""Block schedules by hand: which columns are open when, and what closes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from harness import Combination, decode, forward_of, model, requests
+
+from dllm import UserError
+from dllm.blocks.base import Blocks
+from dllm.blocks.fixed import Fixed
+from dllm.blocks.list import ListBlocks
+from dllm.blocks.tccf import TCCF
+from dllm.blocks.whole import Whole
+from dllm.cache.none import NoCache
+from dllm.canvas import Canvas, Request
+from dllm.denoise import denoise
+from dllm.eos.base import Keep
+from dllm.samplers.freedave import FreeDave
+from dllm.samplers.static import Static
+from dllm.scores import Sampling
+from dllm.setting import Setting
+
+
+def spans(blocks: Blocks, canvas: Canvas) -> list[tuple[int, int, int]]:
+    """(number, begin, end) of every block in order, filling each at once; columns relative to the answer."""
+    span, out = blocks.start(canvas), []
+    while not bool(span.done.all()):
+        start = int(canvas.start[0])
+        out.append((int(span.number[0]), int(span.begin[0]) - start, int(span.end[0]) - start))
+        canvas = canvas.commit(span.block & canvas.masked, canvas.tokens)
+        for _ in range(blocks.min_forwards):
+            span = blocks.advance(canvas, span.forwarded())
+    return out
+
+
+def answer(prompt: int, length: int, grid_at_zero: bool = False) -> Canvas:
+    return Canvas.of([Request.answer([1] * prompt, length, 60)], 61, grid_at_zero=grid_at_zero)
+
+
+def test_fixed_blocks_count_from_the_answer() -> None:
+    assert spans(Fixed(4), answer(5, 10)) == [(0, 0, 4), (1, 4, 8), (2, 8, 10)]
+    assert int(Fixed(4).count(answer(5, 10))) == 3
+
+
+def test_fixed_blocks_of_block_causal_models_count_from_position_zero() -> None:
+    assert spans(Fixed(4), answer(6, 9, grid_at_zero=True)) == [(0, -2, 2), (1, 2, 6), (2, 6, 9)]
+    assert int(Fixed(4).count(answer(6, 9, grid_at_zero=True))) == 3
+
+
+def test_the_last_length_of_a_list_repeats() -> None:
+    assert spans(ListBlocks([2, 3]), answer(4, 9)) == [(0, 0, 2), (1, 2, 5), (2, 5, 8), (3, 8, 9)]
+    assert int(ListBlocks([2, 3]).count(answer(4, 9))) == 4
+
+
+def test_whole_is_one_block() -> None:
+    assert spans(Whole(), answer(3, 7)) == [(0, 0, 7)]
+
+
+def test_blocks_without_a_mask_are_skipped() -> None:
+    masked = [False] * 3 + [True] * 2 + [False] * 6 + [True] * 3
+    canvas = Canvas.of([Request([1] * 14, masked)], 61)
+    assert spans(Fixed(4), canvas) == [(0, 0, 4), (2, 8, 11)]
+
+
+def test_a_full_block_stays_for_its_forwards() -> None:
+    blocks, canvas = Fixed(4, min_forwards=3), answer(2, 8)
+    span = blocks.start(canvas)
+    canvas = canvas.commit(span.block, canvas.tokens)
+    numbers = []
+    for _ in range(4):
+        span = blocks.advance(canvas, span.forwarded())
+        numbers.append(int(span.number[0]))
+    assert numbers == [0, 0, 1, 1]
+
+
+def test_lookahead_opens_further_blocks() -> None:
+    span = Fixed(4).start(answer(2, 10), ahead=1)
+    assert span.inside[0].nonzero()[:, 0].tolist() == list(range(2, 10))
+    assert span.block[0].nonzero()[:, 0].tolist() == list(range(2, 6))
+
+
+def test_tccf_rolls_back_to_the_marker_and_goes_on_in_fine_blocks() -> None:
+    network, blocks = model("tiny-llada"), TCCF(8, 2, marker=54)
+    request = requests()[0]
+    canvas = Canvas.of([request], 61)
+    forward, seen, rolled = forward_of(network, (Static(), blocks, NoCache(), Keep()), Sampling()), [], 0
+    for turn in denoise(canvas, forward, Static(), blocks, Keep()):
+        start, span = int(turn.canvas.start[0]), turn.view.blocks
+        seen.append((int(span.begin[0]) - start, int(span.end[0]) - start))
+        undone = turn.candidates.masked & ~(turn.canvas.masked & ~turn.step.commit)
+        rolled += int(undone.sum())
+        final = turn.candidates
+    marker = (final.tokens[0, start:] == 54).nonzero()[0, 0].item()
+    order = list(dict.fromkeys(seen))
+    assert order[0] == (0, 8)
+    assert rolled == 8 - (marker + 1)
+    assert order[1:] == [(at, min(at + 2, 24)) for at in range(marker + 1, 24, 2)]
+    assert not final.masked.any()
+
+
+def test_tccf_without_a_marker_is_fixed() -> None:
+    def canvases(blocks: Blocks) -> list[list[int]]:
+        forward = forward_of(model("tiny-llada"), (Static(), blocks, NoCache(), Keep()), Sampling())
+        canvas = Canvas.of(requests(), 61)
+        return [turn.candidates.tokens.tolist() for turn in denoise(canvas, forward, Static(), blocks, Keep())]
+
+    assert canvases(TCCF(8, 2, marker=63)) == canvases(Fixed(8))
+
+
+@pytest.mark.parametrize(("blocks", "words"), [(TCCF(8, 2, 54), "freedave"), (TCCF(8, 2, 54), "tccf")])
+def test_tccf_refuses_drafting(blocks: TCCF, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        blocks.check(Setting(model("tiny-llada").config, blocks, 16), FreeDave(Static()))
+
+
+def test_a_marker_of_several_tokens_is_refused() -> None:
+    with pytest.raises(UserError, match="3 tokens"):
+        TCCF(marker="</think>").bound(lambda text: [1, 2, 3])
+    assert TCCF(marker="</think>").bound(lambda text: [7]).marker == 7
+
+
+def test_block_causal_models_decode_on_their_own_grid() -> None:
+    torch.manual_seed(0)
+    combination = Combination("confidence", "fixed", model="sdar_b4")
+    rows = [Request.answer([5, 9, 11, 3, 8][: 5 - cut], 9, 130, cut) for cut in range(2)]
+    together = decode(combination, rows)
+    for number, row in enumerate(rows):
+        alone = decode(combination, [row])[0]
+        assert alone.canvases == together[number].canvases
