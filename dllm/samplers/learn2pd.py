@@ -38,6 +38,7 @@ class Learn2PD(Sampler):
         self.threshold, self.steps = threshold, steps
         self.weights: dict[str, Tensor] = filter if isinstance(filter, dict) else {}
         self.trained: dict[str, str] = {}
+        self.shipped = filter is None  # found in ``check``, when the model is known
         if isinstance(filter, str):
             self._read(Path(filter))
 
@@ -70,7 +71,7 @@ class Learn2PD(Sampler):
 
     def check(self, setting: Setting) -> None:
         setting.require_steps("sampler.steps", self.steps)
-        if not self.weights:
+        if self.shipped:
             self._find(setting)
         length, trained = setting.block_length, self.trained.get("block_length")
         if length is not None and (length > self.width or trained not in (None, str(length))):

@@ -89,5 +89,7 @@ def test_without_a_filter_the_one_that_comes_with_the_model_is_used() -> None:
     sampler = Learn2PD()
     sampler.check(Setting(config, Fixed(32), 64, name="mini-llada"))
     assert sampler.width == 32 and sampler.trained["model"] == "mini-llada"
+    sampler.check(Setting(config, Fixed(32), 64, name="mini-dream"))
+    assert sampler.trained["model"] == "mini-dream"
     with pytest.raises(UserError, match=r"this model \(other\) and block length \(32\)\. Make one with: python -m"):
         Learn2PD().check(Setting(config, Fixed(32), 64, name="other"))
