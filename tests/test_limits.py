@@ -72,7 +72,7 @@ def test_freedave_stays_above_the_minimum_and_the_static_decode_is_it_at_depth_o
 
 
 def test_bits_and_forced_shares_of_a_trace() -> None:
-    record = {"remasked": [[]], "filled": [[]], "queries": [1], "block": (0, 0, 3)}
+    record = {"remasked": [[]], "filled": [[]], "queries": [1], "block": (0, 0, 3), "rolled": [[]]}
     turns = [
         TurnRecord(1, 0, [Commits([0, 1], [5, 5], [0.5, 0.25], [False, False])], **record),  # type: ignore[arg-type]
         TurnRecord(2, 0, [Commits([2], [5], [0.125], [True])], **record),  # type: ignore[arg-type]
