@@ -116,6 +116,9 @@ class Comparison:
 
     def relations(self) -> list[tuple[str, bool]]:
         """What must hold, in words, and whether it does."""
+        missing = {"confidence", "localleap", "credit", "freedave"} - set(self.columns)
+        if missing:
+            return [(f"all of the samplers compared here run; {', '.join(sorted(missing))} did not", False)]
         nfe = {name: mean([row.nfe for row in column.rows]) for name, column in self.columns.items()}
         static, draft = self.columns["static"].rows, self.columns["freedave"].rows
         below = all(low <= row.nfe for low, row in zip(self.minimum_at_depth, draft, strict=True))
