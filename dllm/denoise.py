@@ -61,7 +61,10 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
         scores, queries = forward(candidates, span, session, owner, upcoming)
         forwarded, forwarded_by, span = candidates, owner, span.forwarded()
         kept = None if owner is None else sampler.keep(look(candidates, scores, of(span, owner)), owner, state)
-        canvas, scores = (candidates, scores) if kept is None else (candidates.select(kept), select(scores, kept))
+        canvas = candidates
+        if kept is not None:
+            session.kept(kept)
+            canvas, scores = candidates.select(kept), select(scores, kept)
         span = blocks.look(canvas, scores, span)
         view = look(canvas, scores, span)
         step = sampler.propose(view, state)

@@ -26,7 +26,7 @@ class Need:
 
     region: ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
     ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length).
-    Token and confidence always come.
+    Token and confidence always come. ``opening``: needed only on the forward that opens a block.
     """
 
     region: str = "block"
@@ -35,6 +35,7 @@ class Need:
     ratio: float | None = None
     statistics: frozenset[str] = field(default_factory=frozenset)
     logits: bool = False
+    opening: bool = False
 
     def mask(self, canvas: Canvas, blocks: Span) -> Tensor:
         """Wanted target positions [B, L]."""

@@ -73,3 +73,4 @@ def validate(setting: Setting, sampler: Sampler, cache: Cache, eos: EndOfText) -
         )
     sampler.check(setting)
     setting.blocks.check(setting, sampler)
+    cache.check(setting, sampler, (*sampler.needs(), *setting.blocks.needs(), *eos.needs()))

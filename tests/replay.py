@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
+from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
+from dllm.cache.prefix import Prefix
 from dllm.canvas import Canvas, Request
 from dllm.denoise import Turn, denoise, look
 from dllm.eos.base import EndOfText, Keep
@@ -142,15 +144,39 @@ def freedave(params: Case) -> Parts:
     threshold = params["confidence_threshold"]
     inner = Static(params["gen_length"]) if threshold is None else Confidence(threshold)
     eos = FillAfterBlock("all") if params["early_exit"] else Keep()
-    return Parts(FreeDave(inner, params["draft_steps"]), Fixed(params["block_length"]), CACHES[params["cache"]](), eos)
+    # With a threshold the published loop verifies a draft that fills its block, too.
+    sampler = FreeDave(inner, params["draft_steps"], reference_branches=threshold is not None)
+    blocks = Fixed(params["block_length"], min_forwards=1 if threshold is None else 2)
+    return Parts(sampler, blocks, CACHES[params["cache"]](), eos)
 
 
-CACHES: dict[str, Callable[[], Cache]] = {"none": NoCache}
+def published(kind: type[Cache]) -> Callable[[], Cache]:
+    """The published cached loops of Fast-dLLM, AdaBlock, FreeDave and Learn2PD: the quirks on."""
+    return (
+        (lambda: Dual(query_left=False, keep_stale_tail=True)) if kind is Dual else (lambda: Prefix(query_left=False))
+    )
+
+
+CACHES: dict[str, Callable[[], Cache]] = {"none": NoCache, "prefix": published(Prefix), "dual": published(Dual)}
+
+
+def fastdllm(params: Case, cache: str) -> Parts:
+    """LLaDA: the block is not tested after the build forward, so it gets two at least. Dream: never happens."""
+    length, dream = params["block_length"], "alg" in params
+    sampler: Sampler = Static(params["steps"])
+    if params["threshold"] is not None:
+        sampler = Confidence(params["threshold"])
+    elif dream:
+        sampler = Dream(params["alg"], params["steps"])
+    sampling = Sampling(suppress_mask=False, tempered=dream)
+    return Parts(sampler, Fixed(length, min_forwards=1 if dream else 2), CACHES[cache](), sampling=sampling)
+
 
 METHODS: dict[str, Callable[[Case], Parts]] = {
     "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave,
+    "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 
 
@@ -189,11 +215,13 @@ class Record:
         self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()
 
     def _book_verified(self, turn: Turn, start: int) -> None:
-        """A draft counts on the forward that confirmed it; the last mask of a block needs none."""
+        """A draft counts on the forward that confirmed it; what the cache forces and a block's last mask need none."""
         before = turn.forwarded.masked.any(0) if self.masked is None else self.masked
         now = turn.canvas.masked[0]
         if turn.step.owner is None:
             now = now & ~turn.step.commit[0]
+        elif turn.view.forced is not None:
+            now = now & ~turn.view.forced[0]
         self.committed.append(relative(before & ~now, start))
         self.masked = now
 

@@ -14,13 +14,28 @@ from dllm.scores import Sampling
 GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
 
 
+CACHED = [
+    ("prefix", "fixed", "tiny-llada"), ("dual", "adablock", "tiny-dream"),
+    ("prefix", "adablock", "tiny-dream"), ("dual", "fixed", "tiny-llada"),
+]  # fmt: skip
+
+
 def combinations() -> list[Combination]:
     llada = [Combination(sampler, blocks) for sampler, blocks in every("sampler", "blocks")]
     dream = [Combination(s, "fixed", model="tiny-dream") for (s,) in every("sampler")]
     eos = [Combination("confidence", "fixed", eos=eos) for (eos,) in every("eos")]
-    more = [Combination(s, b, eos=e, model=m) for s, b, e in every("sampler", "blocks", "eos")
-            for m in ("tiny-llada", "tiny-dream")] if full() else []  # fmt: skip
-    return [c for c in dict.fromkeys([*llada, *dream, *eos, *more]) if allowed(c)]
+    # Pairwise by default: every sampler meets one cached schedule on each model.
+    cached = [
+        Combination(sampler, blocks, cache, model=name)
+        for number, (sampler,) in enumerate(every("sampler"))
+        for cache, blocks, name in CACHED[number % 2 :: 2]
+    ]
+    more = [
+        Combination(s, b, c, e, m)
+        for s, b, c, e in every("sampler", "blocks", "cache", "eos")
+        for m in ("tiny-llada", "tiny-dream")
+    ] if full() else []  # fmt: skip
+    return [c for c in dict.fromkeys([*llada, *dream, *eos, *cached, *more]) if allowed(c)]
 
 
 ALL = combinations()

@@ -41,7 +41,8 @@ class AdaBlock(Blocks):
         )
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need("ahead", ratio=self.window_ratio), Need("ahead", span=(0, self.default_length)))
+        window = Need("ahead", ratio=self.window_ratio, opening=True)
+        return (window, Need("ahead", span=(0, self.default_length), opening=True))
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A block of the default length that starts at the first position left; ``look`` may change its end."""

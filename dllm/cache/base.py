@@ -6,26 +6,34 @@ as the model's memory during it. ``methods``: every policy is a query set, a wri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from dllm.blocks.base import Span
 from dllm.canvas import Canvas
+from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Memory
+
+if TYPE_CHECKING:
+    from dllm.samplers.base import Sampler
+    from dllm.scores import Need
+    from dllm.setting import Setting
 
 
 @dataclass(frozen=True)
 class Plan:
     """One forward, per row and independent of the other rows.
 
-    queries [B, n]: columns to compute, ascending, padded with L; None: every column. ready [B, L]: positions that may
+    columns [B, L]: those to compute; None: every valid one. ready [B, L]: positions that may
     be committed from it (None: all that it predicts). only [B, L]: rows with an entry commit exactly those. shadows
     [B, x]: columns (L: none) that get an extra row, a mask that sees every column but its own and that no other sees.
     """
 
-    queries: Tensor | None = None
+    columns: Tensor | None = None
     ready: Tensor | None = None
     only: Tensor | None = None
     shadows: Tensor | None = None
@@ -42,6 +50,9 @@ class Session(Memory):
         """Ready the memory for the forward of ``candidates`` [N]; returns their query columns [N, n] or None."""
         raise NotImplementedError
 
+    def kept(self, rows: Tensor) -> None:
+        """Which of several candidates [B] the forward just done goes on with."""
+
     def count(self) -> Tensor:
         """Query rows of the forward just done, per candidate and layer [N, layers] (or [N, 1]: alike in all)."""
         raise NotImplementedError
@@ -52,8 +63,31 @@ class Session(Memory):
 
 
 class Cache:
-    """Base of all policies."""
+    """Base of all policies. ``regions``: what its forwards score on every turn (see ``Need``); ``branches``: several
+    candidates may share it; ``everything``: it serves guidance, shadow rows and block-causal models too."""
+
+    regions: frozenset[str] = frozenset({"block"})
+    branches = False
+    everything = False
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         """``shrinks``: the end-of-text policy may take columns off the canvas."""
         raise NotImplementedError
+
+    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
+        """Refuse, with UserError, parts that ask for what the policy does not compute."""
+        name = f"cache={type(self).__name__.lower()}"
+        for need in needs:
+            if need.region not in self.regions and not need.opening:
+                raise UserError(
+                    f"{name} computes only the open blocks of most forwards, but a chosen part needs the region "
+                    f"{need.region!r} on every one. Use cache=prefix or none (or eos.scope=block for eos=eotp)."
+                )
+            if "shadow" in need.statistics and not self.everything:
+                raise UserError(f"{name} has no room for sampler=wino's extra rows. Use cache=none, or sampler=saber.")
+        if sampler.branches and not self.branches:
+            raise UserError(f"{name} cannot share its rows among several candidates. Use cache=dual, prefix or none.")
+        if setting.model.attention_block is not None and not self.everything:
+            raise UserError(f"{name} is for models with full attention; this one is block-causal. Use cache=none.")
+        if setting.sampling is not None and setting.sampling.guidance and not self.everything:
+            raise UserError(f"{name} keeps no unguided rows: sampling.guidance needs cache=none.")

@@ -15,6 +15,9 @@ from dllm.models.transformer import Fresh, block_causal
 class NoCache(Cache):
     """The reference that every policy is measured against."""
 
+    regions = frozenset({"block", "suffix", "ahead", "answer"})
+    branches = everything = True
+
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Everything(config.attention_block, ragged=shrinks or not bool(canvas.valid.all()))
 

@@ -23,12 +23,14 @@ class FreeDave(Sampler):
     successor; whichever candidate agrees with the successor of the one reached is reached too, the furthest first.
     Over a static inner sampler the output is exactly the static one; over a threshold it is FreeDave++ (not
     lossless: the state reached is a subset of the threshold's next state). draft_steps: candidates per turn.
+    reference_branches: offer min(draft_steps, masks) candidates even where some are alike, as published (it costs
+    query tokens, and with ``blocks.min_forwards=2`` a forward).
     """
 
     stateless = False
     branches = True
 
-    def __init__(self, inner: Sampler, draft_steps: int = 4) -> None:
+    def __init__(self, inner: Sampler, draft_steps: int = 4, reference_branches: bool = False) -> None:
         if draft_steps < 1:
             raise UserError(f"sampler.draft_steps={draft_steps} must be at least 1 (1 is the inner sampler itself).")
         if not (inner.deterministic and inner.stateless) or inner.revocable:
@@ -36,7 +38,7 @@ class FreeDave(Sampler):
                 f"sampler=freedave repeats its inner sampler on the same scores, so sampler/inner={name_of(inner)} "
                 "must be deterministic and carry no state. Use static, confidence, factor, localleap, dparallel or eb."
             )
-        self.inner, self.draft_steps = inner, draft_steps
+        self.inner, self.draft_steps, self.reference_branches = inner, draft_steps, reference_branches
         self.tempered = inner.tempered
 
     def needs(self) -> tuple[Need, ...]:
@@ -69,7 +71,7 @@ class FreeDave(Sampler):
                 step = torch.where(forced.any(1, keepdim=True), forced, step)
             drafts.append(step if not drafts else drafts[-1] | step)
             left, blocks = left & ~step, replace(blocks, forwards=blocks.forwards + 1)
-        out = candidates_of(torch.stack(drafts, 1))
+        out = candidates_of(torch.stack(drafts, 1), view.open.sum(1) if self.reference_branches else None)
         masks = view.canvas.undecided.sum(1, keepdim=True) - torch.stack(drafts, 1).sum(2)
         own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
         return replace(out, state={f"freedave.{key}": value for key, value in own.items()})
@@ -96,12 +98,15 @@ class FreeDave(Sampler):
         return rows.gather(1, at[:, None])[:, 0]
 
 
-def candidates_of(drafts: Tensor) -> Step:
-    """The step that offers ``drafts`` [B, K, L] as candidates, without those that repeat their predecessor."""
+def candidates_of(drafts: Tensor, least: Tensor | None = None) -> Step:
+    """The step that offers ``drafts`` [B, K, L] as candidates, without those that repeat their predecessor; ``least``
+    [B] are kept all the same."""
     rows, count, _ = drafts.shape
     grown = drafts.sum(2)
     wanted = torch.ones(rows, count, dtype=torch.bool, device=drafts.device)
     wanted[:, 1:] = grown[:, 1:] > grown[:, :-1]
+    if least is not None:
+        wanted |= torch.arange(count, device=drafts.device) < least[:, None]
     kept = wanted.flatten().nonzero()[:, 0]
     return Step(drafts.flatten(0, 1)[kept], owner=None if len(kept) == rows else kept // count)
 

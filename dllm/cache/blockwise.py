@@ -1,0 +1,38 @@
+"""What the two block-wise caches of Fast-dLLM share: one full forward when a block opens, then a part of the canvas."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Plan
+from dllm.cache.buffer import Buffered
+from dllm.canvas import Canvas
+from dllm.models.config import ModelConfig
+
+
+class Blockwise(Buffered):
+    """``part`` chooses the columns of a reuse forward.
+
+    Models that predict from the position before: with ``query_left`` a reuse forward starts one column earlier, so
+    every position of the block keeps its prediction; without it (the published code) the block's first position has
+    none, and the full forward commits exactly that position.
+    """
+
+    def __init__(self, canvas: Canvas, config: ModelConfig, query_left: bool) -> None:
+        super().__init__(canvas, config)
+        self.query_left = query_left and config.prediction_shift > 0
+
+    def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:
+        """Columns [B, L] of a reuse forward that starts at column ``begin`` [B, 1]."""
+        raise NotImplementedError
+
+    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+        build = span.forwards == 0
+        begin = span.begin[:, None] - (1 if self.query_left else 0)
+        columns = None if bool(build.all()) else build[:, None] | self.part(canvas, span, begin)
+        if self.config.prediction_shift == 0 or self.query_left:
+            return Plan(columns)
+        open_ = canvas.undecided & span.block
+        first = open_ & (open_.cumsum(1) == 1) & build[:, None]
+        return Plan(columns, only=first)

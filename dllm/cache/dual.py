@@ -1,0 +1,42 @@
+"""Dual cache: everything outside the block is computed once a block (Fast-dLLM, arXiv 2505.22618)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.blockwise import Blockwise
+from dllm.canvas import Canvas
+from dllm.models.config import ModelConfig
+
+
+class Dual(Cache):
+    """A full forward when a block opens, which also decodes; then the open blocks only.
+
+    query_left: see ``Blockwise``; it matters for Dream only. keep_stale_tail: columns that an end-of-text policy cut
+    stay attended until the next full forward (as published); otherwise they go at once.
+    """
+
+    branches = True
+
+    def __init__(self, query_left: bool = True, keep_stale_tail: bool = False) -> None:
+        self.query_left, self.keep_stale_tail = query_left, keep_stale_tail
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return BlockOnly(canvas, config, self.query_left, self.keep_stale_tail)
+
+
+class BlockOnly(Blockwise):
+    def __init__(self, canvas: Canvas, config: ModelConfig, query_left: bool, keep_stale_tail: bool) -> None:
+        super().__init__(canvas, config, query_left)
+        self.keep_stale_tail = keep_stale_tail
+
+    def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:
+        return (canvas.columns >= begin) & (canvas.columns < span.reach[:, None])
+
+    def keep_attended(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor:
+        if not self.keep_stale_tail or owner is not None or plan.columns is None:
+            return candidates.valid
+        full = (plan.columns | ~candidates.valid).all(1, keepdim=True)
+        return candidates.valid | (self.attended & ~full)

@@ -1,0 +1,32 @@
+"""Prefix cache: what lies left of the block is computed once a block (Fast-dLLM, arXiv 2505.22618)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Cache, Session
+from dllm.cache.blockwise import Blockwise
+from dllm.canvas import Canvas
+from dllm.models.config import ModelConfig
+
+
+class Prefix(Cache):
+    """A full forward when a block opens, which also decodes; then everything from the block on.
+
+    query_left: see ``Blockwise``; it matters for Dream only.
+    """
+
+    regions = frozenset({"block", "suffix", "ahead", "answer"})
+    branches = True
+
+    def __init__(self, query_left: bool = True) -> None:
+        self.query_left = query_left
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return FromBlockOn(canvas, config, self.query_left)
+
+
+class FromBlockOn(Blockwise):
+    def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:
+        return canvas.columns >= begin
