@@ -23,6 +23,8 @@ from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
+from dllm.cache.dkv import DKV
+from dllm.cache.dkv_prefill import DKVPrefill
 from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
@@ -172,10 +174,24 @@ def fastdllm(params: Case, cache: str) -> Parts:
     return Parts(sampler, Fixed(length, min_forwards=1 if dream else 2), CACHES[cache](), sampling=sampling)
 
 
+def dkv_decode(params: Case) -> Parts:
+    """LLaDA: fixed schedule per block. Dream: its time grid over the whole answer, cache_type decoded or prefill."""
+    interval, steps = params.get("cache_refresh_interval", 8), params["steps"]
+    if "alg" not in params:
+        blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
+        return Parts(Static(steps), blocks, DKV(interval))
+    kinds = {
+        "decoded": DKV(interval, params["shift_type"]),
+        "prefill": DKVPrefill(False, interval, params["shift_type"]),
+    }
+    sampling = Sampling(suppress_mask=False, tempered=True)
+    return Parts(Dream(params["alg"], steps), Whole(min_forwards=steps), kinds[params["cache_type"]], sampling=sampling)
+
+
 METHODS: dict[str, Callable[[Case], Parts]] = {
     "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
-    "adablock": adablock, "freedave": freedave,
+    "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 

@@ -6,13 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from harness import Combination, decode, requests, turns
+from harness import Combination, decode, forward_of, model, requests, turns
 from torch import Tensor
 
 from dllm import UserError
+from dllm.blocks.fixed import Fixed
+from dllm.cache.base import Cache
 from dllm.cache.blockwise import Blockwise
+from dllm.cache.dkv import DKV
 from dllm.cache.dual import BlockOnly
+from dllm.cache.none import NoCache
 from dllm.cache.prefix import FromBlockOn
+from dllm.canvas import Canvas
+from dllm.denoise import denoise
+from dllm.eos.base import Keep
+from dllm.samplers.confidence import Confidence
+from dllm.scores import Sampling
 
 POLICIES = ["prefix", "dual"]
 
@@ -49,6 +58,28 @@ def test_query_counts_are_the_policy_in_closed_form(cache: str) -> None:
         assert int(turn.queries) == (length if int(span.forwards) == 1 else reuse)
 
 
+@pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
+def test_dkv_that_refreshes_at_every_forward_is_no_cache(name: str) -> None:
+    network, blocks = model(name), Fixed(8)
+
+    def canvases(cache: Cache) -> list[list[int]]:
+        forward = forward_of(network, (Confidence(), blocks, cache, Keep()), Sampling())
+        canvas = Canvas.of(requests(), 61)
+        with torch.inference_mode():
+            return [turn.candidates.tokens.tolist() for turn in denoise(canvas, forward, Confidence(), blocks, Keep())]
+
+    assert canvases(DKV(refresh_interval=1)) == canvases(NoCache())
+
+
+def test_dkv_computes_what_was_masked_a_turn_ago() -> None:
+    before = None
+    for turn in turns(Combination("static", "whole", "dkv"), requests()[:1]):
+        step = int(turn.view.blocks.forwards) - 1
+        if before is not None and step >= 2 and step % 8:
+            assert int(turn.queries) == before
+        before = int(turn.canvas.masked.sum())
+
+
 def test_prefix_and_dual_agree_with_none_on_the_forward_that_opens_a_block() -> None:
     for cache in POLICIES:
         first = next(iter(turns(Combination("confidence", "fixed", cache), requests())))
@@ -61,6 +92,9 @@ def test_prefix_and_dual_agree_with_none_on_the_forward_that_opens_a_block() -> 
     ("combination", "way_out"),
     [
         (Combination("prophet", "fixed", "dual"), "cache=prefix"),
+        (Combination("freedave", "fixed", "dkv"), "cache=dual"),
+        (Combination("saber", "fixed", "dkv"), "cache=dual"),
+        (Combination("confidence", "fixed", "dkv_pd"), "cache=dkv"),
         (Combination("wino", "fixed", "prefix"), "cache=none"),
         (Combination("confidence", "fixed", "dual", "eotp"), "eos.scope=block"),
         (Combination("confidence", "fixed", "dual", model="sdar_b4"), "cache=none"),

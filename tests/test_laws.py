@@ -15,8 +15,9 @@ GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
 
 
 CACHED = [
-    ("prefix", "fixed", "tiny-llada"), ("dual", "adablock", "tiny-dream"),
-    ("prefix", "adablock", "tiny-dream"), ("dual", "fixed", "tiny-llada"),
+    ("prefix", "fixed", "tiny-llada"), ("dual", "adablock", "tiny-dream"), ("dkv", "fixed", "tiny-llada"),
+    ("prefix", "adablock", "tiny-dream"), ("dual", "fixed", "tiny-llada"), ("dkv", "whole", "tiny-dream"),
+    ("dkv_prefill", "whole", "tiny-dream"), ("dkv_pd", "fixed", "tiny-dream"), ("dkv", "list", "tiny-llada"),
 ]  # fmt: skip
 
 
@@ -24,11 +25,11 @@ def combinations() -> list[Combination]:
     llada = [Combination(sampler, blocks) for sampler, blocks in every("sampler", "blocks")]
     dream = [Combination(s, "fixed", model="tiny-dream") for (s,) in every("sampler")]
     eos = [Combination("confidence", "fixed", eos=eos) for (eos,) in every("eos")]
-    # Pairwise by default: every sampler meets one cached schedule on each model.
+    # Pairwise by default: every sampler meets a third of these.
     cached = [
         Combination(sampler, blocks, cache, model=name)
         for number, (sampler,) in enumerate(every("sampler"))
-        for cache, blocks, name in CACHED[number % 2 :: 2]
+        for cache, blocks, name in CACHED[number % 3 :: 3]
     ]
     more = [
         Combination(s, b, c, e, m)

@@ -1,0 +1,73 @@
+"""Delayed cache: a row is kept from the forward after the one that committed it (dKV-Cache, arXiv 2505.15781)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.buffer import Buffered
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.models.config import ModelConfig
+from dllm.samplers.base import Sampler
+from dllm.scores import Need
+from dllm.setting import Setting
+
+SHIFTS = ("un", "un_right")
+
+
+class DKV(Cache):
+    """dKV-Cache-Decode. Every forward computes what was still masked one turn ago; every ``refresh_interval``-th
+    forward computes everything.
+
+    LLaDA counts forwards within a block, whose first two are full. Dream counts them over the whole row; there the row
+    that predicts a position leaves with it (``shift_type`` un: position j leaves when j + 1 is decided; un_right: when
+    both are).
+    """
+
+    regions = frozenset({"block", "suffix", "ahead", "answer"})
+
+    def __init__(self, refresh_interval: int = 8, shift_type: str = "un") -> None:
+        if refresh_interval < 1:
+            raise UserError(f"cache.refresh_interval={refresh_interval} must be at least 1 (1 is cache=none).")
+        if shift_type not in SHIFTS:
+            raise UserError(f"cache.shift_type={shift_type!r} must be one of {', '.join(SHIFTS)}.")
+        self.refresh_interval, self.shift_type = refresh_interval, shift_type
+
+    def check(self, setting: Setting, sampler: Sampler, needs: tuple[Need, ...]) -> None:  # type: ignore[override]
+        super().check(setting, sampler, needs)
+        if any(need.committed for need in needs):
+            raise UserError(
+                "cache=dkv computes masked positions, not the committed ones of a block that a chosen part reads. "
+                "Use cache=dual, prefix or none."
+            )
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return Delayed(canvas, config, self.refresh_interval, self.shift_type)
+
+
+class Delayed(Buffered):
+    def __init__(self, canvas: Canvas, config: ModelConfig, interval: int, shift_type: str) -> None:
+        super().__init__(canvas, config)
+        self.interval, self.shift_type = interval, shift_type
+
+    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+        if self.config.prediction_shift == 0:
+            full = (span.forwards < 2) | (span.forwards % self.interval == 0)
+            return Plan(full[:, None] | self.masks)
+        full = span.turn % self.interval == 0
+        return Plan(full[:, None] | ~self.settled(canvas, span))
+
+    def settled(self, canvas: Canvas, span: Span) -> Tensor:
+        """Columns whose row a shifted model needs no more, by the masks of the last turn [B, L]."""
+        decided = ~self.masks
+        after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
+        first = decided.gather(1, canvas.first[:, None])
+        end = canvas.columns == (canvas.length - 1)[:, None]
+        if self.shift_type == "un":
+            return torch.where(end, first & (span.turn > 1)[:, None], after)
+        both = decided & after
+        before = torch.cat([both[:, :1], both[:, :-1]], 1)
+        return torch.where(end, before & (span.turn > 1)[:, None], both)
