@@ -104,9 +104,11 @@ class Collector:
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]
-        given = list(request.masked[start:]).count(False)
-        tokens, reason = (self._filled(decided), "length") if given else self._answer(decided)
-        text = self.text([*request.tokens[:start], *tokens] if given else tokens)
+        infill = request.start is None and not all(request.masked[start:])
+        tokens, reason = (self._filled(decided), "length") if infill else self._answer(decided)
+        text = self.text([*request.tokens[:start], *tokens] if infill else tokens)
+        # An answer may hold given tokens too, a sampler's anchor: only those before its end count.
+        given = list(request.masked[start:] if infill else request.masked[start : start + len(tokens)]).count(False)
         turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].tolist()
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,

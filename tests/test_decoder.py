@@ -12,6 +12,8 @@ import pytest
 from dllm import Decoder, UserError, load
 from dllm.denoise import Turn
 from dllm.models.bundle import Model
+from dllm.samplers.prophet import Prophet
+from dllm.samplers.static import Static
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +99,14 @@ def test_a_stream_gives_every_turn(model: Model) -> None:
     decoder = Decoder(model, sampler="static", eos="keep", gen_length=8)
     masks = [int(turn.candidates.masked.sum()) for turn in decoder.stream("w1")]
     assert masks == list(range(7, -1, -1))
+
+
+def test_an_anchor_is_part_of_the_answer_and_no_infilling() -> None:
+    anchored = Prophet(Static(), region="anchor", anchor_text="Emma", anchor_position=3)
+    decoder = Decoder(load("mini-llada"), sampler=anchored, gen_length=32)
+    result = decoder('Shuffle the list:\n["Emma", "Hugo", "Kai"]')[0]
+    anchor = decoder.prompts.ids_of(" Emma")
+    assert result.canvas[3 : 3 + len(anchor)] == anchor
+    assert "Shuffle" not in result.text and " Emma" in result.text
+    assert result.stop_reason == "eos" and result.given_tokens == len(anchor)
+    assert result.useful_tokens == len(result.tokens) - len(anchor)

@@ -127,4 +127,4 @@ def given(request: Request, tokens: Mapping[int, int]) -> Request:
     """The request with some canvas positions fixed from the start."""
     ids: list[Any] = [tokens.get(at, token) for at, token in enumerate(request.tokens)]
     masked = [hidden and at not in tokens for at, hidden in enumerate(request.masked)]
-    return replace(request, tokens=ids, masked=masked, start=request.answer_start)
+    return replace(request, tokens=ids, masked=masked)
