@@ -10,7 +10,7 @@ from dllm.canvas import Canvas
 from dllm.errors import UserError, nearest
 from dllm.noise import gumbel, uniform
 from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range
-from dllm.samplers.static import steps_per_block
+from dllm.samplers.static import block_steps, steps_per_block
 from dllm.scores import Need
 from dllm.setting import Setting
 
@@ -50,7 +50,7 @@ class Dream(Sampler):
         return {"steps": steps_per_block(self.steps, canvas, blocks)}
 
     def step(self, view: View, state: State) -> Step:
-        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        steps = block_steps(view, state)
         share, last = self._share(view.index, steps)
         masks = view.open.sum(1)
         if self.alg == "origin":

@@ -14,7 +14,7 @@ from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, per_row, quota
-from dllm.samplers.static import steps_per_block
+from dllm.samplers.static import block_steps, steps_per_block
 from dllm.scores import Need
 from dllm.setting import Setting
 
@@ -95,7 +95,7 @@ class Learn2PD(Sampler):
     def step(self, view: View, state: State) -> Step:
         chance = self._chance(view)
         accepted = view.open & (chance > state["threshold"][:, None])
-        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        steps = block_steps(view, state)
         return Step(accepted | best_of(view.scores.confidence, view.open, quota(view, steps)), accepted=accepted)
 
     def _chance(self, view: View) -> Tensor:

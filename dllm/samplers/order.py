@@ -12,7 +12,7 @@ from dllm.canvas import Canvas
 from dllm.errors import UserError
 from dllm.noise import uniform
 from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
-from dllm.samplers.static import steps_per_block
+from dllm.samplers.static import block_steps, steps_per_block
 from dllm.setting import Setting
 
 
@@ -54,7 +54,7 @@ class Order(Sampler):
         return -rank[relative.clamp(0, len(rank) - 1)].double()
 
     def step(self, view: View, state: State) -> Step:
-        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        steps = block_steps(view, state)
         commit = best_of(state["priority"], view.open, quota(view, steps))
         rest = view.canvas.undecided & view.blocks.inside & ~commit
         later = View(view.canvas, view.scores, rest, view.blocks.forwarded(), view.acts)

@@ -12,7 +12,7 @@ from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, per_row, quota
-from dllm.samplers.static import steps_per_block
+from dllm.samplers.static import block_steps, steps_per_block
 from dllm.setting import Setting
 
 
@@ -45,7 +45,7 @@ class PC(Sampler):
             known = self.surprise.to(rate.device)
             rate = (rate * known[view.scores.token.clamp(max=len(known) - 1)]).clamp(max=self.cap)
         rate = rate * torch.exp(-state["decay"][:, None] * offset)
-        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        steps = block_steps(view, state)
         return Step(best_of(rate, view.open, quota(view, steps)))
 
 

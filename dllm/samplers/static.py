@@ -41,7 +41,7 @@ class Static(Sampler):
         return {"steps": steps_per_block(self.steps, canvas, blocks)}
 
     def step(self, view: View, state: State) -> Step:
-        steps = torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+        steps = block_steps(view, state)
         return Step(best_of(self.rate(view), view.open, quota(view, steps)))
 
     def rate(self, view: View) -> torch.Tensor:
@@ -62,3 +62,8 @@ def steps_per_block(steps: int | None, canvas: Canvas, blocks: Blocks) -> torch.
     if steps is None or count is None:
         return torch.zeros_like(canvas.start)
     return (steps // count).clamp(min=1)
+
+
+def block_steps(view: View, state: State) -> torch.Tensor:
+    """Forwards that the current block's schedule has [B]: its share of ``steps``, or one for each of its masks."""
+    return torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
