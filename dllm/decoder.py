@@ -22,7 +22,7 @@ from dllm.parts import part
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.results import Result
 from dllm.samplers.base import Sampler
-from dllm.scores import Propose, Sampling
+from dllm.scores import Sampling
 from dllm.setting import Setting, validate
 
 Observer = Callable[[Turn], None]
@@ -57,18 +57,14 @@ class Decoder:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name)
         validate(setting, self.sampler, self.cache, self.eos)
-        self.forward = self._forward()
+        self.forward = Forward.of(
+            model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos
+        )
 
     @property
     def pad_id(self) -> int:
         pad = self.model.config.pad_id
         return self.model.ids.eos if pad is None else pad
-
-    def _forward(self) -> Forward:
-        needs = (*self.sampler.needs(), *self.blocks.needs(), *self.eos.needs())
-        wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
-        propose = Propose(self.sampling, self.model.ids, wanted)
-        return Forward(self.model.transformer, self.cache, propose, needs, self.eos.shrinks)
 
     def __call__(
         self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,

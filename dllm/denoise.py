@@ -27,8 +27,8 @@ class Turn:
 
     forwarded [M]: the candidates this forward ran on, ``queries`` [M, layers or 1] its query rows, ``forwarded_by``
     [M] whose they were, ``kept`` [B] which of them go on (None: all). canvas [B]: those that were kept, whose ``view``
-    the sampler saw. step: its decision.
-    candidates [N]: the canvases after it and after the end-of-text policy. span [B]: the blocks after closing.
+    the sampler saw. step: its decision. candidates [N]: the canvases after it and after the end-of-text policy.
+    span [B]: the blocks after closing.
     """
 
     forwarded: Canvas
@@ -46,7 +46,7 @@ class Turn:
 
     @property
     def finished(self) -> Tensor:
-        """Rows [B] that are complete after this turn; each has one candidate left that matters, its last."""
+        """Rows [B] that are complete after this turn; its candidates are alike, the first stands for all."""
         return self.span.done
 
 

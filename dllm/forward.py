@@ -9,11 +9,13 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Span
+from dllm.blocks.base import Blocks, Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.canvas import Canvas, first_of, pack, select
+from dllm.eos.base import EndOfText
 from dllm.models.transformer import Transformer, at_least_float32
-from dllm.scores import Need, Propose, Scores, spread
+from dllm.samplers.base import Sampler
+from dllm.scores import Ids, Need, Propose, Sampling, Scores, spread
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,15 @@ class Forward:
     propose: Propose
     needs: tuple[Need, ...]
     shrinks: bool = False
+
+    @staticmethod
+    def of(
+        model: Transformer, cache: Cache, ids: Ids, sampling: Sampling, sampler: Sampler, blocks: Blocks, eos: EndOfText
+    ) -> Forward:
+        """The forward that serves the needs of all parts."""
+        needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
+        wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
+        return Forward(model, cache, Propose(sampling, ids, wanted), needs, eos.shrinks)
 
     def start(self, canvas: Canvas) -> Session:
         rows = self._guided(canvas) if self.propose.sampling.guidance else canvas

@@ -17,8 +17,6 @@ from dllm.canvas import Canvas, per_row
 from dllm.errors import in_range
 from dllm.noise import gumbel
 
-STATISTICS = frozenset({"first", "second", "gap", "entropy", "logsumexp", "current", "shadow"})
-
 
 @dataclass(frozen=True)
 class Need:

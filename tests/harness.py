@@ -27,7 +27,7 @@ from dllm.models.weights import load_model
 from dllm.parts import choices, part
 from dllm.results import Result
 from dllm.samplers.base import Sampler
-from dllm.scores import Ids, Propose, Sampling
+from dllm.scores import Ids, Sampling
 from dllm.setting import Setting, validate
 
 Buffered.debug = True  # law 5: every row that is attended to has been written
@@ -54,6 +54,7 @@ def make_filter(width: int) -> Path:
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "fixed"): {"block_length": 8},
     ("blocks", "list"): {"lengths": [5, 8, 3]},
+    ("blocks", "adablock"): {"block_length": 8, "delimiter_ids": [54, 56]},
     ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 54},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
     ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
@@ -112,10 +113,8 @@ def parts_of(combination: Combination) -> tuple[Sampler, Blocks, Cache, EndOfTex
 
 def forward_of(network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], sampling: Sampling) -> Forward:
     sampler, blocks, kv, eos = parts
-    needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
-    wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
     ids = Ids(network.config.mask_id or 0, network.config.eos_id or 0, ())
-    return Forward(network, kv, Propose(sampling, ids, wanted), needs, eos.shrinks)
+    return Forward.of(network, kv, ids, sampling, sampler, blocks, eos)
 
 
 def turns(

@@ -49,7 +49,7 @@ from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.prophet import Prophet, given
 from dllm.samplers.static import Static
-from dllm.scores import Ids, Propose, Sampling, Scores
+from dllm.scores import Ids, Sampling, Scores
 
 Case = Mapping[str, Any]
 MODELS = Path(__file__).parent / "data" / "models"
@@ -266,9 +266,8 @@ def model_of(folder: Path) -> Transformer:
 def decode(model: Transformer, prompt: list[int], parts: Parts, record: Record) -> Record:
     config = model.config
     assert config.mask_id is not None and config.eos_id is not None and config.pad_id is not None
-    propose = Propose(parts.sampling, Ids(config.mask_id, config.eos_id, ()), wanted(parts))
-    needs = (*parts.sampler.needs(), *parts.blocks.needs(), *parts.eos.needs())
-    forward = Forward(model, parts.cache, propose, needs, parts.eos.shrinks)
+    ids = Ids(config.mask_id, config.eos_id, ())
+    forward = Forward.of(model, parts.cache, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos)
     request = Request.answer(prompt, record.gen_length, config.mask_id)
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
     canvas = Canvas.of([request], config.pad_id)
@@ -276,11 +275,6 @@ def decode(model: Transformer, prompt: list[int], parts: Parts, record: Record) 
         for turn in denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos):
             record.observe(turn, len(prompt))
     return record
-
-
-def wanted(parts: Parts) -> frozenset[str]:
-    needs = (*parts.sampler.needs(), *parts.blocks.needs(), *parts.eos.needs())
-    return frozenset().union(*(need.statistics for need in needs))
 
 
 def differences(case: Case, record: Record) -> list[str]:

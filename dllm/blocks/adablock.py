@@ -10,8 +10,9 @@ from torch import Tensor
 from dllm.blocks.base import Blocks, Span
 from dllm.canvas import Canvas, merge
 from dllm.errors import UserError
-from dllm.samplers.base import best, in_range
+from dllm.samplers.base import Sampler, best, in_range
 from dllm.scores import Need, Scores
+from dllm.setting import Setting
 
 
 class AdaBlock(Blocks):
@@ -40,6 +41,13 @@ class AdaBlock(Blocks):
             self.default_length, newline[-1:], self.delimiter_threshold, self.window_ratio, self.min_forwards
         )
 
+    def check(self, setting: Setting, sampler: Sampler) -> None:
+        if self.delimiter_ids is None:
+            raise UserError(
+                "blocks.delimiter_ids=null takes the tokenizer's newline, and this model has no tokenizer. "
+                "Name the ids, or use blocks=fixed."
+            )
+
     def needs(self) -> tuple[Need, ...]:
         window = Need("ahead", ratio=self.window_ratio, opening=True)
         return (window, Need("ahead", span=(0, self.default_length), opening=True))
@@ -53,7 +61,7 @@ class AdaBlock(Blocks):
         window = (self.window_ratio * (canvas.length - canvas.start)).floor().long()
         offset = canvas.columns - span.begin[:, None]
         near = canvas.undecided & scores.known & (offset >= 0) & (offset < window[:, None])
-        ids = torch.tensor(self.delimiter_ids or [], device=offset.device, dtype=torch.int64)
+        ids = torch.tensor(self.delimiter_ids, device=offset.device, dtype=torch.int64)
         delimiter = best(scores.confidence, near & torch.isin(scores.token, ids))
         sure = (delimiter & (scores.confidence >= self.delimiter_threshold)).any(1)
         end = torch.where(sure, (delimiter * canvas.columns).sum(1) + 1, span.begin + self.default_length)

@@ -1,7 +1,7 @@
 """The contract of a cache policy.
 
 A policy (``Cache``) is configuration; ``start`` opens a ``Session`` for one batch, which plans every forward and acts
-as the model's memory during it. ``methods``: every policy is a query set, a write set and a key set per layer.
+as the model's memory during it. Every policy is a query set, a write set and a key set.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class Plan:
     """One forward, per row and independent of the other rows.
 
-    columns [B, L]: those to compute; None: every valid one. ready [B, L]: positions that may
-    be committed from it (None: all that it predicts). only [B, L]: rows with an entry commit exactly those. shadows
-    [B, x]: columns (L: none) that get an extra row, a mask that sees every column but its own and that no other sees.
+    columns [B, L]: those to compute; None: every valid one. ready [B, L]: positions that may be committed from it
+    (None: all that it predicts). only [B, L]: rows with an entry commit exactly those. shadows [B, x]: columns (L: no
+    column) that get an extra row, a mask that sees every column but its own and that no other row sees.
     """
 
     columns: Tensor | None = None

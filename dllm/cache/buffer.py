@@ -52,9 +52,10 @@ class Buffered(Session):
         columns = None if whole else pack(wanted, candidates.columns)
         if columns is not None:  # repeat a real query instead of padding: it writes the same row twice
             columns = torch.where(columns == len(candidates.columns), columns[:, :1], columns)
-        self.attended = self.keep_attended(plan, candidates, owner)
-        self.visible = None if bool(self.attended.all()) else self.attended
-        if owner is None:
+        attended = self.keep_attended(plan, candidates, owner)
+        self.visible = None if bool(attended.all()) else attended
+        if owner is None:  # several candidates leave the session as it was, until one of them is kept
+            self.attended = attended
             self.written = self.written | wanted
             assert not self.debug or bool((~self.attended | self.written).all()), (
                 "a row is attended before it is written"

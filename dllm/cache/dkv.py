@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -36,7 +38,7 @@ class DKV(Cache):
             raise UserError(f"cache.shift_type={shift_type!r} must be one of {', '.join(SHIFTS)}.")
         self.refresh_interval, self.shift_type = refresh_interval, shift_type
 
-    def check(self, setting: Setting, sampler: Sampler, needs: tuple[Need, ...]) -> None:  # type: ignore[override]
+    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if any(need.committed for need in needs):
             raise UserError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from dllm.blocks.base import Span
@@ -23,7 +25,7 @@ class DKVPrefill(DKV):
         super().__init__(refresh_interval, shift_type)
         self.decode = decode
 
-    def check(self, setting: Setting, sampler: Sampler, needs: tuple[Need, ...]) -> None:  # type: ignore[override]
+    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if setting.model.prediction_shift == 0:
             raise UserError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,8 @@ class Plan:
         parts = Parts.of(config)
         path, architecture, tokenizer, ids = bundle.describe(model["path"], model["mask_id"])
         prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), options.gen_length, options.chat)
+        if tokenizer is not None:
+            parts = replace(parts, blocks=parts.blocks.bound(prompts.ids_of))
         bundle.parse_dtype(model["dtype"])
         bundle.parse_device(model["device"])
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load

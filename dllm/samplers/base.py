@@ -77,9 +77,9 @@ class Sampler:
     """Base of all samplers: ``start`` makes the state, ``step`` decides, ``keep`` chooses among candidates.
 
     deterministic: the same scores always give the same step. stateless: nothing is carried between turns except
-    parameters. revocable: may remask. branches: may offer several
-    candidates. knows_next: returns ``Step.next``. tempered: confidences come from the tempered
-    distribution (Dream's convention). lookahead: how many blocks it wants open beyond the current one.
+    parameters. revocable: may remask. branches: may offer several candidates. knows_next: returns ``Step.next``.
+    tempered: confidences come from the tempered distribution (Dream's convention). lookahead: how many blocks it wants
+    open beyond the current one.
     """
 
     deterministic = True
