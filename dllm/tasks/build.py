@@ -1,0 +1,41 @@
+"""From the ``task`` section of a resolved configuration to the task it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from dllm.errors import UserError, nearest
+from dllm.parts import build, choices
+from dllm.tasks.base import Task
+
+FOR_THE_COMMAND_LINE = ("name", "run")  # the rest are the arguments of the task's class
+
+
+def task_of(config: Mapping[str, Any]) -> Task:
+    """The task of ``conf/task/NAME.yaml`` and what the user set in it. Reads data, never weights.
+
+    Raises UserError when the choice is no set of questions, an argument is wrong, or its data cannot be read.
+    """
+    if "_target_" not in config:
+        name = str(config.get("name"))
+        raise UserError(f"task={name} holds no questions to score. Choose one of {', '.join(measurable())}.")
+    arguments = {key: value for key, value in config.items() if key not in FOR_THE_COMMAND_LINE}
+    return cast(Task, build("task", arguments, per_request=False))
+
+
+def measurable() -> list[str]:
+    """Names of the tasks that have questions."""
+    from importlib.resources import files
+
+    folder = files("dllm.conf") / "task"
+    return [name for name in choices("task") if "_target_" in (folder / f"{name}.yaml").read_text()]
+
+
+def known_among(argument: str, given: str | list[str], known: list[str]) -> list[str]:
+    """``given`` in the order of ``known``; ``all`` is everything. Raises UserError, naming the nearest, for another."""
+    wanted = known if given == "all" else [given] if isinstance(given, str) else list(given)
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"{argument}={name!r} is unknown; known are {', '.join(known)}.{nearest(name, known)}")
+    return [name for name in known if name in wanted]
