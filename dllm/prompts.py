@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from dllm.canvas import Request
@@ -31,6 +31,7 @@ class Prompts:
     name: str
     gen_length: int
     chat: bool | None = None
+    known: dict[int, str] = field(default_factory=dict, repr=False, compare=False)  # words met so far
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""
@@ -92,6 +93,13 @@ class Prompts:
     def text(self, tokens: Sequence[int]) -> str:
         """The text of token ids, empty where the model has no tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(list(tokens))
+
+    def words(self, tokens: Sequence[int]) -> list[str]:
+        """The text of each token by itself: special ones by name, ``<id>`` where the model has no tokenizer."""
+        for token in set(tokens).difference(self.known):
+            name = None if self.tokenizer is None else self.tokenizer.token(token)
+            self.known[token] = self.text([token]) or name or f"<{token}>"
+        return [self.known[token] for token in tokens]
 
 
 def is_ids(prompt: list[Any]) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dllm.trace import Trace
+
+NOT_STORED = ("trace", "words")  # a file of its own; the tokenizer's business
 
 
 @dataclass(frozen=True)
@@ -14,10 +16,11 @@ class Result:
 
     text and tokens: the answer up to its end (first stop id, stop string or the canvas's end), stop excluded.
     canvas: the whole answer as decoded, mask ids where it was cut. nfe: forwards in which this row took part.
-    query_tokens: query rows of those forwards, averaged over layers. seconds: wall time from the start of its batch to
-    its last turn. stop_reason: ``eos``, ``stop_string``, ``length``. turns: the turn (from 1) that fixed each canvas
-    position, 0 where none did. given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is
-    the whole canvas without end-of-text tokens, and ``text`` begins with the prompt.
+    query_tokens: query rows of those forwards, averaged over layers. flops, bytes: what they take when the row is
+    decoded alone (see ``dllm.cost``). seconds: wall time from the start of its batch to its last turn. stop_reason:
+    ``eos``, ``stop_string``, ``length``. turns: the turn (from 1) that fixed each canvas position, 0 where none did.
+    given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is the whole canvas without
+    end-of-text tokens, and ``text`` begins with the prompt. words: the text of each token of the canvas by itself.
     """
 
     prompt_tokens: list[int]
@@ -32,6 +35,9 @@ class Result:
     turns: list[int]
     prompt: str = ""
     given_tokens: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+    words: list[str] = field(default_factory=list, repr=False)
     trace: Trace | None = field(default=None, repr=False)
 
     @property
@@ -50,6 +56,12 @@ class Result:
         return self.useful_tokens / self.seconds if self.seconds else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the trace, which goes to a file of its own."""
-        row = {key: value for key, value in asdict(self).items() if key != "trace"}
+        """Everything but the trace, which goes to a file of its own, and the words."""
+        row = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in NOT_STORED}
         return {**row, "useful_tokens": self.useful_tokens}
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the text, each token in the colour of the turn that fixed it."""
+        from dllm.view.notebook import coloured
+
+        return coloured(self)

@@ -29,10 +29,16 @@ def luminance(rgb: tuple[int, int, int]) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@lru_cache(maxsize=512)
-def turn_style(turn: int, last: int) -> Style:
-    """How to show a token that was fixed in ``turn`` (from 1) of ``last``."""
+def hexes(turn: int, last: int) -> tuple[str, str]:
+    """Colours behind and of the letters of a token that was fixed in ``turn`` (from 1) of ``last``."""
     rgb = colour((turn - 1) / max(last - 1, 1))
     # Black wins wherever its contrast, (y + 0.05) / 0.05, is above white's, 1.05 / (y + 0.05).
     letters = "#000000" if (luminance(rgb) + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
-    return Style.parse(f"{letters} on #{rgb[0]:02x}{rgb[1]:02x}{rgb[2]:02x}")
+    return f"#{rgb[0]:02x}{rgb[1]:02x}{rgb[2]:02x}", letters
+
+
+@lru_cache(maxsize=512)
+def turn_style(turn: int, last: int) -> Style:
+    """How to show a token that was fixed in ``turn`` of ``last`` in a terminal."""
+    ground, letters = hexes(turn, last)
+    return Style.parse(f"{letters} on {ground}")

@@ -1,0 +1,78 @@
+"""A decode as it happens: the answer after every turn, with what is fixed and what is only guessed so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dllm.denoise import Turn
+
+HOLE = "\N{LIGHT SHADE}"  # stands for a mask in texts
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What the model would put at a position that is still masked, and its probability."""
+
+    token: int
+    confidence: float
+    word: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One request after one turn. Positions count from the answer's start.
+
+    turn: from 1. tokens: the answer, mask ids where undecided; words: their texts (none for ends of text). committed:
+    positions that this turn fixed. remasked: those that it undid. provisional: the model's guesses at positions that
+    are still masked, as far as this turn's forward scored them; a later turn may decide otherwise. done: nothing is
+    left to decide.
+    """
+
+    turn: int
+    tokens: list[int]
+    words: list[str] = field(repr=False)
+    committed: list[int]
+    remasked: list[int]
+    provisional: dict[int, Guess]
+    done: bool
+
+    @property
+    def text(self) -> str:
+        """What is committed, with a shaded box for every mask."""
+        return "".join(self.words)
+
+    @property
+    def draft(self) -> str:
+        """The same with the guesses in place of the masks that have one."""
+        return "".join(self.provisional[at].word if at in self.provisional else w for at, w in enumerate(self.words))
+
+
+def snapshots(
+    turns: Iterator[Turn], words: Callable[[Sequence[int]], list[str]], ends: Collection[int]
+) -> Iterator[Snapshot]:
+    """A snapshot after every turn of a batch of one request; of several candidates the first one is shown.
+
+    ends: token ids that have no text of their own in an answer.
+    """
+    for turn in turns:
+        canvas = turn.candidates
+        answer = slice(int(canvas.start[0]), int(canvas.length[0]))
+        tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()
+        before = turn.canvas.masked[0, answer].tolist()
+        known = turn.view.scores.known[0, answer].tolist()
+        guess, confidence = (t[0, answer].tolist() for t in (turn.view.scores.token, turn.view.scores.confidence))
+        yield Snapshot(
+            turn=int(turn.view.blocks.turn[0]), tokens=tokens,
+            words=[
+                HOLE if hidden else "" if token in ends else word
+                for hidden, token, word in zip(masked, tokens, words(tokens), strict=True)
+            ],
+            committed=[at for at, hidden in enumerate(masked) if before[at] and not hidden],
+            remasked=[at for at, hidden in enumerate(masked) if hidden and not before[at]],
+            provisional={
+                at: Guess(guess[at], confidence[at], "" if guess[at] in ends else words([guess[at]])[0])
+                for at, hidden in enumerate(masked) if hidden and known[at]
+            },
+            done=bool(turn.finished[0]),
+        )  # fmt: skip
