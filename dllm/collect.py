@@ -11,12 +11,19 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Request
+from dllm.cost import Cost
 from dllm.denoise import Turn
 from dllm.results import Result
 from dllm.scores import Ids
 from dllm.trace import Trace, TurnRecord, record_turn
 
 Text = Callable[[Sequence[int]], str]
+Words = Callable[[Sequence[int]], list[str]]
+
+
+def numbered(tokens: Sequence[int]) -> list[str]:
+    """Words where there is no tokenizer."""
+    return [f"<{token}>" for token in tokens]
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,16 @@ class Row:
 class Collector:
     """One batch. ``fixed`` [R, L] is the turn that fixed each column (0: none), ``queries`` [R] query rows so far."""
 
-    def __init__(self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool) -> None:
+    def __init__(
+        self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
+        words: Words = numbered, cost: Cost | None = None,
+    ) -> None:  # fmt: skip
         self.requests, self.ids, self.text, self.stop, self.trace = requests, ids, text, stop, trace
+        self.words, self.cost = words, cost
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
         self.queries = torch.zeros(len(requests), dtype=torch.int64)
+        self.spent = torch.zeros(len(requests), 2, dtype=torch.float64)  # FLOPs, bytes without the weights
         self.layers = 1
         self.fixed: Tensor | None = None
         self.began = self.last = time.perf_counter()
@@ -47,10 +59,13 @@ class Collector:
         names, canvas = turn.canvas.request, turn.canvas
         if self.fixed is None:
             self.fixed = torch.zeros_like(canvas.tokens)
-            self.queries = self.queries.to(names.device)
+            self.queries, self.spent = self.queries.to(names.device), self.spent.to(names.device)
         owner = names if turn.forwarded_by is None else names[turn.forwarded_by]
-        self.queries.index_add_(0, owner, turn.queries.sum(1))
-        self.layers = turn.queries.shape[1]
+        self.queries.index_add_(0, owner, turn.work.queries.sum(1))
+        self.layers = turn.work.queries.shape[1]
+        if self.cost is not None:
+            spent = torch.stack([self.cost.flops(turn.work), self.cost.bytes(turn.work)], 1)
+            self.spent.index_add_(0, owner, spent)
         # A position is fixed by the last turn that still saw it masked.
         seen = self.fixed if len(names) == len(self.requests) else self.fixed[names]
         seen = torch.where(canvas.masked, turn.view.blocks.turn[:, None], seen)
@@ -77,7 +92,7 @@ class Collector:
     def _record(self, turn: Turn, names: Tensor) -> None:
         now = time.perf_counter()
         for row, name in enumerate(names.tolist()):
-            self.records[name].append(record_turn(turn, row, now - self.last))
+            self.records[name].append(record_turn(turn, row, now - self.last, self.cost))
         self.last = now
 
     def _finish(self, turn: Turn) -> list[int]:
@@ -114,8 +129,12 @@ class Collector:
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
             nfe=row.nfe, query_tokens=round(int(self.queries[number]) / self.layers), seconds=row.seconds,
             stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given,
-            trace=self._trace(number) if self.trace else None,
+            flops=self.spent[number, 0].item(), bytes=self.spent[number, 1].item() + row.nfe * self._weights(),
+            words=self.words(canvas), trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
+
+    def _weights(self) -> float:
+        return 0.0 if self.cost is None else self.cost.weights()
 
     def _trace(self, number: int) -> Trace:
         request = self.requests[number]
@@ -123,7 +142,11 @@ class Collector:
             self.ids.mask if masked else token for token, masked in zip(request.tokens, request.masked, strict=True)
         ]
         given = [int(not masked) for masked in request.masked]
-        return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), self.records[number])
+        records = self.records[number]
+        committed = [token for record in records for commits in record.candidates for token in commits.tokens]
+        tokens = sorted({*masks, *committed, self.ids.eos})
+        words = dict(zip(tokens, self.words(tokens), strict=True))
+        return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words)
 
     def _filled(self, canvas: list[int]) -> list[int]:
         """Infilling: an end of text in one gap does not end what is given after it."""

@@ -12,6 +12,7 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
 from dllm.collect import Collector
+from dllm.cost import Cost
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
@@ -24,6 +25,7 @@ from dllm.results import Result
 from dllm.samplers.base import Sampler
 from dllm.scores import Sampling
 from dllm.setting import Setting, validate
+from dllm.stream import Snapshot, snapshots
 
 Observer = Callable[[Turn], None]
 
@@ -57,6 +59,7 @@ class Decoder:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name)
         validate(setting, self.sampler, self.cache, self.eos)
+        self.cost = Cost(model.config, model.transformer.dtype.itemsize)
         self.forward = Forward.of(
             model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos
         )
@@ -102,8 +105,9 @@ class Decoder:
         ]
         for at in range(0, len(requests), self.batch_size):
             batch = requests[at : at + self.batch_size]
-            collector = Collector(batch, self.model.ids, self.prompts.text, self.stop, trace)
-            for turn in self._turns(batch):
+            text, words = self.prompts.text, self.prompts.words
+            collector = Collector(batch, self.model.ids, text, self.stop, trace, words, self.cost)
+            for turn in self._turns(batch, trace):
                 finished = collector.observe(turn)
                 with collector.paused():
                     if observe is not None:
@@ -124,16 +128,26 @@ class Decoder:
         """A request with masks anywhere: strings are text, numbers are that many masks, in order."""
         return self.prompts.infill(parts)
 
-    def stream(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
-        """The turns of one prompt as they happen."""
+    def stream(self, prompt: Prompt, seed: int = 0) -> Iterator[Snapshot]:
+        """The answer to one prompt after every turn: what is committed, and the model's guesses at the rest."""
+        ids = self.model.ids
+        return snapshots(self.turns(prompt, seed), self.prompts.words, (ids.eos, *ids.stops))
+
+    def turns(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
+        """The turns of one prompt as they happen, with everything the loop knows."""
         return self._turns([self.sampler.prepare(self.request(prompt, seed), self.prompts.ids_of)])
 
     @torch.inference_mode()
-    def _turns(self, requests: Sequence[Request]) -> Iterator[Turn]:
+    def _turns(self, requests: Sequence[Request], trace: bool = False) -> Iterator[Turn]:
         device = self.model.transformer.device
         at_zero = self.model.config.attention_block is not None
         canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
-        yield from denoise(canvas, self.forward, self.sampler, self.blocks, self.eos)
+        yield from denoise(canvas, self._traced() if trace else self.forward, self.sampler, self.blocks, self.eos)
+
+    def _traced(self) -> Forward:
+        """The forward with the one statistic that a trace wants and a sampler may not."""
+        propose = self.forward.propose
+        return replace(self.forward, propose=replace(propose, wanted=propose.wanted | {"entropy"}))
 
 
 def sampling_of(options: dict[str, Any]) -> Sampling:

@@ -15,6 +15,7 @@ from torch import Tensor
 from dllm.blocks.base import Blocks, Span
 from dllm.cache.base import Session
 from dllm.canvas import Canvas, merge, of, select
+from dllm.cost import Work
 from dllm.eos.base import EndOfText
 from dllm.forward import Forward
 from dllm.samplers.base import Sampler, State, Step, View
@@ -25,8 +26,8 @@ from dllm.scores import Scores
 class Turn:
     """One turn of the rows still unfinished. N candidates of B rows; ``owner`` [N] as in Step, None for N = B.
 
-    forwarded [M]: the candidates this forward ran on, ``queries`` [M, layers or 1] its query rows, ``forwarded_by``
-    [M] whose they were, ``kept`` [B] which of them go on (None: all). canvas [B]: those that were kept, whose ``view``
+    forwarded [M]: the candidates this forward ran on, ``work`` what it computed for each, ``forwarded_by`` [M] whose
+    they were, ``kept`` [B] which of them go on (None: all). canvas [B]: those that were kept, whose ``view``
     the sampler saw. step: its decision. candidates [N]: the canvases after it and after the end-of-text policy.
     span [B]: the blocks after closing.
     """
@@ -34,7 +35,7 @@ class Turn:
     forwarded: Canvas
     forwarded_by: Tensor | None
     kept: Tensor | None
-    queries: Tensor
+    work: Work
     view: View
     step: Step
     candidates: Canvas
@@ -58,7 +59,7 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
     while not all(done := span.done.tolist()):
         if any(done):
             candidates, owner, span, state, session, upcoming = drop(candidates, owner, span, state, session, upcoming)
-        scores, queries = forward(candidates, span, session, owner, upcoming)
+        scores, work = forward(candidates, span, session, owner, upcoming)
         forwarded, forwarded_by, span = candidates, owner, span.forwarded()
         kept = None if owner is None else sampler.keep(look(candidates, scores, of(span, owner)), owner, state)
         canvas = candidates
@@ -73,7 +74,7 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
         candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
         candidates, span = blocks.revise(candidates, span, ids.mask)
         span = blocks.advance(candidates, span, owner, step.stop)
-        yield Turn(forwarded, forwarded_by, kept, queries, view, step, candidates, span)
+        yield Turn(forwarded, forwarded_by, kept, work, view, step, candidates, span)
 
 
 def look(canvas: Canvas, scores: Scores, span: Span) -> View:

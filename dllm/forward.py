@@ -11,7 +11,9 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks, Span
 from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.guided import Guided
 from dllm.canvas import Canvas, first_of, pack, select
+from dllm.cost import Work
 from dllm.eos.base import EndOfText
 from dllm.models.transformer import Transformer, at_least_float32
 from dllm.samplers.base import Sampler
@@ -39,8 +41,10 @@ class Forward:
         return Forward(model, cache, Propose(sampling, ids, wanted), needs, eos.shrinks)
 
     def start(self, canvas: Canvas) -> Session:
-        rows = self._guided(canvas) if self.propose.sampling.guidance else canvas
-        return self.cache.start(rows, self.model.config, self.shrinks)
+        if not self.propose.sampling.guidance:
+            return self.cache.start(canvas, self.model.config, self.shrinks)
+        inner = self.cache.start(self._guided(canvas), self.model.config, self.shrinks)
+        return Guided(inner, len(canvas.request))
 
     def __call__(
         self,
@@ -49,8 +53,8 @@ class Forward:
         session: Session,
         owner: Tensor | None = None,
         upcoming: Tensor | None = None,
-    ) -> tuple[Scores, Tensor]:
-        """Scores of ``candidates`` [N] and the query rows it took [N, layers or 1].
+    ) -> tuple[Scores, Work]:
+        """Scores of ``candidates`` [N] and the work it took.
 
         ``span`` [B] is where each row's blocks stand, ``owner`` [N] whose candidate each is (None: N = B).
         """
@@ -66,10 +70,9 @@ class Forward:
 
     def _score(
         self, canvas: Canvas, span: Span, plan: Plan, session: Session, owner: Tensor | None, wanted: Tensor
-    ) -> tuple[Scores, Tensor]:
+    ) -> tuple[Scores, Work]:
         length = len(canvas.columns)
-        positions = canvas.positions
-        hidden, place = self._hidden(canvas, positions, plan, session, owner)
+        hidden, place = self._hidden(canvas, plan, session, owner)
         slot = self._slot(canvas, place)
         known = wanted if place is None or slot is None else wanted & (slot >= 0)
         rows = pack(known, canvas.columns)  # [N, r] targets
@@ -84,12 +87,8 @@ class Forward:
             known=known, ready=known if plan.ready is None else known & plan.ready, only=plan.only,
             **stats, logits=logits if keep_logits else None, rows=rows if keep_logits else None,
         )  # fmt: skip
-        return scores, self._queries(session)
-
-    def _queries(self, session: Session) -> Tensor:
-        """Query rows per candidate [N, layers or 1]; guidance takes twice the rows."""
-        count = session.count()
-        return count.unflatten(0, (2, -1)).sum(0) if self.propose.sampling.guidance else count
+        guided = 2 if self.propose.sampling.guidance else 1
+        return scores, replace(session.count(), scored=guided * known.sum(1))
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L], -1 if it was not computed (None: in order).
@@ -102,20 +101,15 @@ class Forward:
         return source if place is None else place.gather(1, source)
 
     def _hidden(
-        self, canvas: Canvas, positions: Tensor, plan: Plan, session: Session, owner: Tensor | None
+        self, canvas: Canvas, plan: Plan, session: Session, owner: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Hidden rows [N or 2N, n, D], and where each column lies among them [N, L] (-1: nowhere; None: in order)."""
-        if self.propose.sampling.guidance:
-            doubled = self._guided(canvas)
-            owner = None if owner is None else torch.cat([owner, owner])
-            queries = session.begin(plan, doubled, owner)
-            hidden, columns = self._run(doubled, torch.cat([positions, positions]), session, queries)
-        else:
-            queries = session.begin(plan, canvas, owner)
-            hidden, columns = self._run(canvas, positions, session, queries, plan.shadows)
+        rows, length = canvas.tokens.shape
+        canvas = self._guided(canvas) if self.propose.sampling.guidance else canvas
+        queries = session.begin(plan, canvas, owner)
+        hidden, columns = self._run(canvas, session, queries, plan.shadows)
         if columns is None:
             return hidden, None
-        rows, length = canvas.tokens.shape
         extra = 0 if plan.shadows is None else plan.shadows.shape[1]
         columns = columns[:rows, : columns.shape[1] - extra]
         place = columns.new_full((rows, length + 1), -1)
@@ -123,14 +117,20 @@ class Forward:
         return hidden, place.scatter(1, columns, order)[:, :length]
 
     def _run(
-        self, canvas: Canvas, positions: Tensor, session: Session, queries: Tensor | None, shadows: Tensor | None = None
+        self, canvas: Canvas, session: Session, queries: Tensor | None, shadows: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
+        """The network on the queries [N, n] of every candidate, or, where the session folds them, of every row."""
         tokens = canvas.tokens
         if queries is not None:
             tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
         if shadows is not None:  # the last rows are masks that stand in for committed tokens
             tokens[:, tokens.shape[1] - shadows.shape[1] :] = self.propose.ids.mask
-        return self.model(tokens, positions, session, queries)
+        fold = session.fold
+        if fold is None or queries is None:
+            return self.model(tokens, canvas.positions, session, queries)
+        first, side = fold.index[:, 0], [fold.rows(x).flatten(1) for x in (tokens, queries)]
+        hidden, _ = self.model(side[0], canvas.positions[first], session, side[1])
+        return fold.back(hidden), queries
 
     def _shadow(self, hidden: Tensor, shadows: Tensor, canvas: Canvas) -> Tensor:
         """Log-probability [N, x] of the canvas's token at each shadow's column, from the last x hidden rows."""

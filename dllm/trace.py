@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from math import nan
 from typing import Any
 
 from torch import Tensor
 
+from dllm.cost import Cost
 from dllm.denoise import Turn
 
 
 @dataclass(frozen=True)
 class Commits:
-    """Positions (relative to the answer's start), the ids they were fixed to, their probability, and whether the rule
-    accepted them itself (False: forced by the progress guarantee or the cache's plan)."""
+    """Positions (relative to the answer's start), the ids they were fixed to, their probability, whether they were
+    forced by the progress guarantee or the cache's plan instead of accepted by the rule, and the entropy in nats of the
+    distribution they came from."""
 
     positions: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
     forced: list[bool] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+
+    def rows(self) -> Iterator[tuple[int, int, float, float, bool]]:
+        """Position, token, confidence, entropy (nan where it was not measured) and forced of every commit."""
+        entropy = self.entropy or [nan] * len(self.positions)
+        return zip(self.positions, self.tokens, self.confidence, entropy, self.forced, strict=True)
 
 
 @dataclass(frozen=True)
@@ -29,8 +38,10 @@ class TurnRecord:
     kept: which of the last turn's candidates this forward confirmed. candidates: what each candidate of this turn
     committed on top of it; a plain sampler has one. remasked: positions undone before that. filled: positions that the
     end-of-text policy set. rolled: positions that the block schedule masked again. These three per candidate.
-    queries: query rows of the forward per layer (one number: alike in all), summed over candidates. block: number of
-    the open block and its columns, relative to the answer.
+    queries: query rows of the forward per layer (one number: alike in all), summed over candidates; keys: rows that
+    each attends to; refreshed: rows recomputed by layers that recompute the whole canvas. flops, bytes: what the
+    forward takes when the row is decoded alone (``dllm.cost``). block: number of the open block and its columns,
+    relative to the answer.
     """
 
     turn: int
@@ -42,11 +53,16 @@ class TurnRecord:
     queries: list[int]
     block: tuple[int, int, int]
     seconds: float = 0.0
+    keys: list[int] = field(default_factory=list)
+    refreshed: list[int] = field(default_factory=list)
+    flops: float = 0.0
+    bytes: float = 0.0
 
 
 @dataclass
 class Trace:
-    """All turns of one request. ``start`` is the answer's first position, ``length`` the canvas without padding."""
+    """All turns of one request. ``start`` is the answer's first position, ``length`` the canvas without padding.
+    ``words``: the text of every token id that occurs."""
 
     prompt: list[int]
     given: list[int]
@@ -55,6 +71,7 @@ class Trace:
     start: int
     length: int
     turns: list[TurnRecord] = field(default_factory=list)
+    words: dict[int, str] = field(default_factory=dict)
 
     def canvases(self) -> Iterator[list[int]]:
         """The canvas that every forward saw, then the final one: ids, with the mask id where undecided."""
@@ -88,22 +105,24 @@ class Trace:
             )
             for turn in data["turns"]
         ]
-        return Trace(**{**data, "turns": turns})
+        words = {int(token): word for token, word in data.get("words", {}).items()}  # JSON's keys are strings
+        return Trace(**{**data, "turns": turns, "words": words})
 
     def to_frame(self) -> Any:
-        """One row per committed token as a pandas DataFrame (pandas must be installed)."""
+        """One row per committed token as a pandas DataFrame (pandas comes with the extra ``frame``)."""
         import pandas
 
+        columns = ["turn", "candidate", "position", "token", "word", "confidence", "entropy", "forced"]
         rows = [
-            {"turn": record.turn, "candidate": number, "position": p, "token": t, "confidence": c, "forced": f}
+            (record.turn, number, position, token, self.words.get(token), confidence, entropy, forced)
             for record in self.turns for number, commits in enumerate(record.candidates)
-            for p, t, c, f in zip(commits.positions, commits.tokens, commits.confidence, commits.forced, strict=True)
+            for position, token, confidence, entropy, forced in commits.rows()
         ]  # fmt: skip
-        return pandas.DataFrame(rows)
+        return pandas.DataFrame(rows, columns=columns)
 
 
-def record_turn(turn: Turn, row: int, seconds: float) -> TurnRecord:
-    """What ``turn`` did to batch row ``row``."""
+def record_turn(turn: Turn, row: int, seconds: float, cost: Cost | None = None) -> TurnRecord:
+    """What ``turn`` did to batch row ``row``, and what it cost."""
     span, view = turn.view.blocks, turn.view
     start = int(view.canvas.start[row])
     rows = [row] if turn.step.owner is None else (turn.step.owner == row).nonzero()[:, 0].tolist()
@@ -114,8 +133,11 @@ def record_turn(turn: Turn, row: int, seconds: float) -> TurnRecord:
         remasked=[_positions(turn.step.remask, n, start) for n in rows],
         filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
         rolled=[_positions(_rolled(turn, n, row), None, start) for n in rows],
-        queries=turn.queries[asked].sum(0).tolist(),
+        queries=turn.work.queries[asked].sum(0).tolist(),
         block=(int(span.number[row]), int(span.begin[row]) - start, int(span.end[row]) - start), seconds=seconds,
+        keys=turn.work.keys[asked].amax(0).tolist(), refreshed=turn.work.refreshed[asked].sum(0).tolist(),
+        flops=0.0 if cost is None else float(cost.flops(turn.work)[asked].sum()),
+        bytes=0.0 if cost is None else float(cost.bytes(turn.work)[asked].sum()) + cost.weights(),
     )  # fmt: skip
 
 
@@ -125,10 +147,12 @@ def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
     # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it away.
     tokens = (turn.view.scores.token[row] if step.tokens is None else step.tokens[candidate])[columns]
     accepted = None if step.accepted is None else step.accepted[candidate][columns]
+    entropy = turn.view.scores.entropy
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),
         confidence=turn.view.scores.confidence[row][columns].tolist(),
         forced=[False] * len(columns) if accepted is None else (~accepted).tolist(),
+        entropy=[] if entropy is None else entropy[row][columns].tolist(),
     )  # fmt: skip
 
 

@@ -217,7 +217,7 @@ class Record:
     masked: torch.Tensor | None = None
 
     def observe(self, turn: Turn, start: int) -> None:
-        self.forward_tokens.append(int(turn.queries.sum(0).max()))
+        self.forward_tokens.append(int(turn.work.queries.sum(0).max()))
         canvas = turn.candidates
         if self.verified:
             self._book_verified(turn, start)

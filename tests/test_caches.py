@@ -55,7 +55,7 @@ def test_query_counts_are_the_policy_in_closed_form(cache: str) -> None:
     for turn in turns(Combination("static", "fixed", cache), [request]):
         span, length = turn.view.blocks, len(request.tokens)
         reuse = length - int(span.begin) if cache == "prefix" else int(span.end - span.begin)
-        assert int(turn.queries) == (length if int(span.forwards) == 1 else reuse)
+        assert int(turn.work.queries) == (length if int(span.forwards) == 1 else reuse)
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
@@ -76,7 +76,7 @@ def test_dkv_computes_what_was_masked_a_turn_ago() -> None:
     for turn in turns(Combination("static", "whole", "dkv"), requests()[:1]):
         step = int(turn.view.blocks.forwards) - 1
         if before is not None and step >= 2 and step % 8:
-            assert int(turn.queries) == before
+            assert int(turn.work.queries) == before
         before = int(turn.canvas.masked.sum())
 
 

@@ -64,4 +64,4 @@ def test_guidance_mixes_conditional_and_unconditional_logits(weight: float) -> N
     assert torch.equal(turn.view.scores.token[open_], logits.argmax(-1)[open_])
     expected = logits.softmax(-1).amax(-1)[open_]
     assert torch.allclose(turn.view.scores.confidence[open_], expected, atol=1e-9)
-    assert int(turn.queries) == len(request.tokens) * (2 if weight else 1)
+    assert int(turn.work.queries) == len(request.tokens) * (2 if weight else 1)

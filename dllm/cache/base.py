@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
-from dllm.canvas import Canvas
+from dllm.canvas import Canvas, first_of
+from dllm.cost import Work
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Memory
@@ -39,11 +41,48 @@ class Plan:
     shadows: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Fold:
+    """N candidates laid side by side in the B rows they belong to, for a forward in which they share what is frozen.
+
+    owner [N]: the row of each; place [N]: its place in that row; index [B, K]: candidates of each row, the last one
+    repeated where a row has fewer than K.
+    """
+
+    owner: Tensor
+    place: Tensor
+    index: Tensor
+
+    @staticmethod
+    def of(owner: Tensor) -> Fold:
+        first = first_of(owner)
+        count = owner.bincount()
+        place = torch.arange(len(owner), device=owner.device) - first[owner]
+        beside = torch.arange(int(count.max()), device=owner.device)
+        return Fold(owner, place, first[:, None] + torch.minimum(beside, count[:, None] - 1))
+
+    @property
+    def width(self) -> int:
+        return self.index.shape[1]
+
+    def rows(self, values: Tensor) -> Tensor:
+        """[N, ...] to [B, K, ...]."""
+        return values[self.index]
+
+    def back(self, hidden: Tensor) -> Tensor:
+        """[B, K n, D] to [N, n, D]."""
+        return hidden.unflatten(1, (self.width, -1))[self.owner, self.place]
+
+
 class Session(Memory):
-    """A policy at work on one batch. State has a leading batch dimension."""
+    """A policy at work on one batch. State has a leading batch dimension. ``fold``: set by ``begin`` when the
+    candidates of a row are to run as one row."""
+
+    fold: Fold | None = None
 
     def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
-        """Plan the next forward of ``canvas`` [B]. ``upcoming`` [B, L]: what the sampler will commit next, if known."""
+        """Plan the next forward of ``canvas`` [B]. ``upcoming`` [B, L]: what the sampler will commit next, in order
+        from 1 (0: not next), if it knows."""
         raise NotImplementedError
 
     def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
@@ -53,8 +92,8 @@ class Session(Memory):
     def kept(self, rows: Tensor) -> None:
         """Which of several candidates [B] the forward just done goes on with."""
 
-    def count(self) -> Tensor:
-        """Query rows of the forward just done, per candidate and layer [N, layers] (or [N, 1]: alike in all)."""
+    def count(self) -> Work:
+        """What the forward just done computed, per candidate and layer."""
         raise NotImplementedError
 
     def select(self, rows: Tensor) -> Session:

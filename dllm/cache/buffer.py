@@ -1,7 +1,9 @@
 """Keys and values kept by position: the memory that all real policies share.
 
 Row p of a layer's buffer belongs to canvas column p; keys are stored after rotation, which never changes. A policy only
-says, per forward, which columns are computed. They are written first, then attention runs over the whole buffer.
+says, per forward, which columns are computed. They are written first, then attention runs over the buffer. Behind the
+L columns lie scratch slots: one takes what padded queries write, the others hold rows that no column owns (shadow rows;
+the queries of several candidates, which share everything that is not computed).
 """
 
 from __future__ import annotations
@@ -10,31 +12,34 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
-from dllm.cache.base import Plan, Session
+from dllm.cache.base import Fold, Plan, Session
 from dllm.canvas import Canvas, pack
+from dllm.cost import Work
 from dllm.models.config import ModelConfig
+from dllm.models.transformer import Project
+
+Store = tuple[Tensor, Tensor]  # keys, values [B, H_kv, L + 1 + x, h]
 
 
 class Buffered(Session):
     """Base of the sessions that keep keys and values. A subclass chooses the query set (``queries``).
 
-    ``written`` [B, L]: rows that hold something; ``attended`` [B, L]: rows that count as keys. With ``debug`` every
-    forward asserts that the latter are among the former.
+    ``written`` [B, L]: rows that hold something; ``attended`` [B, L]: rows that count as keys; ``masks`` [B, L]: what
+    was masked when the last forward was planned. With ``debug`` every forward asserts that attended rows are written.
     """
 
     debug = False
 
     def __init__(self, canvas: Canvas, config: ModelConfig) -> None:
-        self.config = config
-        self.keys: list[Tensor | None] = [None] * config.layers
-        self.values: list[Tensor | None] = [None] * config.layers
-        self.new_keys: list[Tensor | None] = [None] * config.layers  # of several candidates, until one is kept
-        self.new_values: list[Tensor | None] = [None] * config.layers
+        self.config, self.length = config, canvas.masked.shape[1]
+        self.stores: list[Store | None] = [None] * config.layers
         self.written = torch.zeros_like(canvas.valid)
         self.attended = canvas.valid
-        self.asked: Tensor | None = None
-        self.several: Tensor | None = None
         self.masks = torch.ones_like(canvas.masked)
+        self.fold: Fold | None = None
+        self.branched: Tensor | None = None  # owner of the candidates that hold buffers of their own
+        self.slots: Tensor | None = None  # where the queries write, if not to their columns
+        self.extra: Tensor | None = None  # shadow rows [N, 1]
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         """The policy: a Plan whose ``columns`` [B, L] are to be computed (None: all valid ones)."""
@@ -45,60 +50,137 @@ class Buffered(Session):
         self.masks = canvas.masked
         return plan
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
-        wanted = candidates.valid if plan.columns is None else plan.columns & candidates.valid
-        self.asked, self.several = wanted.sum(1, keepdim=True), owner
-        whole = plan.columns is None and bool(candidates.valid.all())
-        columns = None if whole else pack(wanted, candidates.columns)
-        if columns is not None:  # repeat a real query instead of padding: it writes the same row twice
-            columns = torch.where(columns == len(candidates.columns), columns[:, :1], columns)
-        attended = self.keep_attended(plan, candidates, owner)
-        self.visible = None if bool(attended.all()) else attended
-        if owner is None:  # several candidates leave the session as it was, until one of them is kept
-            self.attended = attended
-            self.written = self.written | wanted
-            assert not self.debug or bool((~self.attended | self.written).all()), (
-                "a row is attended before it is written"
-            )
-        return columns
-
     def keep_attended(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor:
+        """Rows [N, L] that count as keys."""
         return candidates.valid
 
-    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
+        valid = candidates.valid
+        wanted = valid if plan.columns is None else plan.columns & valid
+        attended = self.keep_attended(plan, candidates, owner)
+        self.wanted, self.valid, self.keys = wanted, valid, attended
+        self.fold, self.branched, self.slots, self.extra = None, owner, None, None
+        self.whole = plan.columns is None and plan.shadows is None and bool(valid.all())
+        columns = None if self.whole else pack(wanted, candidates.columns)
+        if owner is None:
+            self.attended, self.written = attended, self.written | wanted
+            holds = ~attended | self.written
+            assert not self.debug or bool(holds.all()), "a row is attended before it is written"
+        elif columns is None or bool((wanted == valid).all(1).any()):
+            self.drafts = list(self.stores)  # a refresh: each candidate gets its own buffer, one is kept
+        else:
+            self.branched = None
+            self._share(columns, attended & ~wanted, owner)
+            return columns
+        self.visible, self.reach = visible_part(attended)
+        if plan.shadows is not None and columns is not None:
+            return self._shadow(columns, plan.shadows, attended)
+        self.slots = columns
+        return columns
+
+    def _share(self, columns: Tensor, frozen: Tensor, owner: Tensor) -> None:
+        """Candidates of a row become one row of K n queries in scratch slots: each sees the frozen rows and its own."""
+        self.fold = fold = Fold.of(owner)
+        n = columns.shape[1]
+        count = fold.width * n
+        self.slots = self.length + 1 + torch.arange(count, device=columns.device).expand(len(fold.index), -1)
+        own = torch.arange(fold.width, device=columns.device).repeat_interleave(n)
+        visible = frozen.new_zeros(len(fold.index), count, self.length + 1 + count)
+        visible[:, :, : self.length] = fold.rows(frozen).repeat_interleave(n, 1)
+        real = fold.rows(columns < self.length).flatten(1)
+        visible[:, :, self.length + 1 :] = (own[:, None] == own) & real[:, None, :]
+        self.visible, self.reach, self.own = visible, self.length + 1 + count, columns
+
+    def _shadow(self, columns: Tensor, shadows: Tensor, attended: Tensor) -> Tensor:
+        """Shadow rows see everything but their own column, and themselves; nobody sees them."""
+        extra, device = shadows.shape[1], shadows.device
+        spare = self.length + 1 + torch.arange(extra, device=device).expand(len(shadows), -1)
+        self.slots = torch.cat([columns, spare], 1)
+        rows = torch.cat([columns, shadows], 1)
+        visible = attended.new_zeros(*rows.shape, self.length + 1 + extra)
+        visible[:, :, : self.length] = attended[:, None]
+        places = torch.arange(self.length, device=device)
+        visible[:, columns.shape[1] :, : self.length] &= shadows[:, :, None] != places
+        visible[:, columns.shape[1] :, self.length + 1 :] = torch.eye(extra, dtype=torch.bool, device=device)
+        self.visible, self.reach = visible, self.length + 1 + extra
+        self.extra = (shadows < self.length).sum(1, keepdim=True)
+        return rows
+
+    def enter(
+        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
+    ) -> tuple[Tensor, Tensor | None]:
         return hidden, columns
 
     def exchange(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, columns: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        if columns is None:
-            kept, values = key.contiguous(), value.contiguous()
-        else:
-            kept, values = (self._scatter(store[layer], fresh, columns) for store, fresh in (
-                (self.keys, key), (self.values, value)))  # fmt: skip
-        store = (self.keys, self.values) if self.several is None else (self.new_keys, self.new_values)
-        store[0][layer], store[1][layer] = kept, values
-        return kept, values, self.visible
+        keys, values = self._room(layer, key)
+        slots = columns if self.slots is None else self.slots
+        for store, fresh in ((keys, key), (values, value)):
+            write(store, fresh, slots)
+        return keys[:, :, : self.reach], values[:, :, : self.reach], self.visible
 
-    def _scatter(self, store: Tensor | None, fresh: Tensor, columns: Tensor) -> Tensor:
-        rows, heads, _, size = fresh.shape
-        if store is None:
-            store = fresh.new_zeros(rows, heads, self.attended.shape[1], size)
-        elif self.several is not None:  # candidates write to copies; only what is kept counts later
-            store = store[self.several]
-        place = columns[:, None, :, None].expand(-1, heads, -1, size)
-        return store.scatter_(2, place, fresh)
+    def _room(self, layer: int, key: Tensor) -> Store:
+        """The buffers that this forward writes to, made at the first forward and widened for more scratch slots."""
+        stores = self.stores if self.branched is None else self.drafts
+        held, size = self.stores[layer], max(self.reach, self.length + 1)
+        if self.branched is not None:
+            keys, values = (blank(key, size) for _ in range(2))
+            if held is not None and not self.whole:
+                for new, old in zip((keys, values), held, strict=True):
+                    new[:, :, : self.length] = old[self.branched, :, : self.length]
+            held = (keys, values)
+        elif held is None or held[0].shape[2] < size:
+            wider = (blank(key, size), blank(key, size))
+            for new, old in zip(wider, held or (), strict=False):
+                new[:, :, : old.shape[2]] = old
+            held = wider
+        stores[layer] = held
+        return held
 
     def kept(self, rows: Tensor) -> None:
-        self.keys = [None if store is None else store[rows] for store in self.new_keys]
-        self.values = [None if store is None else store[rows] for store in self.new_values]
+        self.attended, self.written = self.keys[rows], self.written | self.wanted[rows]
+        if self.fold is None:
+            self.stores = [None if store is None else (store[0][rows], store[1][rows]) for store in self.drafts]
+            return
+        n = self.own.shape[1]
+        slots = self.length + 1 + self.fold.place[rows, None] * n + torch.arange(n, device=rows.device)
+        for store in self.stores:
+            for buffer in store or ():
+                write(buffer, buffer.gather(2, spread_over(slots, buffer)), self.own[rows])
 
-    def count(self) -> Tensor:
-        assert self.asked is not None
-        return self.asked
+    def count(self) -> Work:
+        queries = self.wanted.sum(1, keepdim=True)
+        refreshed = torch.where((self.wanted == self.valid).all(1, keepdim=True), queries, 0)
+        queries = queries if self.extra is None else queries + self.extra
+        return Work(queries, self.keys.sum(1, keepdim=True), refreshed)
 
     def select(self, rows: Tensor) -> Session:
-        self.keys = [None if store is None else store[rows] for store in self.keys]
-        self.values = [None if store is None else store[rows] for store in self.values]
+        self.stores = [None if store is None else (store[0][rows], store[1][rows]) for store in self.stores]
         self.written, self.attended, self.masks = self.written[rows], self.attended[rows], self.masks[rows]
         return self
+
+
+def visible_part(attended: Tensor) -> tuple[Tensor | None, int]:
+    """Which of the first ``reach`` columns are keys [B, reach] (None: all of them), and how many that is."""
+    columns = torch.arange(1, attended.shape[1] + 1, device=attended.device)
+    reach = int((attended * columns).amax())
+    part = attended[:, :reach]
+    return (None if bool(part.all()) else part), reach
+
+
+def blank(key: Tensor, size: int) -> Tensor:
+    """A buffer of ``size`` slots for rows like ``key`` [B, H_kv, n, h]. Zeros: a masked NaN would still spread."""
+    return key.new_zeros(key.shape[0], key.shape[1], size, key.shape[3])
+
+
+def spread_over(slots: Tensor, store: Tensor) -> Tensor:
+    return slots[:, None, :, None].expand(-1, store.shape[1], -1, store.shape[3])
+
+
+def write(store: Tensor, fresh: Tensor, slots: Tensor | None) -> None:
+    """Put fresh rows [B, H_kv, n, h] into their slots [B, n] (None: the first n)."""
+    if slots is None:
+        store[:, :, : fresh.shape[2]] = fresh
+    else:
+        store.scatter_(2, spread_over(slots, store), fresh)

@@ -8,6 +8,7 @@ from torch import Tensor
 from dllm.blocks.base import Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.canvas import Canvas, pack
+from dllm.cost import Work
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Fresh, block_causal
 
@@ -50,8 +51,8 @@ class Everything(Fresh, Session):
             self.visible = block_causal(positions, positions, self.attention_block, self.visible)
         return queries
 
-    def count(self) -> Tensor:
-        return self.rows
+    def count(self) -> Work:
+        return Work(self.rows, self.rows, torch.zeros_like(self.rows))
 
     def select(self, rows: Tensor) -> Session:
         return self

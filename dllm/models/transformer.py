@@ -9,6 +9,8 @@ Letters: B rows, L canvas columns, n queries, S keys, D width, H heads, h head s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -17,11 +19,16 @@ from torch import Tensor, nn
 
 from dllm.models.config import ModelConfig, MoEConfig
 
+# Rotated queries [B, n, H, h] that a layer makes of hidden rows [B, n, D] at columns [B, n].
+Project = Callable[[Tensor, Tensor], Tensor]
+
 
 class Memory(Protocol):
     """What a cache puts between the layers of one forward. ``Fresh`` below is the memory of no cache at all."""
 
-    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def enter(
+        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
+    ) -> tuple[Tensor, Tensor | None]:
         """Hidden rows [B, n, D] entering a layer and their columns; may widen both (Elastic-Cache)."""
 
     def exchange(
@@ -39,7 +46,9 @@ class Fresh:
     def __init__(self, visible: Tensor | None = None) -> None:
         self.visible = visible
 
-    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def enter(
+        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
+    ) -> tuple[Tensor, Tensor | None]:
         return hidden, columns
 
     def exchange(
@@ -121,10 +130,14 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h] of rows x [B, n, D]."""
-        q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q, self.k, self.v))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return self.rotate(q, angles), self.rotate(k, angles).transpose(1, 2), v.transpose(1, 2)
+        k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.k, self.v))
+        k = k if self.k_norm is None else self.k_norm(k)
+        return self.query(x, angles), self.rotate(k, angles).transpose(1, 2), v.transpose(1, 2)
+
+    def query(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+        """Rotated queries [B, n, H, h]."""
+        q = self.q(x).unflatten(-1, (-1, self.head_dim))
+        return self.rotate(q if self.q_norm is None else self.q_norm(q), angles)
 
     def rotate(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
         """LLaDA rotates in float32 (``rope_full_precision``), the others in the dtype of the activations."""
@@ -260,11 +273,15 @@ class Transformer(nn.Module):
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
         angles, placed = self.angles(positions, columns), columns
         for index, layer in enumerate(self.layers):
-            x, columns = memory.enter(index, x, columns)
+            x, columns = memory.enter(index, x, columns, partial(self.queries, layer, positions))
             if columns is not placed:  # the memory widened the forward: rotate the new rows too
                 angles, placed = self.angles(positions, columns), columns
             x = layer(x, angles, columns, memory)
         return self.norm(x), columns
+
+    def queries(self, layer: Layer, positions: Tensor, hidden: Tensor, columns: Tensor) -> Tensor:
+        """Rotated queries [B, n, H, h] that ``layer`` makes of hidden rows [B, n, D] at ``columns`` [B, n]."""
+        return layer.attn.query(layer.attn_norm(hidden), self.angles(positions, columns))
 
     def angles(self, positions: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         length = positions.shape[1]

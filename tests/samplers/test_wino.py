@@ -74,7 +74,7 @@ def test_query_tokens_count_the_shadows() -> None:
     for turn in turns(Combination("wino", "fixed"), requests()[:1]):
         canvas = turn.canvas
         shadows = int((turn.view.blocks.block & ~canvas.masked & ~canvas.given).sum())
-        assert int(turn.queries) == len(requests()[0].tokens) + shadows
+        assert int(turn.work.queries) == len(requests()[0].tokens) + shadows
 
 
 def test_a_model_that_predicts_from_the_position_before_is_refused() -> None:

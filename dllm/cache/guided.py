@@ -1,0 +1,62 @@
+"""Classifier-free guidance under any policy: every request twice, as it is and with its given positions masked.
+
+Both halves keep rows of their own and follow the same plan. The policy sees a batch of 2 B rows and never knows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Fold, Plan, Session
+from dllm.canvas import Canvas, select
+from dllm.cost import Work
+from dllm.models.transformer import Project
+
+
+class Guided(Session):
+    """``inner`` was started on the doubled canvas; what comes and goes here counts B rows or N candidates, except the
+    forward itself, which runs on 2 N."""
+
+    def __init__(self, inner: Session, rows: int) -> None:
+        self.inner, self.size, self.candidates = inner, rows, rows
+
+    @property
+    def fold(self) -> Fold | None:  # type: ignore[override]
+        return self.inner.fold
+
+    def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+        both = twice(torch.arange(self.size, device=canvas.request.device), 0)
+        upcoming = None if upcoming is None else upcoming[both]
+        return select(self.inner.plan(canvas.select(both), select(span, both), upcoming), both[: self.size])
+
+    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
+        """``candidates`` [2 N] are doubled already; plan [N] and owner [N] are not."""
+        self.candidates = len(candidates.request) // 2
+        both = twice(torch.arange(self.candidates, device=candidates.request.device), 0)
+        return self.inner.begin(select(plan, both), candidates, None if owner is None else twice(owner, self.size))
+
+    def enter(
+        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.inner.enter(layer, hidden, columns, project)
+
+    def exchange(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self.inner.exchange(layer, query, key, value, columns)
+
+    def kept(self, rows: Tensor) -> None:
+        self.inner.kept(twice(rows, self.candidates))
+
+    def count(self) -> Work:
+        return self.inner.count().halves()
+
+    def select(self, rows: Tensor) -> Session:
+        return Guided(self.inner.select(twice(rows, self.size)), len(rows))
+
+
+def twice(rows: Tensor, offset: int) -> Tensor:
+    """Row numbers, and behind them the same for the second half, which starts at ``offset``."""
+    return torch.cat([rows, rows + offset])
