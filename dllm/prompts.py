@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from dllm.models.tokenizer import Tokenizer
 
 Message = dict[str, str]
-Prompt = str | list[Message] | list[int] | Request
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A prompt and the given beginning of its answer, which is not decoded (lm-eval's ``gen_prefix``)."""
+
+    prompt: str | list[Message]
+    begin: str
+
+
+Prompt = str | list[Message] | list[int] | Begun | Request
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Prompts:
             )
         return request
 
-    def encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
+    def encode(self, prompt: str | list[Message] | list[int] | Begun) -> list[int]:
         """Token ids of a prompt, which must hold at least one."""
         if isinstance(prompt, str) and not prompt.strip():
             raise UserError("the prompt is empty: give it some text.")
@@ -60,14 +70,20 @@ class Prompts:
             raise UserError(f"token id {outside[0]} is not in the model's vocabulary of {self.config.vocab}.")
         return tokens
 
-    def _encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
-        if not isinstance(prompt, str) and is_ids(prompt):
+    def _encode(self, prompt: str | list[Message] | list[int] | Begun) -> list[int]:
+        if isinstance(prompt, list) and is_ids(prompt):
             return cast(list[int], prompt)
+        if isinstance(prompt, Begun):  # one text, since tokens may span the seam
+            return self._tokenizer().encode(self._written(prompt.prompt) + prompt.begin)
+        return self._tokenizer().encode(self._written(cast(str | list[Message], prompt)))
+
+    def _written(self, prompt: str | list[Message]) -> str:
+        """The text of a prompt, in the chat template where that applies."""
         tokenizer = self._tokenizer()
         if not isinstance(prompt, str):
-            return tokenizer.chat(cast(list[Message], prompt))
+            return tokenizer.render(prompt)
         chat = tokenizer.has_chat_template if self.chat is None else self.chat
-        return tokenizer.chat([{"role": "user", "content": prompt}]) if chat else tokenizer.encode(prompt)
+        return tokenizer.render([{"role": "user", "content": prompt}]) if chat else prompt
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -109,6 +125,6 @@ def is_ids(prompt: list[Any]) -> bool:
 
 def as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
     """Several prompts as they are, one prompt as a list of one."""
-    if isinstance(prompts, str | Request) or (prompts and (is_ids(prompts) or isinstance(prompts[0], dict))):
+    if isinstance(prompts, str | Begun | Request) or (prompts and (is_ids(prompts) or isinstance(prompts[0], dict))):
         return [cast(Prompt, prompts)]
     return cast(list[Prompt], prompts)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dllm.prompts import Prompt
+
+if TYPE_CHECKING:
+    from dllm.likelihood import Estimator
 
 # Metric name to value in [0, 1]; None: the component that would judge it is not there (never 0 or 1 instead).
 Scores = dict[str, float | None]
@@ -15,7 +18,10 @@ Scores = dict[str, float | None]
 @dataclass(frozen=True)
 class Item:
     """One question. ``task`` is the task it belongs to within the suite (``waiting_line/copy``), ``id`` unique in the
-    suite, ``budget`` the tokens its answer may take, ``truth`` whatever its scorer needs (JSON values)."""
+    suite, ``budget`` the tokens its answer may take, ``truth`` whatever its scorer needs (JSON values).
+
+    ``choices``: where there are any, the answer is not decoded but the likeliest of them behind the prompt
+    (``dllm.tasks.choices.answer``), and ``Task.score`` gets its text."""
 
     id: str
     task: str
@@ -23,12 +29,14 @@ class Item:
     truth: Mapping[str, Any]
     budget: int
     stop: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
 
 class Task:
     """A suite of items. Building one may read files and refuse (UserError); it never loads weights."""
 
     name: str
+    estimator: Estimator | None = None  # of the likelihoods of items with choices
 
     def items(self) -> Sequence[Item]:
         """All items, always in the same order."""
@@ -41,3 +49,7 @@ class Task:
     def stamp(self) -> dict[str, str]:
         """What identifies the questions: suite, template hash, data hash. It goes into every row and the identity."""
         raise NotImplementedError
+
+    def missing(self) -> dict[str, str]:
+        """Tasks that cannot be asked and scores that cannot be judged here, each with a sentence that says why."""
+        return {}

@@ -1,0 +1,34 @@
+"""Items that offer choices: the likeliest is the answer."""
+
+from __future__ import annotations
+
+import time
+from typing import cast
+
+from dllm.errors import UserError
+from dllm.likelihood import Estimator, Likelihood
+from dllm.models.bundle import Model
+from dllm.prompts import Begun, Message, Prompts
+from dllm.results import Result
+from dllm.tasks.base import Item
+
+
+def answer(model: Model, prompts: Prompts, item: Item, estimator: Estimator) -> Result:
+    """The likeliest of the item's choices as if it had been decoded: its text, tokens, forwards and seconds.
+
+    Samplers, blocks, caches and end-of-text policies have no part in it.
+    """
+    if not isinstance(item.prompt, str | list):
+        raise UserError(f"item {item.id!r} offers choices, which need a prompt of text or messages.")
+    asked = cast(str | list[Message], item.prompt)
+    prompt = prompts.encode(asked)
+    targets = [prompts.encode(Begun(asked, choice))[len(prompt) :] for choice in item.choices]
+    began = time.perf_counter()
+    found = Likelihood(model, estimator).compare(prompt, targets)
+    seconds = time.perf_counter() - began
+    best = max(range(len(found)), key=lambda at: found[at].value)
+    return Result(
+        prompt_tokens=prompt, tokens=targets[best], text=item.choices[best], canvas=targets[best],
+        nfe=sum(one.forwards for one in found), query_tokens=sum(one.query_tokens for one in found), seconds=seconds,
+        stop_reason="length", seed=estimator.seed, turns=[0] * len(targets[best]), words=prompts.words(targets[best]),
+    )  # fmt: skip
