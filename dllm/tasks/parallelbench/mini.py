@@ -7,7 +7,7 @@ name set, puzzle or word set of the test split is ever trained on.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -177,9 +177,12 @@ def generate(
 
 
 def score(sample: Sample, prediction: str) -> scoring.Scores:
+    return judge(sample.task, sample.truth, prediction)
+
+
+def judge(task: str, truth: Mapping[str, Any], prediction: str) -> scoring.Scores:
     """Scores of a prediction; ``score`` is 1 when it is a right answer, whichever of them, else 0."""
-    truth = sample.truth
-    match sample.task:
+    match task:
         case "shuffle":
             return scoring.list_shuffle(prediction, truth["input"])
         case "insert_random":

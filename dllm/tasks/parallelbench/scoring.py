@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-Scores = dict[str, float]
+Scores = dict[str, float]  # a subset of dllm.tasks.base.Scores: these judge with nothing else
 Reading = Callable[[str], list[str] | None]
 
 
@@ -29,7 +29,7 @@ def read_strict(text: str) -> list[str] | None:
     if "[" not in text or "]" not in text.rpartition("[")[2]:
         return None
     items = _inside_brackets(text).split(", ")
-    quoted = all(len(item) >= 2 and item[0] == item[-1] == '"' and '"' not in item[1:-1] for item in items)
+    quoted = all(item.startswith('"') and item.endswith('"') and '"' not in item[1:-1] for item in items)
     return [item[1:-1] for item in items] if quoted else None
 
 
@@ -67,8 +67,11 @@ def list_random_remove(prediction: str, given: Sequence[str]) -> Scores:
     """The given list without exactly one of its names."""
 
     def accept(items: list[str]) -> bool:
-        missing = [name for name in given if name not in items]
-        return len(items) == len(given) - 1 and len(missing) == 1 and items == [n for n in given if n in items]
+        gone = set(given) - set(items)
+        if len(items) != len(given) - 1 or len(gone) != 1:
+            return False
+        at = list(given).index(gone.pop())
+        return items == [*given[:at], *given[at + 1 :]]
 
     return _both(prediction, accept)
 
@@ -88,21 +91,25 @@ def list_random_replace(prediction: str, given: Sequence[str], word: str) -> Sco
 
 def latin_square(prediction: str, symbols: Sequence[str]) -> Scores:
     """The first n lines that hold exactly the n symbols form a Latin square. There is no strict reading."""
-    wanted, size = set(symbols), len(symbols)
-    rows = [[cell.strip() for cell in line.split(",")] for line in prediction.strip().split("\n") if line.strip()]
+    wanted, size = set(symbols), len(set(symbols))
+    rows = [[cell.strip() for cell in line.split(",")] for line in prediction.split("\n")]
     rows = [row for row in rows if set(row) == wanted][:size]
-    columns = [{row[i] for row in rows} for i in range(size)] if len(rows) == size else []
-    score = float(bool(columns) and all(column == wanted for column in columns))
+    columns = zip(*rows, strict=False)  # a row may repeat a symbol and be longer; the reference allows it
+    score = float(len(rows) == size and all(set(column) == wanted for column in columns))
     return {"score": score, "score_strict": score}
 
 
 def sudoku(prediction: str, solution: str) -> Scores:
     """The lines that hold exactly four digits, whatever stands around them, are the solution's; strict: bare lines."""
-    digits = ["".join(filter(str.isdigit, line)) for line in prediction.split("\n")]
-    strict = [line.strip() for line in prediction.split("\n") if line.strip()]
-    truth = solution.strip().split("\n")
-    lenient = [line for line in digits if len(line) == 4]
-    return {"score": float(lenient == truth), "score_strict": float(strict == truth)}
+    truth = [_digits(line) for line in solution.strip().split("\n")]
+    lenient = [row for line in prediction.split("\n") if len(row := _digits(line)) == 4]
+    bare = [line.strip() for line in prediction.split("\n") if line.strip()]
+    strict = all(len(line) == 4 and line.isdecimal() for line in bare) and [_digits(line) for line in bare] == truth
+    return {"score": float(lenient == truth), "score_strict": float(strict)}
+
+
+def _digits(line: str) -> list[int]:
+    return [int(character) for character in line if character.isdecimal()]
 
 
 def inclusion(prediction: str, words: Sequence[str]) -> Scores:

@@ -1,15 +1,18 @@
-"""The closed vocabulary of the mini suite: every word is one token of the mini models' tokenizer."""
+"""The words that questions are made of. The mini suite's are closed: each is one token of its models' tokenizer."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-_WORDS: dict[str, str] = json.loads(Path(__file__).with_name("mini_vocabulary.json").read_text())
+_HERE = Path(__file__).parent
+_MINI: dict[str, str] = json.loads((_HERE / "mini_vocabulary.json").read_text())
+_FULL: dict[str, Any] = json.loads((_HERE / "data" / "vocabulary.json").read_text())
 
 
 def _words(kind: str) -> tuple[str, ...]:
-    return tuple(_WORDS[kind].split())
+    return tuple(_MINI[kind].split())
 
 
 NAMES = _words("names")
@@ -18,3 +21,8 @@ ADJECTIVES, PREPOSITIONS = _words("adjectives"), _words("prepositions")
 SINGULAR, PLURAL = _words("singular"), _words("plural")  # determiners
 WORDING = _words("wording")  # what the prompts are made of
 SYMBOLS = tuple("ABCDEFGHIJKL")
+
+# 92 x 192 = 17,664 full names, as many as the benchmark draws from.
+FULL_NAMES = tuple(f"{first} {last}" for first in _FULL["first_names"].split() for last in _FULL["last_names"].split())
+EVERYDAY = {theme: tuple(text.split()) for theme, text in _FULL["everyday"].items()}
+RARE = {theme: tuple(text.split()) for theme, text in _FULL["rare"].items()}

@@ -1,0 +1,135 @@
+"""The benchmark's metrics by name: a prediction and a truth in the benchmark's own shape to scores.
+
+Lists and puzzles are judged by ``scoring`` alone. Texts need judges that may not be there; then the scores that depend
+on them are None. ``score`` is the one that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dllm.tasks.base import Scores
+from dllm.tasks.parallelbench import scoring
+from dllm.tasks.parallelbench.text_metrics import ROUGE, bleu, rouge
+
+Verdict = Callable[[str], float | None]
+Similarity = Callable[[str, str], float]
+
+
+@dataclass(frozen=True)
+class Judges:
+    """grammar: 1 for a text without mistakes, else 0 (None: cannot say). bertscore: similarity of two texts."""
+
+    grammar: Verdict | None = None
+    bertscore: Similarity | None = None
+
+    def grammatical(self, text: str) -> float | None:
+        return None if self.grammar is None else self.grammar(text)
+
+
+def score(metric: str, prediction: str, truth: Any, judges: Judges) -> Scores:
+    """Scores of a prediction. ``truth``: what METRICS[metric] says it takes."""
+    return METRICS[metric](prediction, truth, judges)
+
+
+def _list_match(prediction: str, truth: str, judges: Judges) -> Scores:
+    return {**scoring.list_match(prediction, scoring.read_lenient(truth))}
+
+
+def _shuffle(prediction: str, truth: Any, judges: Judges) -> Scores:
+    return {**scoring.list_shuffle(prediction, truth["input"])}
+
+
+def _insert(prediction: str, truth: Any, judges: Judges) -> Scores:
+    return {**scoring.list_random_insert(prediction, truth["input"], truth["word"])}
+
+
+def _remove(prediction: str, truth: Any, judges: Judges) -> Scores:
+    return {**scoring.list_random_remove(prediction, truth["input"])}
+
+
+def _replace(prediction: str, truth: Any, judges: Judges) -> Scores:
+    return {**scoring.list_random_replace(prediction, truth["input"], truth["word"])}
+
+
+def _latin_square(prediction: str, truth: Any, judges: Judges) -> Scores:
+    return {**scoring.latin_square(prediction, truth["symbols"])}
+
+
+def _sudoku(prediction: str, truth: str, judges: Judges) -> Scores:
+    return {**scoring.sudoku(prediction, truth)}
+
+
+def _words(prediction: str, truth: Any, judges: Judges) -> Scores:
+    """All words are there and the grammar is right."""
+    included = scoring.inclusion(prediction, truth["words"])["inclusion_score"]
+    grammar = judges.grammatical(prediction)
+    return {"score": product(included, grammar), "inclusion_score": included, "grammar_score": grammar}
+
+
+def _words_grammar(prediction: str, truth: Any, judges: Judges) -> Scores:
+    """The rewrite's: only the grammar counts."""
+    scores = _words(prediction, truth, judges)
+    return {**scores, "score": scores["grammar_score"]}
+
+
+def _summary(prediction: str, truth: Any, judges: Judges) -> Scores:
+    """ROUGE-L with the reference summary, times grammar."""
+    prediction = prediction.strip()
+    found = rouge(prediction, truth["summary"].strip())
+    by_name: Scores = {f"{name}_score": None if found is None else found[name] for name in ROUGE}
+    grammar = judges.grammatical(prediction)
+    return {"score": product(by_name["rougeL_score"], grammar), **by_name, "grammar_score": grammar}
+
+
+def _paraphrase(prediction: str, truth: Any, judges: Judges) -> Scores:
+    """Unlike in words (1 - BLEU), alike in meaning (BERTScore), grammatical. An empty answer gets 0 throughout."""
+    prediction, source = prediction.strip(), truth["text"]
+    same = bleu(prediction, source)
+    unlike = None if same is None else (1 - same) * bool(prediction)
+    alike: float | None = None
+    if judges.bertscore is not None:
+        alike = judges.bertscore(prediction, source) if prediction else 0.0
+    grammar = judges.grammatical(prediction)
+    scores: Scores = {"inv_bleu_score": unlike, "bertscore_score": alike, "grammar_score": grammar}
+    return {"score": product(unlike, alike, grammar), **scores}
+
+
+def product(*factors: float | None) -> float | None:
+    """The product, or None when a factor is unknown: a missing judge never turns into a 0 or a 1."""
+    total = 1.0
+    for factor in factors:
+        if factor is None:
+            return None
+        total *= factor
+    return total
+
+
+Metric = Callable[[str, Any, Judges], Scores]
+# Names as in the benchmark's files; what the truth must hold (empty: it is a text).
+METRICS: dict[str, Metric] = {
+    "list_match_score": _list_match,
+    "list_shuffle_score": _shuffle,
+    "list_random_insert_score": _insert,
+    "list_random_remove_score": _remove,
+    "list_random_replace_score": _replace,
+    "latin_square_score": _latin_square,
+    "sudoku_score": _sudoku,
+    "sentence_to_words_score": _words,
+    "sentence_to_words_grammar": _words_grammar,
+    "summary_score": _summary,
+    "paraphrase_score": _paraphrase,
+}
+HOLDS: dict[str, tuple[str, ...]] = {
+    "list_shuffle_score": ("input",),
+    "list_random_insert_score": ("input", "word"),
+    "list_random_remove_score": ("input",),
+    "list_random_replace_score": ("input", "word"),
+    "latin_square_score": ("symbols",),
+    "sentence_to_words_score": ("words",),
+    "sentence_to_words_grammar": ("words",),
+    "summary_score": ("summary",),
+    "paraphrase_score": ("text",),
+}

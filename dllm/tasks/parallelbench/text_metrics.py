@@ -1,0 +1,95 @@
+"""ROUGE, BLEU and BERTScore from their own libraries (the extra ``text``); None where a library is not installed."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dllm.errors import UserError, nearest
+
+INSTALL = 'pip install "dllm[text]"'
+ROUGE = ("rouge1", "rouge2", "rougeL")
+
+
+def has_rouge() -> bool:
+    return find_spec("rouge_score") is not None
+
+
+def has_bleu() -> bool:
+    return find_spec("sacrebleu") is not None
+
+
+def rouge(prediction: str, reference: str) -> dict[str, float] | None:
+    """F-measures of ROUGE-1, -2 and -L, stemmed."""
+    if not has_rouge():
+        return None
+    found = _rouge_scorer().score(reference, prediction)
+    return {name: float(found[name].fmeasure) for name in ROUGE}
+
+
+@cache
+def _rouge_scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(list(ROUGE), use_stemmer=True)
+
+
+def bleu(prediction: str, reference: str) -> float | None:
+    """BLEU-4 in [0, 1], 13a tokens, no smoothing: 0 as soon as one order of n-grams has no match."""
+    if not has_bleu():
+        return None
+    from sacrebleu.metrics.bleu import BLEU
+
+    scorer = BLEU(tokenize="13a", smooth_method="none", effective_order=False)
+    return float(scorer.corpus_score([prediction], [[reference]]).score) / 100
+
+
+class BERTScore:
+    """F1 of matched contextual embeddings, with the model's standard layer. ``model``: a hub id or a folder.
+
+    Raises UserError when the library or the model is not there; the weights are read at the first question.
+    """
+
+    def __init__(self, model: str) -> None:
+        if find_spec("bert_score") is None:
+            raise UserError(f"task.bertscore={model!r} needs the library bert-score: {INSTALL}.")
+        from bert_score.utils import model2layers
+
+        name = Path(model).name if model not in model2layers else model
+        if name not in model2layers:
+            known = ", ".join(sorted(model2layers)[:6])
+            raise UserError(
+                f"task.bertscore={model!r} is no model whose best layer is known. Use roberta-large, or a folder named "
+                f"like one of {known}, ...{nearest(name, model2layers)}"
+            )
+        self.model, self.layer = model, int(model2layers[name])
+        self._refuse_absent()
+
+    def _refuse_absent(self) -> None:
+        from transformers import AutoConfig
+
+        try:
+            AutoConfig.from_pretrained(self.model)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"task.bertscore={self.model!r} cannot be read: {first_line(error)} Download it where there is a "
+                "network and give its folder, or set task.bertscore=null to leave the score out."
+            ) from None
+
+    def __call__(self, prediction: str, reference: str) -> float:
+        *_, f1 = self._scorer.score([prediction], [reference])
+        return float(f1[0])
+
+    @cached_property
+    def _scorer(self) -> Any:
+        from bert_score import BERTScorer
+
+        return BERTScorer(model_type=self.model, num_layers=self.layer)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error, as a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".") + "."
