@@ -11,6 +11,10 @@ class UserError(ValueError):
     """A mistake in what the user asked for. The message names the argument, its value, the rule and the way out."""
 
 
+class Unfit(UserError):
+    """Parts that each are fine and do not work together; whoever knows all parts adds the nearest choice that does."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for a misspelt name, or an empty string when nothing comes close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

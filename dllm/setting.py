@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dllm.errors import UserError
+from dllm.errors import Unfit, UserError
 
 if TYPE_CHECKING:
     from dllm.blocks.base import Blocks
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from dllm.eos.base import EndOfText
     from dllm.models.config import ModelConfig
     from dllm.samplers.base import Sampler
-    from dllm.scores import Sampling
+    from dllm.scores import Need, Sampling
 
 
 @dataclass(frozen=True)
@@ -73,4 +75,23 @@ def validate(setting: Setting, sampler: Sampler, cache: Cache, eos: EndOfText) -
         )
     sampler.check(setting)
     setting.blocks.check(setting, sampler)
-    cache.check(setting, sampler, (*sampler.needs(), *setting.blocks.needs(), *eos.needs()))
+    needs = (*sampler.needs(), *setting.blocks.needs(), *eos.needs())
+    try:
+        cache.check(setting, sampler, needs)
+    except Unfit as error:
+        raise UserError(f"{error} The nearest that works is cache={working(setting, sampler, needs)}.") from None
+
+
+# Nearest first for whoever wanted a cache: those that reuse the most, then those that reuse less.
+BY_REUSE = ("finished", "dual", "window", "elastic", "dkv", "recap", "prefix")
+
+
+def working(setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> str:
+    """The first cache, at its defaults, that serves these parts."""
+    from dllm.parts import part
+
+    for name in BY_REUSE:
+        with suppress(UserError):
+            part("cache", name).check(setting, sampler, needs)
+            return name
+    return "none"

@@ -56,6 +56,9 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "list"): {"lengths": [5, 8, 3]},
     ("blocks", "adablock"): {"block_length": 8, "delimiter_ids": [54, 56]},
     ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 54},
+    ("cache", "elastic"): {"window_length": 5},
+    ("cache", "window"): {"active_tokens": 4, "window_tokens": 9, "refresh_interval": 4},
+    ("cache", "dkv"): {"refresh_interval": 4},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
     ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
 }

@@ -24,13 +24,18 @@ from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
 from dllm.cache.dkv import DKV
+from dllm.cache.dkv_greedy import DKVGreedy
 from dllm.cache.dkv_prefill import DKVPrefill
 from dllm.cache.dual import Dual
+from dllm.cache.elastic import Elastic
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
+from dllm.cache.window import Window
 from dllm.canvas import Canvas, Request
 from dllm.denoise import Turn, denoise, look
 from dllm.eos.base import EndOfText, Keep
+from dllm.eos.cut_canvas import CutCanvas
+from dllm.eos.cut_open import CutOpen
 from dllm.eos.eotp import EoTP
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.forward import Forward
@@ -47,6 +52,7 @@ from dllm.samplers.factor import Factor
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
+from dllm.samplers.order import Order
 from dllm.samplers.prophet import Prophet, given
 from dllm.samplers.static import Static
 from dllm.scores import Ids, Sampling, Scores
@@ -188,10 +194,44 @@ def dkv_decode(params: Case) -> Parts:
     return Parts(Dream(params["alg"], steps), Whole(min_forwards=steps), kinds[params["cache_type"]], sampling=sampling)
 
 
+def dkv_greedy(params: Case) -> Parts:
+    """The reference draws an order per block; the files record it."""
+    order = [at for block in params["denoising_order"] for at in block]
+    blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
+    return Parts(
+        Order(order, params["steps"]), blocks, DKVGreedy(params["cache_refresh_interval"], params["window_size"])
+    )
+
+
+def elastic(params: Case) -> Parts:
+    options = {key: params[key] for key in ("window_length", "gamma", "track_num", "similarity", "block_caching")}
+    free = not 0 <= params["gamma"] <= 1
+    policy = Elastic(**{**options, "gamma": 0.5} if free else options)
+    policy.gamma = params["gamma"]
+    return Parts(Confidence(params["threshold"]), Whole(), policy, CutOpen())
+
+
+def window_diffusion(params: Case) -> Parts:
+    """LLaDA: a fixed schedule, the far field in every phase's first forward. Dream: its time grid, or one token a step
+    and the adaptive length."""
+    interval, steps = params["refresh_cycle"], params["steps"]
+    if "alg" not in params:
+        policy = Window(params["active_tokens"], params["window_tokens"], interval, refresh_scope="all",
+                        refresh_candidates="all", recent_includes_refresh=False)  # fmt: skip
+        return Parts(Static(steps), Whole(min_forwards=steps), policy)
+    policy = Window(params["i_win_size"], params["o_win_size"], interval, "range",
+                    refresh_candidates="first", reference_eos=params["early_stop"])  # fmt: skip
+    if params["early_stop"]:
+        return Parts(Static(score=params["alg"]), Whole(), policy, CutCanvas())
+    sampling = Sampling(suppress_mask=False, tempered=True)
+    return Parts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling)
+
+
 METHODS: dict[str, Callable[[Case], Parts]] = {
     "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
-    "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode,
+    "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
+    "window_diffusion": window_diffusion,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 
@@ -209,6 +249,8 @@ class Record:
     verified: bool = False
     tokens: list[int] = field(default_factory=list)
     forward_tokens: list[int] = field(default_factory=list)
+    layer_tokens: list[list[int]] = field(default_factory=list)
+    first_refreshed_layer: list[int] = field(default_factory=list)
     committed: list[list[int]] = field(default_factory=list)
     blocks: list[tuple[int, int, int]] = field(default_factory=list)
     early: int | None = None
@@ -217,7 +259,11 @@ class Record:
     masked: torch.Tensor | None = None
 
     def observe(self, turn: Turn, start: int) -> None:
-        self.forward_tokens.append(int(turn.work.queries.sum(0).max()))
+        layers = turn.work.queries.sum(0).tolist()
+        refreshed = [bool(rows) for rows in turn.work.refreshed.sum(0).tolist()] + [True]
+        self.forward_tokens.append(layers[0])
+        self.layer_tokens.append(layers)
+        self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
         canvas = turn.candidates
         if self.verified:
             self._book_verified(turn, start)
@@ -288,6 +334,8 @@ def differences(case: Case, record: Record) -> list[str]:
         "nfe_per_block",
         "exit_step",
         "static_nfe",
+        "layer_tokens",
+        "first_refreshed_layer",
     )
     return [name for name in names if name in case and case[name] != getattr(record, name)]
 

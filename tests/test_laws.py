@@ -18,6 +18,9 @@ CACHED = [
     ("prefix", "fixed", "tiny-llada"), ("dual", "adablock", "tiny-dream"), ("dkv", "fixed", "tiny-llada"),
     ("prefix", "adablock", "tiny-dream"), ("dual", "fixed", "tiny-llada"), ("dkv", "whole", "tiny-dream"),
     ("dkv_prefill", "whole", "tiny-dream"), ("dkv_pd", "fixed", "tiny-dream"), ("dkv", "list", "tiny-llada"),
+    ("elastic", "whole", "tiny-llada"), ("window", "whole", "tiny-dream"), ("recap", "fixed", "tiny-llada"),
+    ("window", "whole", "tiny-llada"), ("elastic", "fixed", "tiny-dream"), ("recap", "adablock", "tiny-dream"),
+    ("dkv_greedy", "fixed", "tiny-llada"), ("finished", "fixed", "sdar_b4"), ("finished", "adablock", "sdar_b4"),
 ]  # fmt: skip
 
 

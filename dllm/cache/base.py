@@ -16,7 +16,7 @@ from torch import Tensor
 from dllm.blocks.base import Span
 from dllm.canvas import Canvas, first_of
 from dllm.cost import Work
-from dllm.errors import UserError
+from dllm.errors import Unfit
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Memory
 
@@ -102,31 +102,42 @@ class Session(Memory):
 
 
 class Cache:
-    """Base of all policies. ``regions``: what its forwards score on every turn (see ``Need``); ``branches``: several
-    candidates may share it; ``everything``: it serves guidance, shadow rows and block-causal models too."""
+    """Base of all policies. What it supplies: ``regions`` that its forwards score on every turn (see ``Need``);
+    ``committed`` positions of the open blocks too; ``branches``: several candidates; ``shadows``: rows that stand in
+    for committed tokens; ``full`` and ``block_causal``: kinds of attention it serves."""
 
     regions: frozenset[str] = frozenset({"block"})
+    committed = True
     branches = False
-    everything = False
+    shadows = True
+    full = True
+    block_causal = False
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         """``shrinks``: the end-of-text policy may take columns off the canvas."""
         raise NotImplementedError
 
     def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
-        """Refuse, with UserError, parts that ask for what the policy does not compute."""
-        name = f"cache={type(self).__name__.lower()}"
+        """Refuse parts that ask for what the policy does not compute (Unfit), and options that cannot work."""
+        name = f"cache={name_of(self)}"
         for need in needs:
             if need.region not in self.regions and not need.opening:
-                raise UserError(
-                    f"{name} computes only the open blocks of most forwards, but a chosen part needs the region "
-                    f"{need.region!r} on every one. Use cache=prefix or none (or eos.scope=block for eos=eotp)."
+                raise Unfit(
+                    f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
+                    f"{need.region!r} on every one."
                 )
-            if "shadow" in need.statistics and not self.everything:
-                raise UserError(f"{name} has no room for sampler=wino's extra rows. Use cache=none, or sampler=saber.")
+            if need.committed and not self.committed:
+                raise Unfit(f"{name} computes masked positions, not the committed ones that a chosen part reads.")
+            if "shadow" in need.statistics and not self.shadows:
+                raise Unfit(f"{name} has no room for the extra rows of sampler=wino.")
         if sampler.branches and not self.branches:
-            raise UserError(f"{name} cannot share its rows among several candidates. Use cache=dual, prefix or none.")
-        if setting.model.attention_block is not None and not self.everything:
-            raise UserError(f"{name} is for models with full attention; this one is block-causal. Use cache=none.")
-        if setting.sampling is not None and setting.sampling.guidance and not self.everything:
-            raise UserError(f"{name} keeps no unguided rows: sampling.guidance needs cache=none.")
+            raise Unfit(f"{name} cannot share its rows among the several candidates of this sampler.")
+        if setting.model.attention_block is not None and not self.block_causal:
+            raise Unfit(f"{name} is for models with full attention; this one is block-causal.")
+        if setting.model.attention_block is None and not self.full:
+            raise Unfit(f"{name} rests on block-causal attention; in this model every row depends on all others.")
+
+
+def name_of(cache: Cache) -> str:
+    """A policy's name in messages: that of its file, as in the configuration."""
+    return type(cache).__module__.rpartition(".")[2]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -13,9 +11,6 @@ from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
-from dllm.samplers.base import Sampler
-from dllm.scores import Need
-from dllm.setting import Setting
 
 SHIFTS = ("un", "un_right")
 
@@ -30,6 +25,7 @@ class DKV(Cache):
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
+    committed = False
 
     def __init__(self, refresh_interval: int = 8, shift_type: str = "un") -> None:
         if refresh_interval < 1:
@@ -37,14 +33,6 @@ class DKV(Cache):
         if shift_type not in SHIFTS:
             raise UserError(f"cache.shift_type={shift_type!r} must be one of {', '.join(SHIFTS)}.")
         self.refresh_interval, self.shift_type = refresh_interval, shift_type
-
-    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        if any(need.committed for need in needs):
-            raise UserError(
-                "cache=dkv computes masked positions, not the committed ones of a block that a chosen part reads. "
-                "Use cache=dual, prefix or none."
-            )
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Delayed(canvas, config, self.refresh_interval, self.shift_type)

@@ -10,7 +10,7 @@ from dllm.blocks.base import Span
 from dllm.cache.base import Plan, Session
 from dllm.cache.dkv import DKV, Delayed
 from dllm.canvas import Canvas
-from dllm.errors import UserError
+from dllm.errors import Unfit
 from dllm.models.config import ModelConfig
 from dllm.samplers.base import Sampler
 from dllm.scores import Need
@@ -23,15 +23,12 @@ class DKVPrefill(DKV):
 
     def __init__(self, decode: bool = False, refresh_interval: int = 4, shift_type: str = "un") -> None:
         super().__init__(refresh_interval, shift_type)
-        self.decode = decode
+        self.decode, self.committed = decode, not decode
 
     def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if setting.model.prediction_shift == 0:
-            raise UserError(
-                "cache=dkv_prefill and dkv_pd are defined for models that predict from the position before (Dream). "
-                "Use cache=dkv or prefix."
-            )
+            raise Unfit("cache=dkv_prefill and dkv_pd are defined for models that predict from the position before.")
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Prefilled(canvas, config, self.refresh_interval, self.shift_type, self.decode)

@@ -17,7 +17,7 @@ class NoCache(Cache):
     """The reference that every policy is measured against."""
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
-    branches = everything = True
+    branches = block_causal = True
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Everything(config.attention_block, ragged=shrinks or not bool(canvas.valid.all()))

@@ -11,10 +11,13 @@ from dllm.scores import Scores
 
 
 class CutCanvas(EndOfText):
-    """Columns behind the leftmost committed EOS are neither decided nor attended to any more."""
+    """Columns behind the leftmost committed EOS are neither decided nor attended to any more. A turn whose commits the
+    cache's plan forces does not look for one (as published: the first forward of a phase)."""
 
     shrinks = True
 
     def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
+        if scores.only is not None:
+            found = found & ~scores.only.any(1)
         return candidates.stop_at(end, found & (end < candidates.end), attended=False)

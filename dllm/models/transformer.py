@@ -9,9 +9,9 @@ Letters: B rows, L canvas columns, n queries, S keys, D width, H heads, h head s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -272,7 +272,7 @@ class Transformer(nn.Module):
         """
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
         angles, placed = self.angles(positions, columns), columns
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(cast("Iterable[Layer]", self.layers)):
             x, columns = memory.enter(index, x, columns, partial(self.queries, layer, positions))
             if columns is not placed:  # the memory widened the forward: rotate the new rows too
                 angles, placed = self.angles(positions, columns), columns

@@ -59,8 +59,8 @@ class Step:
     commit [N, L]: positions to fix; tokens [N, L]: to these ids (None: the scores' proposals). accepted [N, L]: those
     that the rule itself accepted, the rest were forced (None: a schedule, which judges no single position). remask
     [N, L]: commits to undo. owner [N]: the row each candidate comes from, ascending. state: the entries of the
-    sampler's state that changed. next [B, L]: the positions it will commit in its next turn, if it knows. stop [B]:
-    rows that are finished now, whatever their blocks still wait for.
+    sampler's state that changed. next [B, L]: the positions it will commit in its next turn, numbered from 1 in its
+    order (0: not then), if it knows. stop [B]: rows that are finished now, whatever their blocks still wait for.
     """
 
     commit: Tensor

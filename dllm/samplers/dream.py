@@ -52,7 +52,7 @@ class Dream(Sampler):
     def step(self, view: View, state: State) -> Step:
         steps = block_steps(view, state)
         share, last = self._share(view.index, steps)
-        masks = view.open.sum(1)
+        masks = (view.canvas.undecided & view.blocks.inside).sum(1)  # a cache may let only some be committed
         if self.alg == "origin":
             drawn = uniform(view.canvas.seed[:, None], view.canvas.positions, view.blocks.turn[:, None], 1)
             return Step(view.open & ((drawn < share[:, None]) | last[:, None]))

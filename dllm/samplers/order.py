@@ -11,7 +11,7 @@ from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError
 from dllm.noise import uniform
-from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
+from dllm.samplers.base import Sampler, State, Step, View, best_of, quota, ranking
 from dllm.samplers.static import block_steps, steps_per_block
 from dllm.setting import Setting
 
@@ -58,4 +58,5 @@ class Order(Sampler):
         commit = best_of(state["priority"], view.open, quota(view, steps))
         rest = view.canvas.undecided & view.blocks.inside & ~commit
         later = View(view.canvas, view.scores, rest, view.blocks.forwarded(), view.acts)
-        return Step(commit, next=best_of(state["priority"], rest, quota(later, steps)))
+        place = ranking(state["priority"], rest)[1]
+        return Step(commit, next=torch.where(rest & (place < quota(later, steps)[:, None]), place + 1, 0))

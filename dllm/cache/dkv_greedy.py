@@ -1,0 +1,80 @@
+"""dKV-Cache-Greedy: only what was just committed, what comes next, and its neighbours (arXiv 2505.15781)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.buffer import Buffered
+from dllm.canvas import Canvas
+from dllm.errors import Unfit, UserError
+from dllm.models.config import ModelConfig
+from dllm.samplers.base import Sampler
+from dllm.scores import Need
+from dllm.setting import Setting
+
+
+class DKVGreedy(Cache):
+    """Every ``refresh_interval``-th forward of a block is full. The others compute the positions that the sampler will
+    commit next, those it has just committed, and for each of the former its ``window`` nearest masked ones.
+
+    It needs a sampler that knows its next positions before the forward (``order``); defined for unshifted models.
+    """
+
+    committed = False
+
+    def __init__(self, refresh_interval: int = 2, window: int = 4) -> None:
+        if refresh_interval < 1:
+            raise UserError(f"cache.refresh_interval={refresh_interval} must be at least 1 (1 is cache=none).")
+        if window < 0:
+            raise UserError(f"cache.window={window} must be at least 0 (0: no neighbours).")
+        self.refresh_interval, self.window = refresh_interval, window
+
+    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
+        super().check(setting, sampler, needs)
+        if not sampler.knows_next:
+            raise Unfit(
+                "cache=dkv_greedy computes only what comes next, so the sampler must know its order in advance, as "
+                "sampler=order does."
+            )
+        if setting.model.prediction_shift:
+            raise Unfit("cache=dkv_greedy is not defined for models that predict from the position before (Dream).")
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return Greedy(canvas, config, self.refresh_interval, self.window)
+
+
+class Greedy(Buffered):
+    def __init__(self, canvas: Canvas, config: ModelConfig, interval: int, window: int) -> None:
+        super().__init__(canvas, config)
+        self.interval, self.window = interval, window
+
+    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+        full = span.forwards % self.interval == 0
+        if upcoming is None or bool(full.all()):
+            return Plan()
+        new = self.masks & ~canvas.masked
+        chosen = (upcoming > 0) | new
+        if self.window:
+            for row in (~full).nonzero()[:, 0].tolist():  # the walks of one row depend on each other
+                chosen[row] |= neighbours(upcoming[row], chosen[row], self.masks[row], self.window)
+        return Plan(full[:, None] | chosen)
+
+
+def neighbours(upcoming: Tensor, chosen: Tensor, was_masked: Tensor, window: int) -> Tensor:
+    """For each position about to be committed, in order, the ``window`` nearest masked columns not chosen yet: the walk
+    alternates left, right, left, ..., one column at a time. All [L]."""
+    chosen, free = chosen.clone(), (was_masked & ~chosen).tolist()
+    for column in upcoming.nonzero()[:, 0][upcoming[upcoming > 0].argsort()].tolist():
+        found = 0
+        for distance in range(1, len(free)):
+            for at in (column - distance, column + distance):
+                if found < window and 0 <= at < len(free) and free[at]:
+                    free[at], found = False, found + 1
+                    chosen[at] = True
+            if found == window:
+                break
+    return chosen

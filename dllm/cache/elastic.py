@@ -1,0 +1,151 @@
+"""Elastic-Cache: refresh when attention drifts, from the layer on in which it does (arXiv 2510.14973)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.buffer import Buffered
+from dllm.cache.drift import SIMILARITIES, attention, received
+from dllm.cache.rows import place_of, predictors, rows_at, rows_of
+from dllm.canvas import Canvas, pack
+from dllm.cost import Work
+from dllm.errors import UserError, in_range, nearest
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Project
+
+TRIGGERS = ("same_step", "next_step")
+
+
+class Elastic(Cache):
+    """A forward computes the leftmost ``window_length`` masks (only these may be committed), what was just committed,
+    and the decided positions that the window attends to most. A layer in which the attention of the latter has changed
+    (similarity to their last attention below ``gamma``) makes all layers behind it recompute the whole canvas.
+
+    similarity: cosine over ``heads`` for every tracked position and key, or over ``keys`` for every head, averaged.
+    trigger: ``same_step`` acts within the forward (published; a decision per layer), ``next_step`` in the next forward
+    (one decision per forward). block_caching False: every mask is computed. first_layer: recompute from this layer on
+    at every forward, whatever drifts (0: no cache at all).
+    """
+
+    committed = False
+
+    def __init__(
+        self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",
+        trigger: str = "same_step", block_caching: bool = True, first_layer: int | None = None,
+    ) -> None:  # fmt: skip
+        if first_layer is None:
+            in_range("cache.gamma", gamma, 0.0, 1.0, "0 never refreshes. cache.first_layer=0 forces a refresh always.")
+        for name, value, known in (("similarity", similarity, [*SIMILARITIES]), ("trigger", trigger, [*TRIGGERS])):
+            if value not in known:
+                raise UserError(f"cache.{name}={value!r} must be one of {', '.join(known)}.{nearest(value, known)}")
+        for name, count in (("window_length", window_length), ("track_num", track_num)):
+            if count < 1:
+                raise UserError(f"cache.{name}={count} must be at least 1.")
+        if first_layer is not None and first_layer < 0:
+            raise UserError(f"cache.first_layer={first_layer} must be a layer from 0 on, or null.")
+        self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
+        self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return Drifting(canvas, config, self)
+
+
+class Drifting(Buffered):
+    """tracked [B, L]: decided positions under watch; inputs: what entered each layer, [B, L, D]; boundary [B]: the
+    first layer of this forward that computes everything; window [B, L]: the rows that predict the window."""
+
+    def __init__(self, canvas: Canvas, config: ModelConfig, policy: Elastic) -> None:
+        super().__init__(canvas, config)
+        self.policy, self.measure = policy, SIMILARITIES[policy.similarity]
+        self.tracked = torch.zeros_like(canvas.masked)
+        self.boundary, self.later = (torch.zeros_like(canvas.start) for _ in range(2))
+        self.inputs: list[Tensor] = []
+
+    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+        may = canvas.undecided & span.inside
+        window = may & (may.cumsum(1) <= self.policy.window_length)
+        live = window if self.policy.block_caching else may
+        self.window, self.decided = predictors(live, canvas, self.config), ~canvas.undecided & canvas.valid
+        begun, layers = span.turn > 0, self.config.layers
+        self.boundary = torch.where(begun, self.later, 0)
+        self.later = torch.full_like(self.later, layers if self.policy.first_layer is None else self.policy.first_layer)
+        self.watched, self.tracked = self.tracked & canvas.valid, torch.zeros_like(self.tracked)
+        if not bool(begun.any()):
+            return Plan(ready=window)
+        new = self.masks ^ canvas.masked
+        return Plan(~begun[:, None] | self.watched | new | self.window, ready=window)
+
+    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
+        self.columns = candidates.columns
+        self.counts: list[Tensor] = []
+        self.bounds: list[int] = self.boundary.tolist()
+        self.names = pack(self.watched, self.columns), pack(self.window & candidates.valid, self.columns)
+        return super().begin(plan, candidates, owner)
+
+    def enter(
+        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
+    ) -> tuple[Tensor, Tensor | None]:
+        if len(self.inputs) <= layer:
+            self.inputs.append(hidden.new_zeros(len(self.boundary), self.length + 1, hidden.shape[2]))
+        held, watched = self.inputs[layer], self.names[0]
+        self.old = project(rows_of(held, watched), watched) if self._reuses(layer) and watched.shape[1] else None
+        if columns is None:
+            held[:, : self.length] = hidden
+        else:
+            held.scatter_(1, columns.unsqueeze(-1).expand_as(hidden), hidden)
+        full = self.boundary <= layer
+        self.counts.append(torch.where(full, self.valid.sum(1), self.wanted.sum(1)))
+        if columns is None or layer not in self.bounds:
+            return hidden, columns
+        if not self._reuses(layer) and bool(self.valid.all()):
+            return held[:, : self.length], None
+        columns = pack(torch.where(full[:, None], self.valid, self.wanted), self.columns)
+        return rows_of(held, columns), columns
+
+    def _reuses(self, layer: int) -> bool:
+        return max(self.bounds) > layer
+
+    def exchange(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        self.slots = columns
+        watched, window = self.names
+        before = None
+        if self.old is not None:
+            before = attention(self.old, self._room(layer, key)[0][:, :, : self.reach], self.visible)
+        keys, values, visible = super().exchange(layer, query, key, value, columns)
+        place = None if columns is None else place_of(columns, self.length)
+        if before is not None and self.policy.first_layer is None:
+            after = attention(rows_at(query, watched, place), keys, visible)
+            self._test(layer, self.measure(before, after, watched < self.length, visible))
+        self._track(attention(rows_at(query, window, place), keys, visible), window < self.length)
+        return keys, values, visible
+
+    def _test(self, layer: int, similarity: Tensor) -> None:
+        """Layers after ``layer`` recompute everything in rows [B] whose attention has drifted."""
+        drifted = (similarity < self.policy.gamma) & self.watched.any(1) & (layer < self.boundary)
+        if self.policy.trigger == "same_step":
+            self.boundary = torch.where(drifted, layer + 1, self.boundary)
+            self.bounds = self.boundary.tolist()
+        else:
+            self.later = torch.where(drifted & (self.later == self.config.layers), layer + 1, self.later)
+
+    def _track(self, weights: Tensor, real: Tensor) -> None:
+        """Watch the decided positions that the window, weights [B, H, w, S], attends to most."""
+        total = received(weights, real)
+        total = torch.where(self.decided[:, : total.shape[1]], total, 0.0)
+        best = total.sort(dim=1, descending=True, stable=True).indices[:, : self.policy.track_num]
+        self.tracked = self.tracked.scatter(1, best, True)
+
+    def count(self) -> Work:
+        queries = torch.stack(self.counts, 1)
+        whole = queries == self.valid.sum(1, keepdim=True)
+        return Work(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole)
+
+    def select(self, rows: Tensor) -> Session:
+        self.inputs = [held[rows] for held in self.inputs]
+        self.tracked, self.boundary, self.later = self.tracked[rows], self.boundary[rows], self.later[rows]
+        return super().select(rows)

@@ -1,0 +1,60 @@
+"""The exact cache of block-causal models (SDAR, LLaDA2): blocks that are finished are never computed again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.buffer import Buffered
+from dllm.canvas import Canvas
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import block_causal
+
+
+class Finished(Cache):
+    """A position sees its own attention block and those before it. So the rows of a block stay right once it and all
+    before it are decided and have been computed in that state, and nothing behind the open blocks need be computed.
+    The same tokens as cache=none.
+    """
+
+    block_causal = True
+    full = shadows = False
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return FinishedBlocks(canvas, config)
+
+
+class FinishedBlocks(Buffered):
+    """exact [B, L]: rows computed when their block and all before it were decided."""
+
+    def __init__(self, canvas: Canvas, config: ModelConfig) -> None:
+        super().__init__(canvas, config)
+        assert config.attention_block is not None
+        self.block, self.exact = config.attention_block, torch.zeros_like(canvas.masked)
+
+    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+        number = torch.where(canvas.valid, canvas.positions // self.block, -1)
+        masked = torch.where(canvas.masked & canvas.valid, number, number.amax(1, keepdim=True) + 1)
+        final = number < masked.amin(1, keepdim=True)
+        last = torch.where(canvas.columns < span.reach[:, None], number, -1).amax(1, keepdim=True)
+        live = ~(self.exact & final) & (number <= last)
+        self.exact = final & (self.exact | live)
+        return Plan(live & canvas.valid)
+
+    def keep_attended(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor:
+        assert plan.columns is not None
+        return candidates.valid & (plan.columns | self.exact)
+
+    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
+        columns = super().begin(plan, candidates, owner)
+        assert columns is not None and owner is None
+        places = candidates.positions.gather(1, columns.clamp(max=self.length - 1))
+        keys = self.attended[:, : self.reach]
+        self.visible = block_causal(places, candidates.positions[:, : self.reach], self.block, keys)
+        return columns
+
+    def select(self, rows: Tensor) -> Session:
+        self.exact = self.exact[rows]
+        return super().select(rows)

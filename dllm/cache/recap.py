@@ -1,0 +1,64 @@
+"""ReCAP: a few local forwards between full ones (arXiv 2505.19089, carried over from masked image models)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Span
+from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.buffer import Buffered
+from dllm.cache.rows import predictors
+from dllm.canvas import Canvas
+from dllm.errors import UserError, in_range
+from dllm.models.config import ModelConfig
+
+TARGETS = ("block", "all_masked")
+
+
+class Recap(Cache):
+    """After a full forward come ``local_steps`` local ones, which compute the masks and what was committed since.
+
+    targets: the masks of the open blocks (``block``) or ``all_masked``. start_fraction: no local forward before this
+    share of the answer is decided. The paper uses one local step; the other two are choices of ours.
+    """
+
+    committed = False
+
+    def __init__(self, local_steps: int = 1, start_fraction: float = 0.0, targets: str = "block") -> None:
+        if local_steps < 0:
+            raise UserError(f"cache.local_steps={local_steps} must be at least 0 (0 is cache=none).")
+        if targets not in TARGETS:
+            raise UserError(f"cache.targets={targets!r} must be one of {', '.join(TARGETS)}.")
+        in_range("cache.start_fraction", start_fraction, 0.0, 1.0)
+        self.local_steps, self.start_fraction, self.targets = local_steps, start_fraction, targets
+        if targets == "all_masked":
+            self.regions = frozenset({"block", "suffix", "ahead", "answer"})
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return Recapping(canvas, config, self)
+
+
+class Recapping(Buffered):
+    """since [B, L]: committed since the last full forward; left [B]: local forwards until the next one."""
+
+    def __init__(self, canvas: Canvas, config: ModelConfig, policy: Recap) -> None:
+        super().__init__(canvas, config)
+        self.policy, self.left = policy, torch.zeros_like(canvas.start)
+        self.since = torch.zeros_like(canvas.masked)
+
+    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+        to_fill = (~canvas.given & canvas.valid).sum(1)
+        decided = to_fill - canvas.masked.sum(1)
+        full = (self.left == 0) | (decided < self.policy.start_fraction * to_fill)
+        self.left = torch.where(full, self.policy.local_steps, self.left - 1)
+        self.since = (self.since | (self.masks ^ canvas.masked)) & ~full[:, None]
+        if bool(full.all()):
+            return Plan()
+        inside = span.inside if self.policy.targets == "block" else True
+        masks = canvas.undecided & inside
+        return Plan(full[:, None] | self.since | masks | predictors(masks, canvas, self.config))
+
+    def select(self, rows: Tensor) -> Session:
+        self.since, self.left = self.since[rows], self.left[rows]
+        return super().select(rows)
