@@ -1,0 +1,49 @@
+"""``python -m dllm.view TRACE.json [OTHER.json] [-o FILE]``: a page that re-runs one decode, or two side by side."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dllm.errors import UserError
+from dllm.run.replay import read_trace
+from dllm.view.page import Pane, page
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m dllm.view", description="Write a page that re-runs a decode.")
+    parser.add_argument("trace", type=Path, help="a file of a run's traces folder (decode with trace=true)")
+    parser.add_argument("other", type=Path, nargs="?", help="a second trace, to be shown beside the first")
+    parser.add_argument("-o", "--output", type=Path, help="the page; default: beside the first trace")
+    given = parser.parse_args(arguments)
+    try:
+        print(write([given.trace] if given.other is None else [given.trace, given.other], given.output))
+    except UserError as error:
+        print("Error:", error, file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def write(traces: Sequence[Path], output: Path | None = None) -> Path:
+    """The page of trace files; returns where it is. Raises UserError for a file that is no trace, or a full disk."""
+    panes = [Pane.of(title, read_trace(file)[0]) for file, title in zip(traces, titles(traces), strict=True)]
+    stems = "-".join(file.stem for file in traces)
+    output = output or traces[0].with_name(f"{stems}.html")
+    try:
+        output.write_text(page(panes), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {output} ({error.strerror}). Name another place with -o FILE.") from None
+    return output
+
+
+def titles(traces: Sequence[Path]) -> list[str]:
+    """File names, with the run's folder before them where names alone are the same."""
+    names = [file.stem for file in traces]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{file.resolve().parent.parent.name}/{file.stem}" for file in traces]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The trace viewer: traces as one HTML page that re-runs the denoising. No network, no build step, no framework.
+
+``python -m dllm.view TRACE.json [OTHER.json] [-o FILE]`` writes it; ``trace=true`` writes one beside every trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from math import isfinite
+from typing import Any
+
+from dllm.trace import Commits, Trace, TurnRecord
+from dllm.view.palette import hexes
+
+PARTS = ("sampler", "blocks", "cache", "eos")
+
+
+@dataclass(frozen=True)
+class Pane:
+    """One trace as the page shows it. facts: what was chosen, such as {"sampler": "confidence threshold=0.9"}."""
+
+    title: str
+    trace: Trace
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(title: str, data: Mapping[str, Any]) -> Pane:
+        """From the content of a trace file."""
+        return Pane(title, Trace.from_json(data["trace"]), facts(data["config"]))
+
+
+def facts(config: Mapping[str, Any]) -> dict[str, str]:
+    """The model, the parts and their options, from a resolved configuration."""
+    chosen = {"model": str(config["model"].get("name") or config["model"]["path"])}
+    for group in PARTS:
+        chosen[group] = " ".join(described(config[group]))
+    return chosen
+
+
+def described(part: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """A part's name, then its options; those of an inner part follow its own name."""
+    yield prefix + part["_target_"].rpartition(".")[2].lower()
+    for key, value in part.items():
+        if isinstance(value, Mapping) and "_target_" in value:
+            yield from described(value, f"{key}=")
+        elif not key.startswith("_") and value is not None:
+            yield f"{key}={value}"
+
+
+def page(panes: Sequence[Pane]) -> str:
+    """The whole page; two panes stand side by side and share the slider."""
+    last = max(len(pane.trace.turns) for pane in panes)
+    colours = [hexes(turn, last) for turn in range(1, last + 1)]
+    title = " and ".join(pane.title for pane in panes)
+    data = json.dumps({"colours": colours, "panes": [pane_data(pane) for pane in panes]}, separators=(",", ":"))
+    parts = {
+        "TITLE": escape(title), "STYLE": asset("trace.css"), "SCRIPT": asset("trace.js"),
+        "DATA": data.replace("<", "\\u003c"),  # no text of a token may end the script element
+    }  # fmt: skip
+    html = asset("trace.html")
+    for name, text in parts.items():
+        html = html.replace(f"{{{{{name}}}}}", text)
+    return html
+
+
+def asset(name: str) -> str:
+    return (files("dllm.view") / name).read_text(encoding="utf-8")
+
+
+def pane_data(pane: Pane) -> dict[str, Any]:
+    """What the script draws a pane from. Positions count from the answer's start."""
+    trace = pane.trace
+    return {
+        "title": pane.title, "facts": dict(pane.facts), "words": trace.words, "eos": trace.eos_id,
+        "prompt": trace.prompt[: trace.start], "answer": trace.prompt[trace.start :],
+        "given": trace.given[trace.start :], "turns": [turn_data(record, kept) for record, kept in walked(trace)],
+    }  # fmt: skip
+
+
+def walked(trace: Trace) -> list[tuple[TurnRecord, int]]:
+    """Every turn with the candidate that the next forward confirmed: the way that the decode went."""
+    kept = [record.kept for record in trace.turns[1:]] + [0]
+    return list(zip(trace.turns, kept, strict=True))
+
+
+def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
+    """One turn as the kept candidate saw it. Within a turn: remask, commit, fill, roll back, in this order."""
+    return {
+        "commit": commit_data(record.candidates[kept]), "remask": record.remasked[kept], "fill": record.filled[kept],
+        "roll": record.rolled[kept], "block": record.block, "queries": record.queries, "refreshed": record.refreshed,
+        "candidates": len(record.candidates), "kept": kept, "seconds": rounded(record.seconds), "flops": record.flops,
+    }  # fmt: skip
+
+
+def commit_data(commits: Commits) -> dict[str, Any]:
+    return {
+        "at": commits.positions, "token": commits.tokens, "p": [rounded(p) for p in commits.confidence],
+        "forced": [int(forced) for forced in commits.forced], "entropy": [rounded(h) for h in commits.entropy],
+    }  # fmt: skip
+
+
+def rounded(number: float) -> float | None:
+    """Six digits: more than the page shows, and half the size of the file. JSON knows no nan."""
+    return float(f"{number:.6g}") if isfinite(number) else None

@@ -1,0 +1,303 @@
+"""The trace viewer: its data re-run the decode, and a browser shows and moves what the data say."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dllm import Decoder, UserError, load, part
+from dllm.models.bundle import Model
+from dllm.trace import Commits, Trace, TurnRecord
+from dllm.view.__main__ import main, write
+from dllm.view.page import Pane, page, pane_data
+from tests.view.browser import chromium, opened
+
+PROMPT = 'Sort the list:\n["Kai", "Emma", "Hugo", "Nell"]'
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load("mini-llada")
+
+
+def traced(model: Model, sampler: str, **options: Any) -> Trace:
+    decoder = Decoder(model, part("sampler", sampler, **options), "whole", eos="keep", gen_length=16)
+    trace = decoder(PROMPT, trace=True)[0].trace
+    assert trace is not None
+    return trace
+
+
+def long_trace(tokens: int = 1000, steps: int = 500) -> Trace:
+    """A decode of two tokens per step, in scattered order, every tenth step undoing one of the step before."""
+    order = [at * 619 % tokens for at in range(tokens)]
+    share = tokens // steps
+    turns = []
+    for step in range(steps):
+        at = order[step * share : (step + 1) * share]
+        undone = [order[(step - 1) * share]] if step % 10 == 9 else []
+        commits = Commits(at, [5 + p % 50 for p in at], [0.5] * share, [step % 7 == 0] * share, [0.7] * share)
+        queries = [tokens if step % 32 == 0 else 32] * 28
+        turns.append(TurnRecord(
+            step + 1, 0, [commits], [undone], [[]], [[]], queries, (step * 32 // steps, 0, tokens),
+            refreshed=[tokens if step % 32 == 0 else 0] * 28,
+        ))  # fmt: skip
+    words = {0: "<|end|>", 1: "<|mask|>", **{token: f" word{token}"[: 3 + token % 5] for token in range(5, 55)}}
+    return Trace([1] * tokens, [0] * tokens, 1, 0, 0, tokens, turns, words)
+
+
+def replayed(data: dict[str, Any], mask: int) -> Iterator[list[int]]:
+    """The answer that every forward of a page's data saw, then the final one."""
+    answer = list(data["answer"])
+    yield list(answer)
+    for turn in data["turns"]:
+        commits = dict(zip(turn["commit"]["at"], turn["commit"]["token"], strict=True))
+        changes = [dict.fromkeys(turn["remask"], mask), commits, dict.fromkeys(turn["fill"], data["eos"])]
+        for change in (*changes, dict.fromkeys(turn["roll"], mask)):
+            for at, token in change.items():
+                answer[at] = token
+        yield list(answer)
+
+
+@pytest.mark.parametrize("sampler", ["confidence", "wino", "freedave", "ete", "saber"])
+def test_the_data_of_a_page_re_run_the_decode(model: Model, sampler: str) -> None:
+    trace = traced(model, sampler)
+    data = json.loads(json.dumps(pane_data(Pane("a", trace))))
+    canvases = [canvas[trace.start :] for canvas in trace.canvases()]
+    assert list(replayed(data, trace.mask_id)) == canvases
+    assert data["turns"][0]["commit"]["entropy"]
+
+
+def test_a_page_needs_nothing_from_anywhere(model: Model) -> None:
+    html = page([Pane("a", traced(model, "confidence"))])
+    assert not re.search(r"https?:|//\w+\.\w|@import|\bsrc=|\bhref=|url\(|fetch\(|XMLHttp", html)
+    assert "{{" not in html.replace("${{", "")
+
+
+def test_no_text_of_a_token_ends_the_script(model: Model) -> None:
+    trace = traced(model, "confidence")
+    trace.words = dict.fromkeys(trace.words, "</script><script>document.title = 'taken'</script>")
+    html = page([Pane("<b>", trace)])
+    assert html.count("</script>") == 2 and "<b>" not in html
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def static(model: Model) -> Trace:
+    return traced(model, "static", steps=8)
+
+
+@pytest.fixture
+def shown(browser: Any, static: Trace, tmp_path: Path) -> Iterator[Any]:
+    """A page with one decode of 8 forwards."""
+    file = tmp_path / "trace.html"
+    file.write_text(page([Pane("static", static, {"sampler": "static"})]))
+    tab = opened(browser, file)
+    yield tab
+    assert tab.problems == []
+    tab.close()
+
+
+def texts(tab: Any, pane: int = 0) -> list[str]:
+    """What stands at every position."""
+    return list(tab.locator(".text").nth(pane).locator(".t").all_text_contents())
+
+
+def expected(trace: Trace, step: int) -> list[str | None]:
+    """The same from the trace, None for a mask."""
+    canvas = list(trace.canvases())[step][trace.start :]
+    words = [trace.words[token].replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}\n") for token in canvas]
+    ends = ["\N{END OF PROOF}" if token == trace.eos_id else word for token, word in zip(canvas, words, strict=True)]
+    return [None if token == trace.mask_id else word for token, word in zip(canvas, ends, strict=True)]
+
+
+def assert_shows(tab: Any, trace: Trace, step: int, pane: int = 0) -> None:
+    got = [None if text in "░·↶" else text for text in texts(tab, pane)]
+    assert got == expected(trace, min(step, len(trace.turns))), step
+
+
+def where(tab: Any) -> int:
+    return int(tab.inner_text("#where").split()[1])
+
+
+def test_every_forward_shows_the_canvas_of_the_trace(shown: Any, static: Trace) -> None:
+    assert where(shown) == 8
+    assert_shows(shown, static, 8)
+    shown.keyboard.press("Home")
+    for step in range(9):
+        assert where(shown) == step
+        assert_shows(shown, static, step)
+        assert shown.locator(".text .t.fresh").count() == (0 if step == 0 else 2)
+        shown.keyboard.press("ArrowRight")
+    assert where(shown) == 8
+    shown.keyboard.press("ArrowLeft")
+    assert_shows(shown, static, 7)
+
+
+def test_the_slider_follows_the_mouse_and_the_keys(shown: Any, static: Trace) -> None:
+    box = shown.locator("#step").bounding_box()
+    shown.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert where(shown) == 4
+    assert_shows(shown, static, 4)
+    shown.keyboard.press("ArrowRight")
+    assert where(shown) == 5
+    assert "forward 5 of 8" in shown.get_attribute("#step", "aria-valuetext")
+
+
+def test_the_play_button_runs_to_the_end_and_pauses(shown: Any, static: Trace) -> None:
+    shown.click("#play")
+    assert shown.get_attribute("#play", "aria-pressed") == "true"
+    shown.wait_for_function("document.getElementById('where').textContent.startsWith('forward 2')")
+    shown.click("#play")
+    paused = where(shown)
+    shown.wait_for_timeout(500)
+    assert where(shown) == paused < 8
+    shown.keyboard.press("Space")  # the button has the focus: it goes on
+    shown.wait_for_function("document.getElementById('play').getAttribute('aria-pressed') === 'false'", timeout=10_000)
+    assert where(shown) == 8
+    assert_shows(shown, static, 8)
+
+
+def test_hovering_and_walking_say_what_happened_to_a_token(shown: Any, static: Trace) -> None:
+    commits = {at: (turn.turn, p, h) for turn in static.turns for at, _, p, h, _ in turn.candidates[0].rows()}
+    for at in (0, 3):
+        turn, p, entropy = commits[at]
+        shown.hover(f".text .t:nth-child({at + 1})")
+        tip = shown.inner_text("#tip")
+        assert f"position {at}" in tip and f"forward {turn}:" in tip
+        found = re.search(r"confidence ([\d.e+-]+), entropy ([\d.e+-]+) nats", tip)
+        assert found is not None
+        assert float(found[1]) == pytest.approx(p, rel=1e-3) and float(found[2]) == pytest.approx(entropy, rel=1e-2)
+    shown.mouse.move(5, 5)
+    shown.wait_for_selector("#tip", state="hidden")
+    shown.focus(".text")
+    shown.keyboard.press("ArrowRight")
+    assert "position 1" in shown.inner_text("#tip") and where(shown) == 8
+    assert shown.locator(".t.chosen").count() == 1
+    shown.keyboard.press("Escape")
+    assert shown.locator(".t.chosen").count() == 0
+
+
+def test_tab_reaches_every_control_and_the_focus_is_seen(shown: Any) -> None:
+    seen = []
+    for _ in range(4):
+        shown.keyboard.press("Tab")
+        name, outline = shown.evaluate(
+            "[document.activeElement.id || document.activeElement.className || document.activeElement.tagName,"
+            " getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        seen.append(name)
+        assert outline != "none", name
+    assert seen == ["SUMMARY", "text", "play", "step"]
+
+
+def test_a_click_on_the_strip_goes_to_its_forward(shown: Any) -> None:
+    box = shown.locator(".strip canvas").first.bounding_box()
+    for step in (3, 8, 1):
+        shown.mouse.click(box["x"] + box["width"] * (step - 0.5) / 8, box["y"] + 5)
+        assert where(shown) == step
+
+
+def test_two_decodes_stand_side_by_side_with_their_marks(browser: Any, static: Trace, tmp_path: Path) -> None:
+    made = long_trace(60, 20)
+    file = tmp_path / "two.html"
+    file.write_text(page([Pane("static", static), Pane("made", made)]))
+    tab = opened(browser, file)
+    boxes = [tab.locator(".pane").nth(number).bounding_box() for number in range(2)]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+    for step in (20, 10, 8, 1):
+        tab.fill("#step", str(step))
+        assert_shows(tab, static, step, 0)
+        assert_shows(tab, made, step, 1)
+        events = made.turns[:step]
+        undone = {at for turn in events for at in turn.remasked[0]}
+        assert tab.locator(".pane").nth(1).locator(".t.undone").count() == len(undone)
+        forced = {at for turn in events for at, _, _, _, flag in turn.candidates[0].rows() if flag} - undone
+        assert tab.locator(".pane").nth(1).locator(".t.forced").count() == len(forced)
+    assert tab.problems == []
+    tab.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_legible_in_both_schemes(browser: Any, static: Trace, tmp_path: Path, scheme: str) -> None:
+    file = tmp_path / "trace.html"
+    file.write_text(page([Pane("static", static)]))
+    tab = opened(browser, file, color_scheme=scheme)
+    tab.keyboard.press("Home")
+    for place in ("h1", ".legend li", ".status", ".t.mask", ".keys", "#play", ".strip span"):
+        assert tab.evaluate(CONTRAST, place) >= 4.5, place
+    tab.close()
+
+
+CONTRAST = """place => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
+    .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+  let at = document.querySelector(place);
+  const ink = light(parse(getComputedStyle(at).color));
+  while (at && /, 0\\)$/.test(getComputedStyle(at).backgroundColor)) at = at.parentElement;
+  const paper = light(parse(getComputedStyle(at).backgroundColor));
+  return (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
+}"""
+
+# From the slider's event until the browser has painted: a task posted by an animation frame runs after its paint.
+PICTURE = """async step => {
+  const slider = document.getElementById("step"), began = performance.now();
+  slider.value = step;
+  slider.dispatchEvent(new Event("input"));
+  await new Promise((done) => requestAnimationFrame(() => {
+    const channel = new MessageChannel();
+    channel.port1.onmessage = done;
+    channel.port2.postMessage(0);
+  }));
+  return performance.now() - began;
+}"""
+
+
+def test_a_thousand_tokens_follow_the_slider_in_under_50_ms(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "long.html"
+    file.write_text(page([Pane("long", long_trace())]))
+    tab = opened(browser, file)
+    assert len(texts(tab)) == 1000
+    times = [tab.evaluate(PICTURE, step) for step in (0, 500, 1, 250, 251, 252, 499, 10, 400, 0, 333, 100, 500)]
+    print("ms from event to picture:", [round(t, 1) for t in times])
+    assert statistics.median(times) < 50
+    assert tab.problems == []
+    tab.close()
+
+
+def test_the_command_writes_a_page_beside_its_trace(model: Model, tmp_path: Path, capsys: Any) -> None:
+    config = {group: {"_target_": f"dllm.{group}.Some"} for group in ("sampler", "blocks", "cache", "eos")}
+    data = {
+        "id": "1", "sample": 0, "seed": 0, "batch": [["1", 0]], "trace": traced(model, "confidence").to_json(),
+        "config": {"model": {"name": None, "path": "mini-llada"}, **config},
+    }  # fmt: skip
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_text(json.dumps(data))
+    main([str(tmp_path / "one.json")])
+    assert "mini-llada" in (tmp_path / "one.html").read_text()
+    main([str(tmp_path / "one.json"), str(tmp_path / "two.json"), "-o", str(tmp_path / "both.html")])
+    assert "one and two" in (tmp_path / "both.html").read_text()
+    assert capsys.readouterr().out.splitlines() == [str(tmp_path / name) for name in ("one.html", "both.html")]
+    with pytest.raises(UserError, match="Name another place with -o"):
+        write([tmp_path / "one.json"], tmp_path / "nowhere" / "x.html")
+
+
+def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(SystemExit) as stop:
+        main([str(tmp_path / "bad.json")])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("Error: ") and "is no trace of this program" in error and error.count("\n") == 1
