@@ -1,0 +1,102 @@
+"""Runs a generated program in a subprocess: limited time, memory, files and processes, and no network.
+
+This keeps mistakes of a model from harming the machine. It is no wall against an attacker: for programs that you
+have reason to fear, run the whole evaluation in a container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dllm.errors import UserError
+
+JAIL = Path(__file__).with_name("jail.py")
+REACHED = 77  # jail.REACHED
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """seconds: of the CPU, and twice that of the clock. memory: address space in bytes. file: bytes a file may have."""
+
+    seconds: int = 10
+    memory: int = 2048 * MIB
+    file: int = 16 * MIB
+    processes: int = 32
+
+    def by_name(self) -> dict[str, int]:
+        return {
+            "RLIMIT_CPU": self.seconds, "RLIMIT_AS": self.memory, "RLIMIT_FSIZE": self.file,
+            "RLIMIT_NPROC": self.processes, "RLIMIT_CORE": 0,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """passed: the program's last line was reached. reason: else, the last line it said, or what stopped it."""
+
+    passed: bool
+    reason: str
+
+
+def run(program: str, limits: Limits | None = None) -> Outcome:
+    """Run ``program`` to its end or its limits. Raises UserError where the system has no such limits (Windows)."""
+    if os.name != "posix":
+        raise UserError("allow_code=true needs a POSIX system, whose processes can be limited. Use Linux or macOS.")
+    limits = limits or Limits()
+    request = json.dumps({"program": program, "limits": limits.by_name()})
+    with TemporaryDirectory(prefix="dllm-") as home:
+        # PATH and nothing else: no tokens, no proxies, no PYTHONPATH.
+        environment = {"PATH": os.defpath, "HOME": home, "TMPDIR": home}
+        process = subprocess.Popen(
+            [*unshared(), sys.executable, "-I", "-B", str(JAIL)], cwd=home, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        try:
+            _, said = process.communicate(request, timeout=2 * limits.seconds)
+        except subprocess.TimeoutExpired:
+            return Outcome(False, f"stopped after {2 * limits.seconds} s")
+        finally:
+            kill(process)
+    return Outcome(process.returncode == REACHED, reason(process.returncode, said))
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """The program and all it started; with a process namespace of its own nothing survives."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stderr is not None:
+        process.stderr.close()
+
+
+def reason(code: int, said: str) -> str:
+    if code == REACHED:
+        return ""
+    last = said.strip().splitlines()[-1:] or [f"ended with code {code} before its last line"]
+    return signal.Signals(-code).name if code < 0 else last[0][:500]
+
+
+@cache
+def unshared() -> tuple[str, ...]:
+    """The command that gives a process no network and a process table of its own, where the system allows it.
+
+    Without it (macOS, some containers) the audit hook of ``jail`` alone refuses sockets and processes.
+    """
+    if shutil.which("unshare") is None:
+        return ()
+    isolation = ("--net", "--pid", "--fork", "--kill-child", "--ipc")
+    for command in (("unshare", "--map-root-user", *isolation), ("unshare", *isolation)):
+        if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
+            return command
+    return ()

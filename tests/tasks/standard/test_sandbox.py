@@ -1,0 +1,102 @@
+"""Generated programs: what they may do, and what stops them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dllm.tasks.standard import sandbox
+from dllm.tasks.standard.sandbox import Limits, run, unshared
+
+SHORT = Limits(seconds=1)
+
+
+@pytest.fixture(params=["unshare", "alone"])
+def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With namespaces of its own, and where the system gives none."""
+    if request.param == "alone":
+        monkeypatch.setattr(sandbox, "unshared", lambda: ())
+    elif not unshared():
+        pytest.skip("this system lets nobody unshare namespaces")
+    return str(request.param)
+
+
+def test_a_right_program_passes_and_a_wrong_one_says_why(wall: str) -> None:
+    assert run("import math\nassert math.gcd(12, 18) == 6").passed
+    outcome = run("assert 1 + 1 == 3, 'sums'")
+    assert not outcome.passed and outcome.reason == "AssertionError: sums"
+    assert "SyntaxError" in run("def f(:").reason
+
+
+@pytest.mark.parametrize("end", ["import sys; sys.exit(0)", "raise SystemExit", "import os; os._exit(0)", "exit()"])
+def test_a_program_that_ends_itself_has_not_passed(end: str) -> None:
+    assert not run(f"{end}\nassert False").passed
+
+
+def test_an_endless_loop_is_stopped_by_the_cpu_limit_and_sleep_by_the_clock(wall: str) -> None:
+    began = time.monotonic()
+    assert not run("while True: pass", SHORT).passed
+    outcome = run("import time; time.sleep(60)", SHORT)
+    assert outcome.reason == "stopped after 2 s" and time.monotonic() - began < 10
+
+
+def test_memory_is_limited(wall: str) -> None:
+    assert "MemoryError" in run("x = bytearray(1 << 31)", Limits(memory=256 << 20)).reason
+
+
+def test_files_are_limited_in_size_and_place(wall: str, tmp_path: Path) -> None:
+    assert run("open('note', 'w').write('x' * 1000)").passed
+    assert not run("open('big', 'wb').write(b'x' * (1 << 20))", Limits(file=1 << 16)).passed
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for attempt in (f"open({str(victim)!r}, 'w')", f"import os; os.remove({str(victim)!r})", "open('../up', 'w')"):
+        assert "PermissionError" in run(attempt).reason
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "import socket; socket.create_connection(('127.0.0.1', 9), timeout=1)",
+        "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9', timeout=1)",
+        "import subprocess; subprocess.run(['true'])",
+        "import os; os.system('true')",
+        "import os; os.fork()",
+        "import os; os.kill(1, 9)",
+        "import ctypes; ctypes.CDLL(None)",
+    ],
+)
+def test_network_processes_and_native_code_are_refused(attempt: str, wall: str) -> None:
+    outcome = run(attempt)
+    assert not outcome.passed and "not allowed" in outcome.reason
+
+
+def test_a_namespace_of_its_own_has_no_network() -> None:
+    """Below the audit hook: the program that unshare starts sees one device, and that is down."""
+    if not unshared():
+        pytest.skip("this system lets nobody unshare namespaces")
+    import subprocess
+
+    seen = subprocess.run([*unshared(), "cat", "/proc/net/dev"], capture_output=True, text=True, check=True).stdout
+    names = [line.split(":")[0].strip() for line in seen.splitlines()[2:]]
+    assert "lo" in names and not [name for name in names if name.startswith(("eth", "en", "wl"))]
+
+
+def test_a_fork_bomb_leaves_nothing_behind(wall: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # which every descendant has in its environment
+    assert not run("import os\nwhile True: os.fork()", SHORT).passed
+    threads = "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()"
+    assert not run(threads, SHORT).passed
+    for process in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            assert str(tmp_path).encode() not in process.read_bytes()
+
+
+def test_the_program_sees_none_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    assert run("import os\nassert 'HF_TOKEN' not in os.environ").passed
+    assert run("import sys\nassert 'torch' not in sys.modules").passed
