@@ -3,7 +3,10 @@
 FOLDER/config.yaml        the resolved configuration
 FOLDER/environment.json   versions, device, commit, and the identity of the run
 FOLDER/results.jsonl      one line per sample, written when the sample is done
-FOLDER/traces/            one file per sample, with trace=true
+FOLDER/traces/            with trace=true one file per sample, and beside it a page to look at it
+
+A sweep is a folder of such folders, each named by its identity; FOLDER/refused.json stands alone in the folder of a
+combination that cannot work.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,17 +24,21 @@ from typing import Any, BinaryIO
 import yaml
 
 from dllm.errors import UserError
+from dllm.view.page import Pane, page
 
 Key = tuple[str, int]  # prompt id, number of the sample
 Row = dict[str, Any]
 
 CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "results.jsonl", "traces"
+REFUSED = "refused.json"
+SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
 
-# What cannot change a sample. Prompts and checkpoints count by their content instead of by their place.
+# What cannot change a sample. Prompts, questions and checkpoints count by their content instead of by their place.
 PRESENTATION = frozenset(
     ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
-    + ("task.name", "task.run", "model.name", "model.path", "model.prompt")
+    + ("task.name", "task.run", "task.path", "model.name", "model.path", "model.prompt")
 )
+GROUPS = ("engine.",)  # where samples are decoded
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -45,7 +52,8 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The dotted keys of a configuration that can change an outcome."""
-    return {key: value for key, value in flatten(config).items() if key not in PRESENTATION}
+    flat = flatten(config)
+    return {key: value for key, value in flat.items() if key not in PRESENTATION and not key.startswith(GROUPS)}
 
 
 def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
@@ -129,8 +137,10 @@ class Store:
         """Add a finished sample: its trace first, so that a line always has one, then the line, at once."""
         with writing(self.folder):
             if trace is not None:
-                (self.folder / TRACES).mkdir(exist_ok=True)
-                _replace(self.folder / TRACES / trace_name(key_of(row)), json.dumps(trace))
+                file = self.folder / TRACES / trace_name(key_of(row))
+                file.parent.mkdir(exist_ok=True)
+                _replace(file, json.dumps(trace))
+                _replace(file.with_suffix(".html"), page([Pane.of(file.stem, trace)]))
             self._append(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         self.rows.append(row)
 
@@ -200,6 +210,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load((folder / CONFIG).read_text())
     except OSError:
+        if (folder / SWEEP).exists():
+            raise UserError(f"{folder} is a sweep: give its command again, with name={folder.name}.") from None
         raise UserError(f"{folder} holds no {CONFIG}, so it is no run folder. Point resume at one.") from None
     assert isinstance(config, dict)
     return config
@@ -219,6 +231,18 @@ def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, 
     for key, value in content.items():
         if known.get(key) != value:
             raise UserError(f"{folder} was run with another content of {key}. Restore it, or start a new run.")
+
+
+def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:
+    """Where a sweep notes that a combination cannot work."""
+    return sweep / identity(config, {"model": str(config["model"]["path"])}) / REFUSED
+
+
+def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str], sentence: str) -> None:
+    """Note a combination that cannot work, and why."""
+    with writing(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _replace(file, _json({"overrides": list(overrides), "sentence": sentence, "config": dict(config)}))
 
 
 def _short(value: Any) -> str:

@@ -18,11 +18,11 @@ from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.limits import Guesses, bits_per_forward, forced_share, lossless_minimum
+from dllm.measures import wilson
 from dllm.parts import choices
 from dllm.prompts import Prompt
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.parallelbench import mini
-from experiments.eval_mini import wilson
 
 ANSWER, BATCH = 32, 52
 HEADS = ("sampler", "score", "NFE", "TPF", "as one per step", "forced", "bits a forward", "oracle / NFE")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from math import sqrt
 
 import torch
 from rich.console import Console
@@ -15,19 +14,13 @@ from rich.progress import track
 from rich.table import Table
 
 from dllm import Decoder, load
+from dllm.measures import wilson
 from dllm.prompts import Prompt
 from dllm.samplers.static import Static
 from dllm.tasks.parallelbench import mini
 
 ANSWER = 32
 TOKENS_PER_STEP = (1, 2, 4, 8, 32)
-
-
-def wilson(right: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a proportion, both ends in [0, 1]."""
-    share, square = right / count, z * z / count
-    centre, half = share + square / 2, z * sqrt(share * (1 - share) / count + square / count / 4)
-    return max(0.0, (centre - half) / (1 + square)), min(1.0, (centre + half) / (1 + square))
 
 
 def accuracy(decoder: Decoder, samples: Sequence[mini.Sample]) -> float:

@@ -17,8 +17,8 @@ from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.results import Result
 from dllm.run.chat import chat
-from dllm.run.jobs import Job
-from dllm.run.plan import Plan, resumed
+from dllm.run.jobs import Job, trace_of
+from dllm.run.plan import Plan
 from dllm.store import Row, Store, key_of
 from dllm.view.live import LiveView
 from dllm.view.table import answer, label, summary, texts
@@ -28,8 +28,8 @@ FEW = 10  # samples whose text is printed at the end
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
-    """Decode what ``config`` asks for; ``given`` are the names that the user set."""
-    plan = Plan.of(resumed(config, given))
+    """Decode what ``config`` asks for."""
+    plan = Plan.of(config)
     if plan.options.chat:
         chat(plan)
         return
@@ -77,7 +77,7 @@ class Session:
             network = self.model.transformer
             self.store.stamp(stamp(network.device, next(network.parameters()).dtype, self.plan.options.seed))
         decoder = self.plan.decoder(self.model, sampler)
-        next(decoder.stream(job.request), None)
+        next(decoder.turns(job.request), None)
         return decoder
 
     def _fill(self, decoder: Decoder, todo: Sequence[Job], store: Store) -> None:
@@ -87,16 +87,8 @@ class Session:
             for number, result in progress(done, len(todo), observe):
                 first = number - number % decoder.batch_size
                 batch = todo[first : first + decoder.batch_size]
-                store.write(row_of(todo[number], result, batch), self._trace(todo[number], result, batch))
-
-    def _trace(self, job: Job, result: Result, batch: Sequence[Job]) -> dict[str, Any] | None:
-        """What task=replay needs: the configuration, the batch that the sample was decoded in, and the turns."""
-        if result.trace is None:
-            return None
-        return {
-            "id": job.id, "sample": job.sample, "seed": result.seed, "batch": [list(mate.key) for mate in batch],
-            "config": self.plan.config, "trace": result.trace.to_json(),
-        }  # fmt: skip
+                trace_data = trace_of(todo[number], result, [mate.key for mate in batch], self.plan.config)
+                store.write(row_of(todo[number], result, batch), trace_data)
 
 
 def row_of(job: Job, result: Result, batch: Sequence[Job]) -> Row:

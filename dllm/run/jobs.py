@@ -12,6 +12,8 @@ from typing import Any
 from dllm.canvas import Request
 from dllm.errors import UserError
 from dllm.prompts import Prompt, Prompts
+from dllm.results import Result
+from dllm.store import Key
 
 KEYS = ("prompt", "messages", "tokens", "infill")
 
@@ -26,7 +28,7 @@ class Job:
     request: Request
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         return self.id, self.sample
 
 
@@ -38,6 +40,16 @@ class Entry:
     id: str
     prompt: Prompt
     shown: str
+
+
+def trace_of(job: Job, result: Result, batch: Sequence[Key], config: dict[str, Any]) -> dict[str, Any] | None:
+    """What task=replay needs: the configuration, the batch that the sample was decoded in, and the turns."""
+    if result.trace is None:
+        return None
+    return {
+        "id": job.id, "sample": job.sample, "seed": result.seed, "batch": [list(key) for key in batch],
+        "config": config, "trace": result.trace.to_json(),
+    }  # fmt: skip
 
 
 def jobs_of(entries: Sequence[Entry], prompts: Prompts, samples: int, seed: int) -> list[Job]:

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 from dllm.errors import UserError
 from dllm.scores import Sampling
 
+GEN_LENGTH = 32  # where neither the user nor a task says how long an answer is
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", NoneType: "null"}
 
 
@@ -37,6 +38,8 @@ class Options:
     def of(config: Mapping[str, Any]) -> Options:
         """Raises UserError for a value of the wrong kind, or one that no run can have."""
         values = {entry.name: config[entry.name] for entry in fields(Options)}
+        if values["gen_length"] is None:
+            values["gen_length"] = GEN_LENGTH
         if isinstance(values["stop"], str):
             values["stop"] = [values["stop"]]
         hints = get_type_hints(Options)

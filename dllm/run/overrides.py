@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
@@ -26,11 +26,11 @@ def _quoted(argument: str) -> str:
     key, equals, value = argument.partition("=")
     if not equals or key not in TEXTS + PLACES or value == "null":
         return argument
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" and _parsed(argument) is not None:
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" and parsed(argument) is not None:
         return argument
-    if key == "stop" and value.startswith("[") and _parsed(argument) is not None:
+    if key == "stop" and value.startswith("[") and parsed(argument) is not None:
         return argument
-    if key in PLACES and value and _parsed(argument) is not None:
+    if key in PLACES and value and parsed(argument) is not None:
         return argument
     return f"{key}={quote(value)}"
 
@@ -41,7 +41,8 @@ def quote(value: str) -> str:
     return "'" + re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value) + "'"
 
 
-def _parsed(argument: str) -> Override | None:
+def parsed(argument: str) -> Override | None:
+    """None for what is no setting."""
     try:
         return OverridesParser.create().parse_override(argument)
     except HydraException:
@@ -63,18 +64,25 @@ def explain(error: Exception, arguments: Sequence[str]) -> str:
 
 def _problems(arguments: Sequence[str]) -> Iterator[str]:
     known = groups()
-    parsed = []
+    readable = []
     for argument in arguments:
-        override = _parsed(argument)
+        override = parsed(argument)
         if override is None:
             yield _unreadable(argument)
-        else:
-            parsed.append(override)
-            key, value = override.key_or_group, override.value()
-            if key in known and isinstance(value, str) and value not in choices(key):
+            continue
+        readable.append(override)
+        key = override.key_or_group
+        for value in _values(override) if key in known else ():
+            if value not in choices(key):
                 listed = ", ".join(choices(key))
                 yield f"{key}={value!r} is unknown; choose one of {listed}.{nearest(value, choices(key))}"
-    yield from _unknown_keys(parsed, known)
+    yield from _unknown_keys(readable, known)
+
+
+def _values(override: Override) -> list[str]:
+    """The names that a choice tries: several in a sweep."""
+    value = override.value()
+    return [str(entry) for entry in getattr(value, "list", [value]) if isinstance(entry, str | QuotedString)]
 
 
 def _unreadable(argument: str) -> str:
@@ -85,8 +93,11 @@ def _unreadable(argument: str) -> str:
 
 
 def _unknown_keys(overrides: Sequence[Override], known: Sequence[str]) -> Iterator[str]:
-    chosen = {o.key_or_group: o.value() for o in overrides if o.key_or_group in known}
-    keys = list(_keys(composed([f"{group}={value}" for group, value in chosen.items()])))
+    tried = {o.key_or_group: values for o in overrides if o.key_or_group in known and (values := _values(o))}
+    chosen = {group: ",".join(values) for group, values in tried.items()}
+    most = max(map(len, tried.values()), default=1)
+    choice = [[f"{group}={values[min(at, len(values) - 1)]}" for group, values in tried.items()] for at in range(most)]
+    keys = list(dict.fromkeys(key for one in choice for key in _keys(composed(one))))
     for override in overrides:
         key = str(override.key_or_group)
         if key in known or key in keys or key.split(".")[0] == "hydra" or override.is_add():

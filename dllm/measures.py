@@ -1,0 +1,100 @@
+"""What rows of results come to: score with its interval, tokens per forward and per second, latency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def wilson(right: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a proportion, both ends in [0, 1] (Wilson 1927)."""
+    share, square = right / count, z * z / count
+    centre, half = share + square / 2, z * sqrt(share * (1 - share) / count + square / count / 4)
+    return max(0.0, (centre - half) / (1 + square)), min(1.0, (centre + half) / (1 + square))
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which ``share`` of them lie, linear between neighbours; 0 for none."""
+    ordered = sorted(values)
+    if not ordered:
+        return 0.0
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """None of nothing: a missing score is no zero."""
+    return sum(values) / len(values) if values else None
+
+
+def decoding_seconds(rows: Sequence[Row]) -> float:
+    """Wall time of the batches that the rows were decoded in, each counted once."""
+    batches: dict[str, float] = {}
+    for row in rows:
+        batches[row["batch"]] = max(batches.get(row["batch"], 0.0), row["seconds"])
+    return sum(batches.values())
+
+
+def scores_of(rows: Sequence[Row], name: str = "score") -> list[float]:
+    """The values of one metric, rows without it left out."""
+    return [row["scores"][name] for row in rows if row["scores"].get(name) is not None]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Sums and means over samples.
+
+    score: mean in [0, 1], None where nothing could be judged; judged: samples it is the mean of; low and high: its
+    95 % interval. tokens: useful ones, before the end of the text. canvas: all decoded positions, padding too.
+    seconds: wall time of decoding. p50, p95: seconds from the start of a sample's batch to its last turn.
+    """
+
+    samples: int
+    judged: int
+    score: float | None
+    low: float
+    high: float
+    tokens: int
+    canvas: int
+    forwards: int
+    query_tokens: int
+    seconds: float
+    p50: float
+    p95: float
+
+    @staticmethod
+    def of(rows: Sequence[Row]) -> Measures:
+        scores, latency = scores_of(rows), [row["seconds"] for row in rows]
+        low, high = wilson(sum(scores), len(scores)) if scores else (0.0, 1.0)
+        return Measures(
+            len(rows), len(scores), mean(scores), low, high, sum(row["useful_tokens"] for row in rows),
+            sum(len(row["canvas"]) for row in rows), sum(row["nfe"] for row in rows),
+            sum(row["query_tokens"] for row in rows), decoding_seconds(rows), quantile(latency, 0.5),
+            quantile(latency, 0.95),
+        )  # fmt: skip
+
+    @property
+    def tpf(self) -> float:
+        """Useful tokens per forward."""
+        return self.tokens / self.forwards if self.forwards else 0.0
+
+    @property
+    def canvas_tpf(self) -> float:
+        """Canvas positions per forward: ParallelBench's tokens per step, which counts padding."""
+        return self.canvas / self.forwards if self.forwards else 0.0
+
+    @property
+    def speed(self) -> float:
+        """Useful tokens per second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def nfe(self) -> float:
+        """Forwards per sample."""
+        return self.forwards / self.samples if self.samples else 0.0

@@ -1,0 +1,77 @@
+"""``task=parallelbench`` and its like: decode a task's items and score them, in a run folder or a sweep's cells."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from dllm.engine.base import Engine
+from dllm.errors import UserError
+from dllm.parts import build
+from dllm.run.cells import Cell, of_sweep, single
+from dllm.tasks.build import task_of
+from dllm.view.scores import called, headline, scores_table
+
+Job = tuple[dict[str, Any], list[str]]  # configuration, and what the user set
+
+
+def run(config: dict[str, Any], given: Sequence[str]) -> None:
+    """Evaluate one configuration in a run folder of its own."""
+    cell = single(config)
+    engine = engine_of(config)
+    for _ in engine.run(iter([cell])):
+        if engine.leads:
+            rows = cell.rows()
+            Console().print(scores_table(rows))
+            Console().print(Text(f"Run folder: {cell.folder}", "dim"))
+    complete(engine, [cell])
+
+
+def sweep(jobs: Sequence[Job], folder: Path) -> None:
+    """Evaluate cells of a sweep, one line each. What cannot work is noted and the rest goes on."""
+    if "_target_" not in jobs[0][0]["task"]:
+        task_of(jobs[0][0]["task"])  # says so
+    engine = engine_of(jobs[0][0])
+    cells: list[Cell] = []
+
+    def planned() -> Iterator[Cell]:
+        for config, given in jobs:
+            cell = of_sweep(config, folder, given)
+            if isinstance(cell, UserError):
+                say(engine, f"{called(config)}: refused: {cell}")
+                continue
+            cells.append(cell)
+            yield cell
+
+    for cell in engine.run(planned()):
+        say(engine, headline(cell.evaluation.config, cell.rows()))
+    complete(engine, cells)
+
+
+def engine_of(config: dict[str, Any]) -> Engine:
+    """What decodes: this process, several, or a cluster."""
+    engine = build("engine", config["engine"])
+    assert isinstance(engine, Engine)
+    engine.check(config)
+    return engine
+
+
+def say(engine: Engine, line: str) -> None:
+    if engine.leads:
+        print(line, flush=True)
+
+
+def complete(engine: Engine, cells: Sequence[Cell]) -> None:
+    """Name what is missing in the end, with an exit code of 3."""
+    if not engine.failures:
+        return
+    for cell, keys, reason in engine.failures:
+        names = ", ".join(f"{name}/{sample}" for name, sample in keys)
+        print(f"Failed: {names} of {cell.folder}: {reason}", file=sys.stderr)
+    print("The same command tries them again; everything else is finished.", file=sys.stderr)
+    raise SystemExit(3)

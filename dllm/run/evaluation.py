@@ -1,0 +1,188 @@
+"""A decode of a task's items under one configuration: what it will do, before weights are read, and how it does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any
+
+from dllm.decoder import Decoder
+from dllm.environment import stamp
+from dllm.errors import UserError
+from dllm.limits import Guesses, lossless_minimum
+from dllm.models import bundle
+from dllm.results import Result
+from dllm.run.jobs import Job, trace_of
+from dllm.run.plan import Plan
+from dllm.run.tally import Tally
+from dllm.samplers.base import Sampler
+from dllm.samplers.oracle import Oracle
+from dllm.store import Key, Row
+from dllm.tasks.base import Item, Task
+from dllm.tasks.build import task_of
+
+ORACLE = "dllm.samplers.oracle.Oracle"
+Group = tuple[int, tuple[str, ...]]  # tokens of the answer, strings that end it
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples decoded together. It is always decoded whole, so that a resumed run decodes what an undisturbed one
+    does."""
+
+    group: Group
+    jobs: tuple[Job, ...]
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple(job.key for job in self.jobs)
+
+
+@dataclass
+class Evaluation:
+    """``plans`` by group, since items may allow answers of different lengths; ``content`` identifies checkpoint and
+    questions."""
+
+    config: dict[str, Any]
+    task: Task
+    items: dict[str, Item]
+    plans: dict[Group, Plan]
+    batches: list[Batch]
+    content: dict[str, str]
+    decoders: dict[Group, Decoder] = field(default_factory=dict)
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> Evaluation:
+        """Raises UserError for whatever cannot work. Reads the task's data, no weights."""
+        task = task_of(config["task"])
+        items = {item.id: item for item in task.items()}
+        if not items:
+            raise UserError(f"task={config['task']['name']} has no items. Choose others of its settings.")
+        plans = {group: _plan(config, group) for group in {group_of(config, item): None for item in items.values()}}
+        batches = [batch for group, plan in plans.items() for batch in _batches(config, group, plan, items)]
+        content = {**next(iter(plans.values())).content(), **_stamped(task)}
+        return Evaluation(dict(config), task, items, plans, batches, content)
+
+    @property
+    def keys(self) -> list[Key]:
+        """Every sample, in the order of the items."""
+        samples = self.config["samples"]
+        return [(name, sample) for name in self.items for sample in range(samples)]
+
+    def missing(self, done: set[Key]) -> list[Batch]:
+        """The batches that hold a sample which is not ``done``."""
+        return [batch for batch in self.batches if not done.issuperset(batch.keys)]
+
+    @property
+    def plan(self) -> Plan:
+        """That of the first group; folder, options and checkpoint are the same in all."""
+        return next(iter(self.plans.values()))
+
+    def environment(self) -> dict[str, Any]:
+        """Where the samples are decoded. Loads the weights."""
+        network = loaded(*model_of(self.config)).transformer
+        return stamp(network.device, next(network.parameters()).dtype, self.config["seed"])
+
+    def rows(self, batch: Batch) -> Iterator[tuple[Row, dict[str, Any] | None]]:
+        """Decode and score one batch; a row, and its trace if asked for, as soon as its sample is finished."""
+        decoder, tally, guesses = self._decoder(batch), Tally(), None
+        requests = [job.request for job in batch.jobs]
+        if untold(self.plans[batch.group].parts.sampler):
+            guesses = Guesses()
+            decoder.sampler = self._told(batch, guesses)
+        plan = self.plans[batch.group]
+        for number, result in decoder.run(requests, bool(self.config["trace"]), tally):
+            extra = {} if guesses is None else {"lossless": lossless_minimum(guesses.requests.get(number, []))}
+            row = {**self._row(batch, number, result), **tally.columns(number), **extra}
+            yield row, trace_of(batch.jobs[number], result, batch.keys, plan.config)
+
+    def _row(self, batch: Batch, number: int, result: Result) -> Row:
+        job, first = batch.jobs[number], batch.jobs[0]
+        item = self.items[job.id]
+        return {
+            "id": job.id, "sample": job.sample, "task": item.task, **self.task.stamp(),
+            "scores": self.task.score(item, result.text), **result.to_json(), "prompt": job.shown,
+            "batch": f"{first.id}/{first.sample}",
+        }  # fmt: skip
+
+    def _decoder(self, batch: Batch) -> Decoder:
+        """The decoder of the batch's group, warm: one answer decoded, so that first-time costs are not counted."""
+        if batch.group not in self.decoders:
+            plan = self.plans[batch.group]
+            self.decoders[batch.group] = decoder = plan.decoder(loaded(*model_of(self.config)))
+            warm = one_per_step(decoder) if untold(plan.parts.sampler) else decoder
+            list(warm.run([batch.jobs[0].request]))
+        return self.decoders[batch.group]
+
+    def _told(self, batch: Batch, guesses: Guesses) -> Oracle:
+        """The oracle of one batch: it knows what one token per step decodes, whose forwards it does not count."""
+        reference = one_per_step(self.decoders[batch.group])
+        found = dict(reference.run([job.request for job in batch.jobs], observe=guesses))
+        return Oracle([found[number].canvas for number in range(len(batch.jobs))])
+
+
+def untold(sampler: Sampler) -> bool:
+    """An oracle without a reference: an evaluation makes one, and with it the lossless minimum."""
+    return isinstance(sampler, Oracle) and not sampler.reference
+
+
+def one_per_step(decoder: Decoder) -> Decoder:
+    """The same with one token per step."""
+    return Decoder(
+        decoder.model, "static", decoder.blocks, decoder.cache, decoder.eos, gen_length=decoder.gen_length,
+        batch_size=decoder.batch_size, sampling=replace(decoder.sampling, tempered=False), stop=decoder.stop,
+        chat=decoder.prompts.chat,
+    )  # fmt: skip
+
+
+def group_of(config: Mapping[str, Any], item: Item) -> Group:
+    """gen_length, where the user sets one, rules over what the item allows."""
+    stop = [config["stop"]] if isinstance(config["stop"], str) else config["stop"]
+    return (config["gen_length"] or item.budget), (*stop, *item.stop)
+
+
+def _plan(config: Mapping[str, Any], group: Group) -> Plan:
+    sampler = config["sampler"]
+    if sampler["_target_"] == ORACLE and sampler["reference"] is None:
+        sampler = {**sampler, "reference": []}
+    return Plan.of({**config, "sampler": sampler, "gen_length": group[0], "stop": list(group[1])})
+
+
+def _batches(config: Mapping[str, Any], group: Group, plan: Plan, items: Mapping[str, Item]) -> Iterator[Batch]:
+    jobs = [
+        Job(item.id, sample, _shown(item), plan.prompts.request(item.prompt, seed_of(config["seed"], item.id, sample)))
+        for item in items.values()
+        if group_of(config, item) == group
+        for sample in range(config["samples"])
+    ]
+    size = config["batch_size"]
+    yield from (Batch(group, tuple(jobs[at : at + size])) for at in range(0, len(jobs), size))
+
+
+def _shown(item: Item) -> str:
+    """The question itself: the last message of a conversation."""
+    prompt: Any = item.prompt
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"]) if isinstance(prompt, list) else item.id
+
+
+def seed_of(seed: int, name: str, sample: int) -> int:
+    """A sample's seed depends on nothing but the run's seed, the item and the sample's number."""
+    return int.from_bytes(sha256(f"{seed}/{name}/{sample}".encode()).digest()[:7])
+
+
+def _stamped(task: Task) -> dict[str, str]:
+    return {f"task {name}": value for name, value in task.stamp().items()}
+
+
+def model_of(config: Mapping[str, Any]) -> tuple[str, str, str, int | None]:
+    """What decides which weights are read, and where to."""
+    model = config["model"]
+    return str(model["path"]), str(model["device"]), str(model["dtype"]), model["mask_id"]
+
+
+@lru_cache(maxsize=1)
+def loaded(path: str, device: str, dtype: str, mask_id: int | None) -> bundle.Model:
+    """The weights; kept for the next cell of a sweep, and the last ones only, since two may not fit."""
+    return bundle.load(path, device, dtype, mask_id)

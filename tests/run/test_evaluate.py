@@ -1,0 +1,117 @@
+"""A task's items decoded and scored: what a row says, what a resumed run does, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dllm import Decoder, load
+from dllm.limits import bits
+from dllm.measures import Measures, quantile, wilson
+from dllm.parts import part
+from dllm.run.tally import Tally
+from tests.run.conftest import Run, rows_of, timeless
+
+A = Path("runs/a")
+
+
+def test_every_item_is_decoded_scored_and_stamped(run: Run) -> None:
+    outcome = run("name=a", "+task.count=5", "samples=2")
+    rows = rows_of(A)
+    assert outcome.code == 0
+    assert [(row["id"], row["sample"]) for row in sorted(rows, key=lambda r: (r["id"], r["sample"]))] == [
+        (f"q{n}", sample) for n in range(5) for sample in range(2)
+    ]
+    for row in rows:
+        assert (row["suite"], row["template"], row["data"]) == ("questions", "1", "5")
+        assert row["scores"]["score"] == (len(row["text"]) % 2 == 0)
+        assert len(row["canvas"]) == {"even": 16, "odd": 8}[row["task"]]  # each item's own budget
+        assert len(row["bits"]) == len(row["commits"]) == len(row["forced"]) == row["nfe"]
+        assert 0 < sum(row["commits"]) <= len(row["canvas"]) and row["seconds"] > 0
+    for word in ("even", "odd", "all", "missing", "TPF", "p95"):
+        assert word in outcome.out
+    identity = json.loads((A / "environment.json").read_text())
+    assert identity["content"]["task data"] == "5" and identity["device"] == "cpu"
+
+
+def test_a_resumed_run_is_the_undisturbed_one(run: Run) -> None:
+    """Whole batches are decoded again, so that a row has the same mates as ever."""
+    settings = ["+task.count=7", "batch_size=3", "sampling.temperature=1.0"]
+    run("name=a", *settings)
+    whole = (A / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (A / "results.jsonl").write_bytes(b"".join(whole[:2]) + whole[2][:-9])
+    assert run("resume=runs/a", bare=True).code == 0
+    expected = [timeless(json.loads(line)) for line in whole]
+    assert [timeless(row) for row in rows_of(A)] == expected
+    run("name=a", *settings)
+    assert [timeless(row) for row in rows_of(A)] == expected
+
+
+def test_a_folder_of_another_configuration_is_never_mixed(run: Run) -> None:
+    run("name=a", "+task.count=2")
+    before = (A / "results.jsonl").read_bytes()
+    for other, words in (
+        (["+task.count=3"], "task.count=2, not 3"),
+        (["+task.count=2", "sampler.threshold=0.5"], "sampler.threshold=0.9, not 0.5"),
+    ):
+        refused = run("name=a", *other)
+        assert refused.code == 2 and words in refused.err and "Start a new run" in refused.err
+    assert (A / "results.jsonl").read_bytes() == before
+
+
+def test_gen_length_rules_over_the_items(run: Run) -> None:
+    run("name=a", "+task.count=2", "gen_length=24", "trace=true")
+    assert [len(row["canvas"]) for row in rows_of(A)] == [24, 24]
+    replayed = run("task=replay", "trace=runs/a/traces/q0-0.json", bare=True)
+    assert replayed.code == 0 and "turns equal" in replayed.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["prompt=w1"], "brings its own questions: drop prompt"),
+        (["prompts=x.jsonl"], "drop prompts"),
+        (["compare=true"], "compare=true is for prompts of yours"),
+        (["+task.count=0"], "has no items"),
+        (["sampler=static", "sampler.steps=3"], "sampler.steps=3"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_what_cannot_work_is_a_sentence(run: Run, arguments: list[str], words: str) -> None:
+    outcome = run("name=a", *arguments)
+    assert outcome.code == 2 and words in outcome.err and outcome.err.count("\n") == 1 and not A.exists()
+
+
+def test_an_oracle_without_reference_makes_its_own(run: Run) -> None:
+    run("name=a", "+task.count=4", "sampler=oracle", "eos=keep")
+    run("name=b", "+task.count=4", "sampler=static", "eos=keep")
+    for best, slow in zip(rows_of(A), rows_of(Path("runs/b")), strict=True):
+        assert best["canvas"] == slow["canvas"] and best["nfe"] <= slow["nfe"]
+        assert best["lossless"] <= slow["nfe"] == len(slow["canvas"])
+
+
+@pytest.mark.parametrize("sampler", ["confidence", "ete", "freedave", "saber"])
+def test_the_tally_counts_what_a_trace_holds(tiny: Path, sampler: str) -> None:
+    """ETE and FreeDave offer several candidates, of which one is kept a forward later."""
+    tally = Tally()
+    decoder = Decoder(load(tiny), part("sampler", sampler), eos="keep", gen_length=16, batch_size=2)
+    rows = decoder(["w1 w2", "w3"], trace=True, observe=tally)
+    for number, row in enumerate(rows):
+        assert row.trace is not None
+        assert tally.columns(number)["bits"] == pytest.approx(bits(row.trace), abs=1e-3)
+
+
+def test_measures_count_batches_once_and_leave_missing_scores_out() -> None:
+    def row(batch: str, seconds: float, score: float | None) -> dict[str, object]:
+        return {"batch": batch, "seconds": seconds, "useful_tokens": 10, "canvas": [0] * 16, "nfe": 4,
+                "query_tokens": 64, "scores": {"score": score}}  # fmt: skip
+
+    found = Measures.of([row("a", 1.0, 1.0), row("a", 3.0, None), row("b", 1.0, 0.0)])
+    assert (found.seconds, found.tokens, found.speed, found.tpf, found.canvas_tpf) == (4.0, 30, 7.5, 2.5, 4.0)
+    assert (found.samples, found.judged, found.score) == (3, 2, 0.5)
+    assert Measures.of([row("a", 1.0, None)]).score is None
+    assert quantile([1, 2, 3, 4], 0.5) == 2.5 and quantile([5], 0.95) == 5 and quantile([1, 2, 3], 1.0) == 3
+    low, high = wilson(8, 10)
+    assert low == pytest.approx(0.4902, abs=1e-4) and high == pytest.approx(0.9433, abs=1e-4)  # Wilson's formula
