@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -106,6 +106,12 @@ def requests(seed: int = 0) -> list[Request]:
     ]
 
 
+def with_mask(request: Request, mask_id: int) -> Request:
+    """The request with the model's own mask id."""
+    tokens = [mask_id if hole else token for token, hole in zip(request.tokens, request.masked, strict=True)]
+    return replace(request, tokens=tokens)
+
+
 def parts_of(combination: Combination) -> tuple[Sampler, Blocks, Cache, EndOfText]:
     """The combination's parts. Raises UserError when they refuse each other."""
     sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)
@@ -124,6 +130,7 @@ def turns(
     combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None
 ) -> Iterator[Turn]:
     network, parts = model(combination.model), parts_of(combination)
+    batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
     sampling = sampling or Sampling(tempered=parts[0].tempered)
     forward = forward_of(network, parts, sampling)
     at_zero = network.config.attention_block is not None
@@ -136,6 +143,7 @@ def decode(combination: Combination, batch: Sequence[Request], sampling: Samplin
     """Decode a batch and record every request's turns separately."""
     out = [Decoded() for _ in batch]
     config = model(combination.model).config
+    batch = [with_mask(request, config.mask_id or 0) for request in batch]
     collector = Collector(list(batch), Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=True)
     for turn in turns(combination, batch, sampling):
         collector.observe(turn)

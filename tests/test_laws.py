@@ -91,9 +91,10 @@ def test_nothing_stays_masked_and_the_prompt_is_untouched(combination: Combinati
         assert result is not None
         assert result.prompt_tokens == PROMPTS[number]
         assert len(result.canvas) == LENGTHS[number]
+        assert result.trace is not None
         if combination.eos in ("keep", "fill_after_block"):
-            assert 60 not in result.canvas
-        assert 60 not in result.tokens
+            assert result.trace.mask_id not in result.canvas
+        assert result.trace.mask_id not in result.tokens
 
 
 @by_combination
@@ -114,7 +115,9 @@ def test_a_trace_redraws_every_canvas(combination: Combination, decoded: dict) -
     for one in batch(combination, decoded):
         assert one.result is not None and one.result.trace is not None
         *seen, final = one.result.trace.canvases()
-        assert [[-1 if token == 60 else token for token in canvas] for canvas in seen] == one.canvases
+        assert [
+            [-1 if token == one.result.trace.mask_id else token for token in canvas] for canvas in seen
+        ] == one.canvases
         assert final[one.result.trace.start :] == one.result.canvas
 
 
@@ -138,5 +141,6 @@ def test_infilling_decides_the_masked_positions_only(combination: Combination) -
     assert result is not None
     whole = result.prompt_tokens + result.canvas
     assert all(new == old for new, old, hole in zip(whole, tokens, masked, strict=True) if not hole)
+    assert result.trace is not None
     if combination.eos in ("keep", "fill_after_block"):
-        assert 60 not in whole
+        assert result.trace.mask_id not in whole

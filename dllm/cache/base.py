@@ -124,7 +124,7 @@ class Cache:
             if need.region not in self.regions and not need.opening:
                 raise Unfit(
                     f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
-                    f"{need.region!r} on every one."
+                    f"{need.region!r} on every one (eos=eotp: not with eos.scope=block)."
                 )
             if need.committed and not self.committed:
                 raise Unfit(f"{name} computes masked positions, not the committed ones that a chosen part reads.")

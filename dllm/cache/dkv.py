@@ -46,13 +46,13 @@ class Delayed(Buffered):
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         if self.config.prediction_shift == 0:
             full = (span.forwards < 2) | (span.forwards % self.interval == 0)
-            return Plan(full[:, None] | self.masks)
+            return Plan(full[:, None] | self.masks | canvas.masked)  # the latter differ where a commit was undone
         full = span.turn % self.interval == 0
         return Plan(full[:, None] | ~self.settled(canvas, span))
 
     def settled(self, canvas: Canvas, span: Span) -> Tensor:
         """Columns whose row a shifted model needs no more, by the masks of the last turn [B, L]."""
-        decided = ~self.masks
+        decided = ~(self.masks | canvas.masked)
         after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
         first = decided.gather(1, canvas.first[:, None])
         end = canvas.columns == (canvas.length - 1)[:, None]

@@ -30,7 +30,7 @@ class Elastic(Cache):
     at every forward, whatever drifts (0: no cache at all).
     """
 
-    committed = False
+    committed = shadows = False
 
     def __init__(
         self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",

@@ -100,7 +100,7 @@ class Phases(Buffered):
 
     def _fix_phase(self, canvas: Canvas, near: Tensor, refresh: Tensor) -> None:
         """With the far field in a phase's first forward, what the phase attends to is settled after its commits."""
-        new = self.masks & ~canvas.masked
+        new = self.masks ^ canvas.masked  # committed, or undone
         before = self.refreshed[:, None]
         stays = new if self.policy.recent_includes_refresh else new & ~before
         self.fresh = new
