@@ -18,6 +18,7 @@ from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import UserError, nearest
 from dllm.forward import Forward
+from dllm.logprobs import LogProbs, rescored
 from dllm.models.bundle import Model
 from dllm.parts import part
 from dllm.prompts import Message, Prompt, Prompts, as_list
@@ -115,6 +116,10 @@ class Decoder:
                     yield from ((at + row, collector.result(row)) for row in finished)
             # A request without a single mask never enters the loop.
             yield from ((at + row, collector.result(row)) for row in collector.untouched())
+
+    def rescored(self, result: Result) -> LogProbs:
+        """Log-probabilities of an answer's tokens one at a time, see ``dllm.logprobs``; needs the result's trace."""
+        return rescored(self.model, result.traced(), self.sampling)
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""

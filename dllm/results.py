@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from dllm.errors import UserError
 from dllm.trace import Trace
 
 NOT_STORED = ("trace", "words")  # a file of its own; the tokenizer's business
@@ -54,6 +55,20 @@ class Result:
     def tokens_per_second(self) -> float:
         """Useful tokens per second of the batch this sample was decoded in."""
         return self.useful_tokens / self.seconds if self.seconds else 0.0
+
+    def traced(self) -> Trace:
+        """The trace. Raises UserError when none was kept."""
+        if self.trace is None:
+            raise UserError("this result has no trace; decode with trace=True to keep every turn.")
+        return self.trace
+
+    @property
+    def commit_logprobs(self) -> list[float | None]:
+        """Log-probability of each token of the canvas in the forward that committed it (nats; see ``dllm.logprobs``);
+        ``decoder.rescored(result)`` gives those of the tokens one at a time."""
+        from dllm.logprobs import at_commit
+
+        return at_commit(self.traced())
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the trace, which goes to a file of its own, and the words."""

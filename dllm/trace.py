@@ -73,6 +73,11 @@ class Trace:
     turns: list[TurnRecord] = field(default_factory=list)
     words: dict[int, str] = field(default_factory=dict)
 
+    def path(self) -> list[tuple[TurnRecord, int]]:
+        """Every turn with the candidate that the next forward confirmed: the way that the decode went."""
+        kept = [record.kept for record in self.turns[1:]] + [0]
+        return list(zip(self.turns, kept[: len(self.turns)], strict=True))
+
     def canvases(self) -> Iterator[list[int]]:
         """The canvas that every forward saw, then the final one: ids, with the mask id where undecided."""
         candidates = [list(self.prompt)]

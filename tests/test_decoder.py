@@ -97,7 +97,7 @@ def test_prompts_that_cannot_be_decoded_are_named(model: Model) -> None:
 
 def test_a_stream_gives_every_turn(model: Model) -> None:
     decoder = Decoder(model, sampler="static", eos="keep", gen_length=8)
-    masks = [int(turn.candidates.masked.sum()) for turn in decoder.stream("w1")]
+    masks = [int(turn.candidates.masked.sum()) for turn in decoder.turns("w1")]
     assert masks == list(range(7, -1, -1))
 
 

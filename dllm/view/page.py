@@ -77,14 +77,8 @@ def pane_data(pane: Pane) -> dict[str, Any]:
     return {
         "title": pane.title, "facts": dict(pane.facts), "words": trace.words, "eos": trace.eos_id,
         "prompt": trace.prompt[: trace.start], "answer": trace.prompt[trace.start :],
-        "given": trace.given[trace.start :], "turns": [turn_data(record, kept) for record, kept in walked(trace)],
+        "given": trace.given[trace.start :], "turns": [turn_data(record, kept) for record, kept in trace.path()],
     }  # fmt: skip
-
-
-def walked(trace: Trace) -> list[tuple[TurnRecord, int]]:
-    """Every turn with the candidate that the next forward confirmed: the way that the decode went."""
-    kept = [record.kept for record in trace.turns[1:]] + [0]
-    return list(zip(trace.turns, kept, strict=True))
 
 
 def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
