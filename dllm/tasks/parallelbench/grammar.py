@@ -21,7 +21,7 @@ from dllm.tasks.parallelbench.text_metrics import first_line
 
 SECONDS = 30  # for one text; a server that has just started needs some 5 for its first
 TOO_LONG = 413
-TRIES = 3
+TRIES, PAUSE = 3, 0.5  # requests, and seconds after the first that failed
 
 
 class Grammar:
@@ -73,7 +73,7 @@ class Grammar:
             except (URLError, OSError) as error:
                 trouble = f"does not answer: {first_line(error)}"
             if left:
-                time.sleep(0.5 * (TRIES - left))
+                time.sleep(PAUSE * (TRIES - left))
         raise UserError(
             f"task.grammar={self.setting!r} {trouble} Start a LanguageTool server there and run the same command again "
             "(finished samples are kept), or set task.grammar=null to leave the scores that need it out."
