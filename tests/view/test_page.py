@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dllm import Decoder, UserError, load, part
+from dllm import Decoder, UserError, cli, load, part
 from dllm.models.bundle import Model
 from dllm.trace import Commits, Trace, TurnRecord
 from dllm.view.__main__ import main, write
@@ -301,3 +301,15 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: Any) ->
     assert stop.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith("Error: ") and "is no trace of this program" in error and error.count("\n") == 1
+
+
+def test_a_traced_run_leaves_a_page_beside_every_trace(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [f"model.path={tiny}", "prompt=w1 w2", "gen_length=8", "samples=2", "trace=true", "name=traced"]
+    monkeypatch.setattr("sys.argv", ["run.py", *given])
+    cli.main()
+    folder = tmp_path / "runs" / "traced" / "traces"
+    assert sorted(file.name for file in folder.iterdir()) == ["1-0.html", "1-0.json", "1-1.html", "1-1.json"]
+    data = json.loads((folder / "1-1.json").read_text())
+    assert (folder / "1-1.html").read_text() == page([Pane.of("1-1", data)])
+    assert "confidence threshold=0.9" in (folder / "1-0.html").read_text()
