@@ -1,7 +1,11 @@
-"""One torch thread for every test: with two, a busy neighbour makes each small operation wait."""
+"""One torch thread for every test: with two, a busy neighbour makes each small operation wait.
+
+Triton kernels run in its interpreter, which must be known before anything imports Triton.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import torch
 
 from tests.tiny import make_tiny
 
+os.environ["TRITON_INTERPRET"] = "1"
 torch.set_num_threads(1)
 
 

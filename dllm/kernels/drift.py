@@ -1,0 +1,158 @@
+"""Elastic-Cache's two reductions over attention rows (arXiv 2510.14973), without storing a softmax.
+
+Fused attention returns no weights, but only a few rows need them: the tracked ones for the drift test, those of the
+window for the tracking sums. Their scores are one small matrix product; these kernels do the rest in one read each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dllm.kernels.jit import Build, Shape, jit, power_of_two
+
+if TYPE_CHECKING:
+    import triton.language as tl
+
+KEYS = Shape({"BLOCK": 256}, warps=4)
+ALIKE = Shape({"BLOCK": 32}, warps=4)  # times 32 heads, of two sets: with more keys at once registers spill
+
+
+def similarity_reference(old: Tensor, new: Tensor, axis: str) -> Tensor:
+    """How alike two sets of attention rows are [B, m], 1 for the same.
+
+    old, new: scores [B, m, H, S] before the softmax, -inf at hidden keys. axis ``heads``: the cosine over the heads at
+    every key, averaged over the visible keys (the published code); ``keys``: the cosine over the keys of every head,
+    averaged (the paper's formula). Rows that see no key have similarity 1.
+    """
+    a, b = (torch.nan_to_num(scores.softmax(-1)) for scores in (old, new))
+    visible = (old > -torch.inf).any(2)  # [B, m, S]
+    if axis == "keys":
+        out = F.cosine_similarity(a, b, dim=-1, eps=1e-20).mean(-1)
+    else:
+        out = (F.cosine_similarity(a, b, dim=2, eps=1e-20) * visible).sum(-1) / visible.sum(-1).clamp(min=1)
+    return torch.where(visible.any(-1), out, 1.0)
+
+
+@jit
+def _sums(scores, row, lane, S, H, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    """Largest score and sum of exp(score - largest) of every head [HEADS, 1] of one row."""
+    head = tl.arange(0, HEADS)[:, None]
+    m, total = tl.full([HEADS, 1], -1e30, tl.float32), tl.zeros([HEADS, 1], tl.float32)
+    for start in range(0, S, BLOCK):
+        key = start + lane
+        z = tl.load(scores + (row * H + head) * S + key, mask=(head < H) & (key < S), other=-float("inf"))
+        z = tl.maximum(z.to(tl.float32), -1e30)
+        best = tl.maximum(m, tl.max(z, axis=1, keep_dims=True))
+        total = total * tl.exp(m - best) + tl.sum(tl.where(z > -1e30, tl.exp(z - best), 0.0), axis=1, keep_dims=True)
+        m = best
+    return m, tl.maximum(total, 1e-30)
+
+
+@jit
+def _similarity(old, new, out, S, H, HEADS: tl.constexpr, BLOCK: tl.constexpr, BY_KEY: tl.constexpr):
+    """One program per tracked row. BY_KEY: cosines over the heads, one for each key."""
+    row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)[None, :]
+    head = tl.arange(0, HEADS)[:, None]
+    m_old, total_old = _sums(old, row, lane, S, H, HEADS, BLOCK)
+    m_new, total_new = _sums(new, row, lane, S, H, HEADS, BLOCK)
+    dot, norm_a, norm_b = tl.zeros([HEADS, 1], tl.float32), tl.zeros([HEADS, 1], tl.float32), tl.zeros([HEADS, 1], tl.float32)  # noqa: E501
+    cosines, seen = tl.zeros([1, 1], tl.float32), tl.zeros([1, 1], tl.float32)
+    for start in range(0, S, BLOCK):
+        key = start + lane
+        place, inside = (row * H + head) * S + key, (head < H) & (key < S)
+        z, y = tl.load(old + place, mask=inside, other=-float("inf")).to(tl.float32), tl.load(new + place, mask=inside, other=-float("inf")).to(tl.float32)  # noqa: E501
+        z, y = tl.maximum(z, -1e30), tl.maximum(y, -1e30)
+        a = tl.where(z > -1e30, tl.exp(z - m_old) / total_old, 0.0)
+        b = tl.where(y > -1e30, tl.exp(y - m_new) / total_new, 0.0)
+        visible = tl.max((z > -1e30).to(tl.int32), axis=0, keep_dims=True)
+        seen += tl.sum(visible.to(tl.float32), axis=1, keep_dims=True)
+        if BY_KEY:
+            d, n, k = (tl.sum(a * b, axis=0, keep_dims=True), tl.sum(a * a, axis=0, keep_dims=True),
+                       tl.sum(b * b, axis=0, keep_dims=True))  # fmt: skip
+            cosine = d / tl.maximum(tl.sqrt(n) * tl.sqrt(k), 1e-20)
+            cosines += tl.sum(tl.where(visible != 0, cosine, 0.0), axis=1, keep_dims=True)
+        else:
+            dot += tl.sum(a * b, axis=1, keep_dims=True)
+            norm_a += tl.sum(a * a, axis=1, keep_dims=True)
+            norm_b += tl.sum(b * b, axis=1, keep_dims=True)
+    if BY_KEY:
+        result = cosines / tl.maximum(seen, 1.0)
+    else:
+        result = tl.sum(dot / tl.maximum(tl.sqrt(norm_a) * tl.sqrt(norm_b), 1e-20), axis=0, keep_dims=True) / H
+    tl.store(out + row + tl.zeros([1, 1], tl.int64), tl.where(seen > 0, result, 1.0))
+
+
+def similarity(old: Tensor, new: Tensor, axis: str, triton: bool = False) -> Tensor:
+    """``similarity_reference``, by the kernel when ``triton`` (float32)."""
+    if not triton:
+        return similarity_reference(old, new, axis)
+    rows, tracked, heads, keys = old.shape
+    out = torch.empty(rows, tracked, dtype=torch.float32, device=old.device)
+    if out.numel() and keys:
+        _similarity[(out.numel(),)](
+            old.contiguous(), new.contiguous(), out, keys, heads, HEADS=power_of_two(heads), BY_KEY=axis == "heads",
+            **ALIKE.arguments,
+        )  # fmt: skip
+    return out
+
+
+def received_reference(scores: Tensor) -> Tensor:
+    """Attention that every key receives [B, S]: the softmax of ``scores`` [B, R, S] summed over its rows (those of all
+    heads and queries; a row of -inf gives nothing)."""
+    return torch.nan_to_num(scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1)).sum(1)
+
+
+@jit
+def _normalisers(scores, out, S, BLOCK: tl.constexpr):
+    """One program per row: logsumexp, +inf for a row that sees nothing."""
+    row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)[None, :]
+    m, total = _sums(scores, row, lane, S, 1, 1, BLOCK)
+    tl.store(out + row + tl.zeros([1, 1], tl.int64), tl.where(m > -1e30, m + tl.log(total), float("inf")))
+
+
+@jit
+def _received(scores, normalisers, out, R, S, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """One program per batch row and block of keys, which adds up all R rows: no atomics, the same sum every time."""
+    batch = tl.program_id(0).to(tl.int64)
+    key, line = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :], tl.arange(0, ROWS)[:, None]
+    total = tl.zeros([1, BLOCK], tl.float32)
+    for start in range(0, R, ROWS):
+        row = start + line
+        inside = (row < R) & (key < S)
+        z = tl.load(scores + (batch * R + row) * S + key, mask=inside, other=-float("inf")).to(tl.float32)
+        logsumexp = tl.load(normalisers + batch * R + row, mask=row < R, other=float("inf"))
+        total += tl.sum(tl.where(z > -1e30, tl.exp(z - logsumexp), 0.0), axis=0, keep_dims=True)
+    tl.store(out + batch * S + key, total, mask=key < S)
+
+
+def received(scores: Tensor, triton: bool = False) -> Tensor:
+    """``received_reference``, by the kernels when ``triton`` (float32)."""
+    if not triton:
+        return received_reference(scores)
+    scores = scores.contiguous()
+    batch, rows, keys = scores.shape
+    out = torch.zeros(batch, keys, dtype=torch.float32, device=scores.device)
+    if scores.numel():
+        normalisers = torch.empty(batch, rows, dtype=torch.float32, device=scores.device)
+        _normalisers[(batch * rows,)](scores, normalisers, keys, **KEYS.arguments)
+        _received[(batch, -(-keys // SUMS.blocks["BLOCK"]))](
+            scores, normalisers, out, rows, keys, **SUMS.arguments
+        )  # fmt: skip
+    return out
+
+
+SUMS = Shape({"ROWS": 32, "BLOCK": 64}, warps=4)
+SCORES = {"scores": "*fp32", "out": "*fp32", "S": "i32"}
+BUILDS = (
+    *(Build(f"drift.similarity-{heads}-{by_key}", _similarity,
+            {"old": "*fp32", "new": "*fp32", "out": "*fp32", "S": "i32", "H": "i32"},
+            {"HEADS": heads, "BY_KEY": by_key, **ALIKE.blocks}, ALIKE.warps, ALIKE.stages)
+      for heads, by_key in ((32, True), (32, False), (16, True))),
+    Build("drift.normalisers", _normalisers, SCORES, KEYS.blocks, KEYS.warps, KEYS.stages),
+    Build("drift.received", _received, {**SCORES, "normalisers": "*fp32", "R": "i32"}, SUMS.blocks, SUMS.warps,
+          SUMS.stages),
+)  # fmt: skip

@@ -1,0 +1,146 @@
+"""Rotary positions, and keys and values into their cache rows, in one launch: the store is the scatter.
+
+Apart, a layer rotates queries and keys (six launches), and writes two buffers through an index (two more). Here each
+program takes a few heads of one token; a token whose column is outside the buffer is padding and is not stored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dllm.kernels.jit import Build, Shape, jit, power_of_two
+
+if TYPE_CHECKING:
+    import triton.language as tl
+
+HEADS = 4  # of one token in one program
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, wide: bool) -> Tensor:
+    """Rotate the first ``2 * cos.shape[-1]`` features of x [B, n, H, h] by cos, sin [B, n, 1, half] (rotate-half).
+
+    wide: in float32 or better, rounded once (LLaDA); else in the dtype of x, every product rounded (the others).
+    """
+    kind = torch.promote_types(x.dtype, torch.float32) if wide else x.dtype
+    cos, sin, half, y = cos.to(kind), sin.to(kind), cos.shape[-1], x.to(kind)
+    first, second, rest = y[..., :half], y[..., half : 2 * half], y[..., 2 * half :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1).to(x.dtype)
+
+
+def reference(
+    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
+    keys: Tensor, values: Tensor, wide: bool,
+) -> Tensor:  # fmt: skip
+    """The rotated queries [B, n, H, h]; rotated keys and values [B, n, H_kv, h] go into row ``columns`` [B, n] of the
+    buffers [B, H_kv, S, h] (None: rows 0 to n - 1), in place; columns outside are padding."""
+    rotated_key, size = rotated(key, cos, sin, wide), keys.shape[2]
+    if columns is None:
+        keys[:, :, : key.shape[1]], values[:, :, : key.shape[1]] = rotated_key.transpose(1, 2), value.transpose(1, 2)
+    else:
+        row, at = torch.where((columns >= 0) & (columns < size))
+        keys[row, :, columns[row, at]], values[row, :, columns[row, at]] = rotated_key[row, at], value[row, at]
+    return rotated(query, cos, sin, wide)
+
+
+@jit
+def turned(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.constexpr):
+    """Both rotated halves of the heads at ``place``, in the dtype of x; ROUND: every product is rounded to it."""
+    kind = x.dtype.element_ty
+    first = tl.load(x + place, mask=inside, other=0.0).to(cos.dtype)
+    second = tl.load(x + place + HALF, mask=inside, other=0.0).to(cos.dtype)
+    a, b, c, d = first * cos, second * sin, second * cos, first * sin
+    if ROUND:
+        a, b, c, d = a.to(kind).to(cos.dtype), b.to(kind).to(cos.dtype), c.to(kind).to(cos.dtype), d.to(kind).to(cos.dtype)  # noqa: E501
+    return (a - b).to(kind), (c + d).to(kind)
+
+
+@jit
+def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, n, S, H, H_KV,
+                  SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr, G: tl.constexpr,
+                  LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+    """One program per token and group of G heads: first the groups of queries, then of keys with their values.
+
+    SIZE: features of a head; HALF: half of those that rotate; LANES, WHOLE: HALF and SIZE as powers of two.
+    """
+    token, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    head = tl.arange(0, G)[:, None]
+    lane, feature = tl.arange(0, LANES)[None, :], tl.arange(0, WHOLE)[None, :]
+    cos = tl.load(cosine + token * HALF + lane, mask=lane < HALF, other=1.0)
+    sin = tl.load(sine + token * HALF + lane, mask=lane < HALF, other=0.0)
+    if ROUND:
+        cos, sin = cos.to(query.dtype.element_ty).to(cos.dtype), sin.to(query.dtype.element_ty).to(sin.dtype)
+    groups = tl.cdiv(H, G)
+    if group < groups:
+        head = group * G + head
+        place = (token * H + head) * SIZE
+        inside = (head < H) & (lane < HALF)
+        low, high = turned(query, place + lane, inside, cos, sin, HALF, ROUND)
+        tl.store(out + place + lane, low, mask=inside)
+        tl.store(out + place + HALF + lane, high, mask=inside)
+        if 2 * HALF < SIZE:
+            rest = (head < H) & (feature >= 2 * HALF) & (feature < SIZE)
+            tl.store(out + place + feature, tl.load(query + place + feature, mask=rest), mask=rest)
+    else:
+        column = token % n + tl.zeros([1, 1], tl.int64)
+        if columns is not None:
+            column = tl.load(columns + token + tl.zeros([1, 1], tl.int64))
+        head = (group - groups) * G + head
+        real = (head < H_KV) & (column >= 0) & (column < S)
+        place = (token * H_KV + head) * SIZE
+        target = ((token // n * H_KV + head) * S + column) * SIZE
+        inside = real & (lane < HALF)
+        low, high = turned(key, place + lane, inside, cos, sin, HALF, ROUND)
+        tl.store(keys + target + lane, low, mask=inside)
+        tl.store(keys + target + HALF + lane, high, mask=inside)
+        if 2 * HALF < SIZE:
+            rest = real & (feature >= 2 * HALF) & (feature < SIZE)
+            tl.store(keys + target + feature, tl.load(key + place + feature, mask=rest), mask=rest)
+        whole = real & (feature < SIZE)
+        tl.store(values + target + feature, tl.load(value + place + feature, mask=whole), mask=whole)
+
+
+def rope_scatter(
+    query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
+    keys: Tensor, values: Tensor, wide: bool, triton: bool = False,
+) -> Tensor:  # fmt: skip
+    """``reference``, by the kernel when ``triton``. cos, sin [B, n, 1, half] in float32 (float64 for float64 rows)."""
+    if not triton:
+        return reference(query, key, value, cos, sin, columns, keys, values, wide)
+    assert keys.is_contiguous() and values.is_contiguous(), "cache buffers are written in place"
+    (rows, n, heads, size), kv_heads, half = query.shape, key.shape[2], cos.shape[-1]
+    query, out = query.contiguous(), torch.empty_like(query, memory_format=torch.contiguous_format)
+    if rows and n:
+        shape = shape_of(size, half)
+        _rope_scatter[(rows * n, -(-heads // HEADS) + -(-kv_heads // HEADS))](
+            query, key.contiguous(), value.contiguous(), cos.expand(rows, n, 1, half).contiguous(),
+            sin.expand(rows, n, 1, half).contiguous(), None if columns is None else columns.contiguous(), out, keys,
+            values, n, keys.shape[2], heads, kv_heads, SIZE=size, HALF=half, ROUND=not wide, **shape.arguments,
+        )  # fmt: skip
+    return out
+
+
+def shape_of(size: int, half: int) -> Shape:
+    return Shape({"G": HEADS, "LANES": power_of_two(half), "WHOLE": power_of_two(size)}, warps=4 if size > 64 else 1)
+
+
+def _build(kind: str, size: int, half: int, listed: bool, rounded: bool) -> Build:
+    shape = shape_of(size, half)
+    types = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
+    types |= {"cosine": "*fp32", "sine": "*fp32", "n": "i32", "S": "i32", "H": "i32", "H_KV": "i32"}
+    constants: dict[str, Any] = {"SIZE": size, "HALF": half, "ROUND": rounded, **shape.blocks}
+    if listed:
+        types["columns"] = "*i64"
+    else:
+        constants["columns"] = None
+    name = f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}"
+    return Build(name, _rope_scatter, types, constants, shape.warps, shape.stages)
+
+
+BUILDS = (
+    _build("bf16", 128, 64, True, False), _build("bf16", 128, 64, True, True), _build("bf16", 128, 64, False, False),
+    _build("bf16", 128, 32, True, True), _build("bf16", 64, 32, True, False), _build("fp16", 128, 64, True, False),
+    _build("fp32", 128, 64, True, False),
+)  # fmt: skip

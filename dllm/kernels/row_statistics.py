@@ -1,0 +1,223 @@
+"""What samplers read of a row of logits, in one pass over it: top-1 id, p1, p2, top-2 gap, entropy, logsumexp.
+
+A row, or any part of it, is summed up by five numbers: the largest logit m, its lowest id i, the runner-up m2, and over
+all entries but i the sums r = sum exp(z - m) and t = sum (z - m) exp(z - m). Two parts join without loss (``join``),
+so a row can be split over several programs. With r apart from the largest entry 1 - p1 = r / (1 + r) stays precise:
+
+    p1 = 1 / (1 + r)    p2 = exp(m2 - m) / (1 + r)    gap = m - m2
+    logsumexp = m + log(1 + r)    entropy = log(1 + r) - t / (1 + r)
+
+Sums are float32 (float64 for float64 logits), the last step float64. Entries below -1e30 count as -inf; a row of
+nothing else has token 0, probabilities, gap and entropy 0 and logsumexp -inf.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dllm.kernels.jit import Build, Shape, contiguous_rows, jit, power_of_two, processors
+
+if TYPE_CHECKING:
+    import triton.language as tl
+
+STATISTICS = ("first", "second", "gap", "entropy", "logsumexp")
+ALL = frozenset(STATISTICS)
+SHAPE = Shape({"BLOCK": 2048}, warps=8)
+MERGE = Shape(warps=1)
+
+
+def reference(logits: Tensor, wanted: frozenset[str] = ALL) -> dict[str, Tensor]:
+    """``token`` (int64) and the ``wanted`` statistics (float64) of logit rows [..., V], each [...]."""
+    best = logits.argmax(-1, keepdim=True)  # ties: the lowest id
+    largest = logits.gather(-1, best)
+    dead = largest.squeeze(-1) == -torch.inf
+    below = logits - largest.masked_fill(dead.unsqueeze(-1), 0.0)
+    weight = below.exp().scatter_(-1, best, 0.0)
+    total = 1 + weight.sum(-1).double()
+    out = {"token": best.squeeze(-1)}
+    if "first" in wanted:
+        out["first"] = (1 / total).masked_fill(dead, 0.0)
+    if "second" in wanted or "gap" in wanted:
+        runner = below.scatter(-1, best, -torch.inf).amax(-1).double()
+        out |= {"second": runner.exp() / total, "gap": (-runner).masked_fill(dead, 0.0)}
+    if "entropy" in wanted:
+        spread = (weight * below.masked_fill(below == -torch.inf, 0.0)).sum(-1).double()
+        out["entropy"] = (total - 1).log1p() - spread / total
+    if "logsumexp" in wanted:
+        out["logsumexp"] = largest.squeeze(-1).double() + (total - 1).log1p()
+    return {name: value for name, value in out.items() if name in wanted or name == "token"}
+
+
+class Partial(NamedTuple):
+    """Rows of logits summed up in parts: ``sums`` [4, R, S] (m, m2, r, t) and ``ids`` int32 [R, S] (i)."""
+
+    sums: Tensor
+    ids: Tensor
+
+
+@jit
+def join(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b):
+    """Two summaries as one; ties go to the first, which holds the lower ids."""
+    later = m_b > m
+    drop = tl.minimum(m, m_b) - tl.maximum(m, m_b)
+    scale = tl.exp(drop)
+    joined = tl.where(later, spread_b + scale * (spread + drop * (rest + 1)),
+                      spread + scale * (spread_b + drop * (rest_b + 1)))  # fmt: skip
+    rest = tl.where(later, rest_b + scale * (rest + 1), rest + scale * (rest_b + 1))
+    second = tl.where(later, tl.maximum(second_b, m), tl.maximum(second, m_b))
+    return tl.maximum(m, m_b), tl.where(later, at_b, at), second, rest, joined
+
+
+@jit
+def fold(m, at, second, rest, spread):
+    """Summaries [R, S] along S, each [R, 1]: the same as joining them one by one."""
+    best = tl.max(m, axis=1, keep_dims=True)
+    found = tl.min(tl.where(m == best, at, 2147483647), axis=1, keep_dims=True)
+    own = (m == best) & (at == found)
+    scale = tl.exp(m - best)
+    second = tl.max(tl.where(own, second, m), axis=1, keep_dims=True)
+    spread = tl.sum(scale * (spread + (m - best) * (rest + 1)), axis=1, keep_dims=True)
+    rest = tl.sum(scale * (rest + tl.where(own, 0.0, 1.0)), axis=1, keep_dims=True)
+    return best, found, second, rest, spread
+
+
+@jit
+def fresh(z, ids):
+    """The summaries [R, 1] of logits [R, W] at vocabulary ``ids`` [1, W], not below -1e30."""
+    m = tl.max(z, axis=1, keep_dims=True)
+    at = tl.min(tl.where(z == m, ids, 2147483647), axis=1, keep_dims=True)
+    second = tl.max(tl.where(ids == at, -1e30, z), axis=1, keep_dims=True)
+    weight = tl.where(ids == at, 0.0, tl.exp(z - m))
+    return m, at, second, tl.sum(weight, axis=1, keep_dims=True), tl.sum(weight * (z - m), axis=1, keep_dims=True)
+
+
+@jit
+def _sum_up(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """One program per row and split. plane: elements of one of the four planes of ``sums``."""
+    KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    width = tl.cdiv(tl.cdiv(V, BLOCK), splits) * BLOCK
+    end = tl.minimum((part + 1) * width, V)
+    lanes = tl.arange(0, BLOCK)[None, :]
+    m = tl.full([1, BLOCK], -1e30, KIND)
+    at, second, rest, spread = tl.zeros([1, BLOCK], tl.int32), m, tl.zeros([1, BLOCK], KIND), tl.zeros([1, BLOCK], KIND)
+    nothing = rest
+    for start in range(part * width, end, BLOCK):
+        columns = start + lanes
+        z = tl.load(logits + row * stride + columns, mask=columns < end, other=-float("inf")).to(KIND)
+        z = tl.maximum(z, -1e30)
+        m, at, second, rest, spread = join(
+            m, at, second, rest, spread, z, columns, nothing - 1e30, nothing, nothing)  # fmt: skip
+    m, at, second, rest, spread = fold(m, at, second, rest, spread)
+    place = row * splits + part + tl.zeros([1, 1], tl.int64)
+    tl.store(index + place, at)
+    tl.store(sums + place, m)
+    tl.store(sums + plane + place, second)
+    tl.store(sums + 2 * plane + place, rest)
+    tl.store(sums + 3 * plane + place, spread)
+
+
+@jit
+def gathered(sums, index, rows, inside, plane, splits):
+    """The summaries [R, 1] of ``rows`` int64 [R, 1], eight of their splits at a time; rows not ``inside`` are empty."""
+    lane = tl.arange(0, 8)[None, :]
+    m, at, second, rest, spread = _eight(sums, index, rows * splits + lane, inside & (lane < splits), plane)
+    for start in range(8, splits, 8):
+        place, there = rows * splits + start + lane, inside & (start + lane < splits)
+        m_b, at_b, second_b, rest_b, spread_b = _eight(sums, index, place, there, plane)
+        m, at, second, rest, spread = join(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b)
+    return m, at, second, rest, spread
+
+
+@jit
+def _eight(sums, index, place, there, plane):
+    m = tl.load(sums + place, mask=there, other=-1e30)
+    at = tl.load(index + place, mask=there, other=0)
+    second = tl.load(sums + plane + place, mask=there, other=-1e30)
+    rest = tl.load(sums + 2 * plane + place, mask=there, other=0.0)
+    spread = tl.load(sums + 3 * plane + place, mask=there, other=0.0)
+    return fold(m, at, second, rest, spread)
+
+
+@jit
+def finished(m, second, rest, spread):
+    """p1, p2, gap, entropy, logsumexp in float64."""
+    m, second, rest, spread = m.to(tl.float64), second.to(tl.float64), rest.to(tl.float64), spread.to(tl.float64)
+    dead, alone, total = m <= -1e30, second <= -1e30, 1 + rest
+    first = tl.where(dead, 0.0, 1 / total)
+    runner = tl.where(alone, 0.0, tl.exp(second - m) / total)
+    gap = tl.where(dead, 0.0, tl.where(alone, float("inf"), m - second))
+    entropy = tl.where(dead, 0.0, tl.log(total) - spread / total)
+    return first, runner, gap, entropy, tl.where(dead, -float("inf"), m + tl.log(total))
+
+
+@jit
+def _merge(sums, index, token, out, rows, plane, splits):
+    """One program per row: joins its splits and writes token [R] and the five statistics ``out`` [5, R]."""
+    row = tl.program_id(0).to(tl.int64) + tl.zeros([1, 1], tl.int64)
+    m, at, second, rest, spread = gathered(sums, index, row, row < rows, plane, splits)
+    first, runner, gap, entropy, logsumexp = finished(m, second, rest, spread)
+    tl.store(token + row, at.to(tl.int64))
+    tl.store(out + row, first)
+    tl.store(out + rows + row, runner)
+    tl.store(out + 2 * rows + row, gap)
+    tl.store(out + 3 * rows + row, entropy)
+    tl.store(out + 4 * rows + row, logsumexp)
+
+
+def sum_up(logits: Tensor) -> Partial:
+    """The summaries of logit rows [R, V], each row over as many programs as keep the GPU busy."""
+    rows, vocabulary = logits.shape
+    splits = split_count(rows, vocabulary, SHAPE.blocks["BLOCK"], processors(logits.device))
+    kind = torch.promote_types(logits.dtype, torch.float32)
+    partial = empty_partial(rows, splits, kind, logits.device)
+    if rows:
+        _sum_up[(rows, splits)](
+            logits, partial.sums, partial.ids, vocabulary, logits.stride(0), rows * splits, splits,
+            WIDE=kind == torch.float64, **SHAPE.arguments,
+        )  # fmt: skip
+    return partial
+
+
+def empty_partial(rows: int, splits: int, kind: torch.dtype, device: torch.device) -> Partial:
+    sums = torch.empty(4, rows, splits, dtype=kind, device=device)
+    return Partial(sums, torch.empty(rows, splits, dtype=torch.int32, device=device))
+
+
+def split_count(rows: int, vocabulary: int, block: int, processors: int) -> int:
+    """Programs per row, a power of two: about four per processor in all, and at least one block for each."""
+    most = power_of_two(vocabulary // block + 1)
+    return max(1, min(64, most, power_of_two(-(-4 * processors // max(rows, 1)))))
+
+
+def merge(partial: Partial) -> dict[str, Tensor]:
+    """Token and all statistics [R] from summaries."""
+    rows, splits = partial.ids.shape
+    token = torch.empty(rows, dtype=torch.int64, device=partial.ids.device)
+    out = torch.empty(len(STATISTICS), rows, dtype=torch.float64, device=token.device)
+    if rows:
+        _merge[(rows,)](*partial, token, out, rows, rows * splits, splits, **MERGE.arguments)
+    return {"token": token, **dict(zip(STATISTICS, out, strict=True))}
+
+
+def row_statistics(logits: Tensor, wanted: frozenset[str] = ALL, triton: bool = False) -> dict[str, Tensor]:
+    """``reference`` by way of the kernels when ``triton``, which give all statistics at no further cost."""
+    if not triton:
+        return reference(logits, wanted)
+    shape = logits.shape[:-1]
+    out = merge(sum_up(contiguous_rows(logits)))
+    return {name: value.view(shape) for name, value in out.items() if name in wanted or name == "token"}
+
+
+BUILDS = (
+    *(Build(f"row_statistics.sum_up-{kind}", _sum_up,
+            {"logits": f"*{kind}", "sums": "*fp32", "index": "*i32",
+             "V": "i32/16", "stride": "i32/16", "plane": "i32", "splits": "i32"},
+            {"WIDE": False, **SHAPE.blocks}, SHAPE.warps, SHAPE.stages) for kind in ("bf16", "fp16", "fp32")),
+    Build("row_statistics.merge", _merge,
+          {"sums": "*fp32", "index": "*i32", "token": "*i64", "out": "*fp64",
+           "rows": "i32", "plane": "i32", "splits": "i32"}, {}, MERGE.warps, MERGE.stages),
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""Compiles every shipped kernel ahead of time: ``python tests/kernels/aot.py [NAME ...]`` prints a JSON line each.
+
+Needs no GPU, and a process without TRITON_INTERPRET, in which kernels are no kernels. NVIDIA's numbers come from the
+cubin by way of cuobjdump, AMD's from the assembly's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from dllm.kernels.builds import BUILDS
+from dllm.kernels.jit import Build
+
+TARGETS = {"sm_80": GPUTarget("cuda", 80, 32), "sm_90": GPUTarget("cuda", 90, 32),
+           "gfx942": GPUTarget("hip", "gfx942", 64)}  # fmt: skip
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+def compiled(build: Build, target: GPUTarget) -> Any:
+    kernel = build.kernel.built
+    constants = {name: build.constants[name] for name in kernel.arg_names if name in build.constants}
+    types = {name: kind.removesuffix("/16") for name, kind in build.types.items()}
+    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    # What Triton finds out by itself at a launch: pointers of tensors, and arguments marked /16, are multiples of 16.
+    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names)
+               if build.types.get(name, "").startswith("*") or build.types.get(name, "").endswith("/16")}  # fmt: skip
+    values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, signature, values, aligned)
+    return triton.compile(source, target=target, options=build.options)
+
+
+def nvidia(result: Any) -> dict[str, int | bool]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(result.asm["cubin"])
+        text = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    found = {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
+    spilled, wgmma = found["STACK"] + found["LOCAL"], "wgmma" in result.asm["ptx"]
+    return {"registers": found["REG"], "spilled": spilled, "wgmma": wgmma}
+
+
+def amd(result: Any) -> dict[str, int | bool]:
+    text = result.asm["amdgcn"]
+    spills = sum(int(count) for count in re.findall(r"\.[sv]gpr_spill_count:\s*(\d+)", text))
+    scratch = int(re.findall(r"\.private_segment_fixed_size:\s*(\d+)", text)[0])
+    registers = int(re.findall(r"\.vgpr_count:\s*(\d+)", text)[0])
+    return {"registers": registers, "spilled": spills + scratch, "wgmma": False}
+
+
+def main() -> None:
+    for build in BUILDS:
+        if sys.argv[1:] and not any(name in build.name for name in sys.argv[1:]):
+            continue
+        for name, target in TARGETS.items():
+            result = compiled(build, target)
+            usage = amd(result) if target.backend == "hip" else nvidia(result)
+            line = {"build": build.name, "target": name, "claims_wgmma": build.wgmma, "warps": build.warps}
+            print(json.dumps(line | {"shared": result.metadata.shared} | usage), flush=True)
+
+
+if __name__ == "__main__":
+    main()

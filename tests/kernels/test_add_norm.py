@@ -1,0 +1,31 @@
+"""Residual add and RMSNorm in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dllm.kernels.add_norm import add_norm, reference
+
+
+@pytest.mark.parametrize("added", [True, False], ids=["sum", "alone"])
+@pytest.mark.parametrize(
+    ("dtype", "ulp"), [(torch.float32, 1e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10), (torch.float64, 1e-15)],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5, 100), (7, 128), (2, 3000), (0, 8)], ids=str)
+def test_equals_the_definition(shape: tuple[int, ...], dtype: torch.dtype, ulp: float, added: bool) -> None:
+    """The interpreter cuts to bfloat16 where torch rounds: the sum, the normal row and the product, an ulp each."""
+    noise = torch.Generator().manual_seed(1)
+    x, residual = (torch.randn(shape, generator=noise).to(dtype) for _ in range(2))
+    gain = torch.randn(shape[-1], generator=noise).to(dtype)
+    found = add_norm(x, residual if added else None, gain, 1e-6, triton=True)
+    for one, other in zip(found, reference(x, residual if added else None, gain, 1e-6), strict=True):
+        torch.testing.assert_close(one, other, rtol=4 * ulp, atol=4 * ulp)
+
+
+def test_rows_of_zeros_stay_zeros() -> None:
+    x = torch.zeros(3, 64)
+    total, out = add_norm(x, x, torch.ones(64), 1e-6, triton=True)
+    assert not total.any()
+    assert not out.any()

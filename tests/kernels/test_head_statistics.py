@@ -1,0 +1,71 @@
+"""Head and row statistics without logits, in the interpreter, against the definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from dllm.kernels import head_statistics as module
+from dllm.kernels.head_statistics import chunked, fused, head_statistics, reference
+from dllm.kernels.row_statistics import STATISTICS
+
+
+def rows(count: int, width: int, vocabulary: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    noise = torch.Generator().manual_seed(count + width)
+    return (torch.randn(count, width, generator=noise).to(dtype),
+            torch.randn(vocabulary, width, generator=noise).to(dtype) * 0.5)  # fmt: skip
+
+
+def close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    clear = expected["gap"] > 2 * tolerance
+    assert torch.equal(found["token"][clear], expected["token"][clear])
+    for name in STATISTICS:
+        torch.testing.assert_close(found[name], expected[name], rtol=tolerance, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 9), (3, 40, 1000), (20, 130, 517), (37, 64, 128), (70, 33, 300)], ids=str)
+def test_odd_shapes_and_every_shipped_tile(shape: tuple[int, int, int]) -> None:
+    hidden, weight = rows(*shape)
+    close(fused(hidden, weight), reference(hidden, weight), 1e-5)
+
+
+def test_the_whole_vocabulary_of_llada() -> None:
+    hidden, weight = rows(2, 16, 126464)
+    close(fused(hidden, weight), reference(hidden, weight), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float16, 1e-5), (torch.float64, 1e-12), (torch.bfloat16, 0.1)], ids=str
+)
+def test_dtypes(dtype: torch.dtype, tolerance: float) -> None:
+    """bfloat16 logits round to 2^-8 of their size, and the interpreter cuts where torch rounds to the nearest."""
+    hidden, weight = rows(5, 48, 700, dtype)
+    close(fused(hidden, weight), reference(hidden, weight), tolerance)
+
+
+def test_banned_ids_and_the_scale_of_the_logits() -> None:
+    hidden, weight = rows(6, 24, 400)
+    top = int(reference(hidden, weight)["token"][0])
+    found = fused(hidden, weight, (top, 399), 0.25)
+    assert not torch.isin(found["token"], torch.tensor([top, 399])).any()
+    close(found, reference(hidden, weight, (top, 399), 0.25), 1e-5)
+
+
+def test_ties_and_no_rows() -> None:
+    hidden, weight = rows(4, 16, 300)
+    weight[200:] = weight[:100]
+    found = fused(hidden, weight)
+    assert (found["token"] < 200).all()
+    assert fused(hidden[:0], weight)["token"].shape == (0,)
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight = rows(11, 8, 20)
+    monkeypatch.setattr(module, "CHUNK", 4)
+    expected = reference(hidden, weight)
+    close(chunked(hidden, weight), expected, 1e-6)
+    close(chunked(hidden, weight, triton=True), expected, 1e-5)
+    few = head_statistics(hidden, weight, wanted=frozenset({"first"}))
+    assert few.keys() == {"token", "first"}
+    torch.testing.assert_close(few["first"], expected["first"])

@@ -1,0 +1,40 @@
+"""Rotation and the store into the cache rows in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dllm.kernels.rope_scatter import reference, rope_scatter
+
+CASES = {  # rows, n, heads, kv heads, head size, half of what rotates, buffer rows
+    "plain": (2, 5, 6, 6, 16, 8, 9),
+    "grouped, a part rotates": (1, 3, 7, 1, 20, 6, 4),
+    "one token": (3, 1, 4, 2, 8, 4, 1),
+}
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["columns", "in order"])
+@pytest.mark.parametrize("wide", [True, False], ids=["wide", "rounded"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_equals_the_definition(case: str, dtype: torch.dtype, wide: bool, listed: bool) -> None:
+    rows, n, heads, kv_heads, size, half, length = CASES[case]
+    noise = torch.Generator().manual_seed(3)
+    query, key, value = (
+        torch.randn(rows, n, count, size, generator=noise).to(dtype) for count in (heads, kv_heads, kv_heads)
+    )
+    angles = torch.randn(rows, n, 1, half, generator=noise).to(torch.promote_types(dtype, torch.float32))
+    columns = torch.stack([torch.randperm(length, generator=noise)[:n] for _ in range(rows)]) if listed else None
+    if columns is not None:
+        columns[0, 0] = length  # padding: rotated, but not stored
+    ours, theirs = ([torch.full((rows, kv_heads, length, size), -7.0).to(dtype) for _ in "kv"] for _ in "ab")
+    found = rope_scatter(query, key, value, angles.cos(), angles.sin(), columns, *ours, wide, triton=True)
+    expected = reference(query, key, value, angles.cos(), angles.sin(), columns, *theirs, wide)
+    # bfloat16: the interpreter cuts where torch rounds, up to three times in a row when not wide.
+    ulp = 2**-5 if dtype == torch.bfloat16 else 2**-9 if dtype == torch.float16 else 1e-6
+    torch.testing.assert_close(found, expected, rtol=ulp, atol=ulp)
+    torch.testing.assert_close(ours[0], theirs[0], rtol=ulp, atol=ulp)
+    assert torch.equal(ours[1], theirs[1])
+    stored = (ours[1] != -7).any(-1).any(1).sum(1)
+    assert stored.tolist() == [n - 1 if listed and row == 0 else n for row in range(rows)]
