@@ -12,26 +12,29 @@ from dllm.canvas import Canvas
 from dllm.errors import UserError
 from dllm.noise import uniform
 from dllm.samplers.base import Sampler, State, Step, View, best_of, quota, ranking
-from dllm.samplers.static import block_steps, steps_per_block
+from dllm.samplers.static import block_steps, check_per_step, steps_per_block
 from dllm.setting import Setting
 
 
 class Order(Sampler):
-    """Commit positions in a fixed order, so many per forward as ``steps`` implies (None: one).
+    """Commit positions in a fixed order, so many per forward as ``steps`` implies (None: ``per_step``).
 
     positions: ``random``, ``left_to_right``, or the answer-relative positions in order, each named once.
     """
 
     knows_next = True
 
-    def __init__(self, positions: str | Sequence[int] = "random", steps: int | None = None) -> None:
+    def __init__(
+        self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1
+    ) -> None:
         if isinstance(positions, str) and positions not in ("random", "left_to_right"):
             raise UserError(
                 f"sampler.positions={positions!r} must be random, left_to_right or a list of answer-relative positions."
             )
         if not isinstance(positions, str) and len(set(positions)) != len(positions):
             raise UserError("sampler.positions names a position twice; every position of the answer is committed once.")
-        self.positions, self.steps = positions, steps
+        check_per_step(per_step, steps)
+        self.positions, self.steps, self.per_step = positions, steps, per_step
 
     def check(self, setting: Setting) -> None:
         setting.require_steps("sampler.steps", self.steps)
@@ -54,7 +57,7 @@ class Order(Sampler):
         return -rank[relative.clamp(0, len(rank) - 1)].double()
 
     def step(self, view: View, state: State) -> Step:
-        steps = block_steps(view, state)
+        steps = block_steps(view, state, self.per_step)
         commit = best_of(state["priority"], view.open, quota(view, steps))
         rest = view.canvas.undecided & view.blocks.inside & ~commit
         later = View(view.canvas, view.scores, rest, view.blocks.forwarded(), view.acts)

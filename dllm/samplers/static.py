@@ -18,16 +18,17 @@ SCORES = ("low_confidence", "random", "margin", "entropy")
 class Static(Sampler):
     """``steps`` forwards for the whole answer, split evenly over the blocks and each block's masks over its share.
 
-    steps None: one token per step. score: ``low_confidence`` (highest probability first), ``margin`` (p1 - p2),
+    steps None: ``per_step`` positions per forward, or one fewer where a block's masks do not divide. score: ``low_confidence`` (highest probability first), ``margin`` (p1 - p2),
     ``entropy`` (lowest first) or ``random``.
     """
 
-    def __init__(self, steps: int | None = None, score: str = "low_confidence") -> None:
+    def __init__(self, steps: int | None = None, score: str = "low_confidence", per_step: int = 1) -> None:
         if score not in SCORES:
             raise UserError(f"sampler.score={score!r} must be one of {', '.join(SCORES)}.{nearest(score, SCORES)}")
         if steps is not None and steps < 1:
             raise UserError(f"sampler.steps={steps} must be at least 1, or null for one token per step.")
-        self.steps, self.score = steps, score
+        check_per_step(per_step, steps)
+        self.steps, self.score, self.per_step = steps, score, per_step
         self.stateless = self.deterministic = score != "random"
 
     def needs(self) -> tuple[Need, ...]:
@@ -41,7 +42,7 @@ class Static(Sampler):
         return {"steps": steps_per_block(self.steps, canvas, blocks)}
 
     def step(self, view: View, state: State) -> Step:
-        steps = block_steps(view, state)
+        steps = block_steps(view, state, self.per_step)
         return Step(best_of(self.rate(view), view.open, quota(view, steps)))
 
     def rate(self, view: View) -> torch.Tensor:
@@ -64,6 +65,14 @@ def steps_per_block(steps: int | None, canvas: Canvas, blocks: Blocks) -> torch.
     return (steps // count).clamp(min=1)
 
 
-def block_steps(view: View, state: State) -> torch.Tensor:
-    """Forwards that the current block's schedule has [B]: its share of ``steps``, or one for each of its masks."""
-    return torch.where(state["steps"] > 0, state["steps"], view.blocks.masked.clamp(min=1))
+def block_steps(view: View, state: State, per_step: int = 1) -> torch.Tensor:
+    """Forwards that the current block's schedule has [B]: its share of ``steps``, or one for ``per_step`` masks."""
+    return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masked.clamp(min=1) // per_step))
+
+
+def check_per_step(per_step: int, steps: int | None = None) -> None:
+    """Refuse a number of positions per forward that is none, or contradicts ``steps``."""
+    if per_step < 1:
+        raise UserError(f"sampler.per_step={per_step} must be at least 1.")
+    if steps is not None and per_step != 1:
+        raise UserError(f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one.")

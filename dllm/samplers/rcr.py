@@ -1,0 +1,45 @@
+"""Judge everything again in every forward: running confidence remasking (RCR of MDPO, arXiv 2508.13148)."""
+
+from __future__ import annotations
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
+from dllm.samplers.static import block_steps, check_per_step
+
+
+class RCR(Sampler):
+    """A schedule of ``per_step`` more committed positions per forward. Which ones is decided anew each time: of the
+    block's committed positions, with the confidence they had when committed, and the open ones, with theirs now, the
+    surest stay or are committed, the others are masked (again).
+    """
+
+    stateless = False
+    revocable = True
+
+    def __init__(self, per_step: int = 1) -> None:
+        check_per_step(per_step)
+        self.per_step = per_step
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        return fresh(canvas)
+
+    def step(self, view: View, state: State) -> Step:
+        committed = own_commits(view, state)
+        record = torch.where(committed, state["record"], view.scores.confidence)
+        wanted = committed.sum(1) + quota(view, block_steps(view, state, self.per_step))
+        keep = best_of(record, committed | view.open, wanted)
+        return Step(keep & view.open, remask=committed & ~keep, state={"record": record})
+
+
+def fresh(canvas: Canvas) -> State:
+    """State of a rule that remembers how sure each commit was. ``record`` [B, L] confidence at commit; steps [B] 0:
+    one forward for ``per_step`` masks."""
+    return {"record": torch.zeros_like(canvas.tokens, dtype=torch.float64), "steps": torch.zeros_like(canvas.start)}
+
+
+def own_commits(view: View, state: State) -> torch.Tensor:
+    """Positions [B, L] of the open block that this decode has committed."""
+    return view.blocks.block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked

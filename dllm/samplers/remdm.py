@@ -1,0 +1,66 @@
+"""A fixed schedule with a few forwards of second thoughts near a block's end (ReMDM's loop, arXiv 2503.00307)."""
+
+from __future__ import annotations
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler, State, Step, View, best_of
+from dllm.samplers.rcr import fresh, own_commits
+from dllm.samplers.static import block_steps, check_per_step
+from dllm.setting import Setting
+
+
+class ReMDM(Sampler):
+    """``per_step`` positions per forward, the surest first. After 7/8 of a block's S scheduled forwards (at least one,
+    at most S - 1) come ``extra`` further ones: each masks again the ``number`` committed tokens that were least sure
+    when committed, and then commits as many of whatever is masked.
+
+    A turn never undoes as many as it commits, so ``number`` must be less than ``per_step``, and a turn that commits
+    fewer undoes fewer.
+    """
+
+    stateless = False
+    revocable = True
+
+    def __init__(self, per_step: int = 4, extra: int = 2, number: int = 2) -> None:
+        check_per_step(per_step)
+        for name, value in (("extra", extra), ("number", number)):
+            if value < 0:
+                raise UserError(f"sampler.{name}={value} must be 0 or more; 0 is the fixed schedule.")
+        self.per_step, self.extra, self.number = per_step, extra, number
+
+    def check(self, setting: Setting) -> None:
+        if self.number >= self.per_step and self.extra:
+            raise UserError(
+                f"sampler.number={self.number} must be less than sampler.per_step={self.per_step}: a turn never masks "
+                "as many positions as it commits. Lower one or raise the other."
+            )
+
+    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        zero = torch.zeros_like(canvas.start)
+        return {**fresh(canvas), "block": zero - 1, "extras": zero, "owed": zero}
+
+    def step(self, view: View, state: State) -> Step:
+        same = state["block"] == view.blocks.number
+        extras, owed = (torch.where(same, state[name], 0) for name in ("extras", "owed"))
+        steps = block_steps(view, state, self.per_step)
+        scheduled = view.index - extras  # forwards of the schedule before this one; extras: of the others
+        due = quota_at(view.blocks.masked, steps, scheduled)
+        chosen = best_of(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
+        committed = own_commits(view, state)
+        record = torch.where(committed, state["record"], view.scores.confidence)
+        had, extras = scheduled + (owed == 0), extras + (owed > 0)
+        pause = torch.minimum(torch.minimum((7 * steps) // 8, steps - 1).clamp(min=1), steps)
+        again = (had == pause) & (extras < self.extra)
+        undo = torch.minimum(torch.full_like(steps, self.number), chosen.sum(1) - 1).clamp(min=0) * again
+        doubtful = best_of(-record, committed | chosen, undo)
+        changed = {"record": record, "block": view.blocks.number, "extras": extras, "owed": undo}
+        return Step(chosen & ~doubtful, remask=committed & doubtful, state=changed)
+
+
+def quota_at(masks: torch.Tensor, steps: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """``quota`` at a given forward of the schedule: ``masks`` split over ``steps``, the first ones taking one more."""
+    return torch.where(index < steps, masks // steps + (index < masks % steps), 0)
