@@ -11,6 +11,7 @@ from typing import Any
 from dllm.decoder import Decoder
 from dllm.environment import stamp
 from dllm.errors import UserError
+from dllm.likelihood import Estimator
 from dllm.limits import Guesses, lossless_minimum
 from dllm.models import bundle
 from dllm.results import Result
@@ -22,6 +23,7 @@ from dllm.samplers.oracle import Oracle
 from dllm.store import Key, Row
 from dllm.tasks.base import Item, Task
 from dllm.tasks.build import task_of
+from dllm.tasks.choices import answer
 
 ORACLE = "dllm.samplers.oracle.Oracle"
 Group = tuple[int, tuple[str, ...]]  # tokens of the answer, strings that end it
@@ -87,6 +89,9 @@ class Evaluation:
 
     def rows(self, batch: Batch) -> Iterator[tuple[Row, dict[str, Any] | None]]:
         """Decode and score one batch; a row, and its trace if asked for, as soon as its sample is finished."""
+        if self.items[batch.jobs[0].id].choices:
+            yield from ((row, None) for row in self._chosen(batch))
+            return
         decoder, tally, guesses = self._decoder(batch), Tally(), None
         requests = [job.request for job in batch.jobs]
         if untold(self.plans[batch.group].parts.sampler):
@@ -97,6 +102,13 @@ class Evaluation:
             extra = {} if guesses is None else {"lossless": lossless_minimum(guesses.requests.get(number, []))}
             row = {**self._row(batch, number, result), **tally.columns(number), **extra}
             yield row, trace_of(batch.jobs[number], result, batch.keys, plan.config)
+
+    def _chosen(self, batch: Batch) -> Iterator[Row]:
+        """Answers picked from choices by their likelihood."""
+        model, prompts = loaded(*model_of(self.config)), self.plans[batch.group].prompts
+        for number, job in enumerate(batch.jobs):
+            result = answer(model, prompts, self.items[job.id], self.task.estimator or Estimator())
+            yield {**self._row(batch, number, result), **Tally().columns(number)}
 
     def _row(self, batch: Batch, number: int, result: Result) -> Row:
         job, first = batch.jobs[number], batch.jobs[0]

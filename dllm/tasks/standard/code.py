@@ -1,0 +1,78 @@
+"""HumanEval and MBPP: programs that the model writes are run against the benchmark's tests, in ``sandbox``.
+
+raw: the answer as lm-eval takes it. sanitized: the first fenced block, cut down to what the tested function needs
+(as Dream and Fast-dLLM report it); for instruct models only this number means something.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from dllm.errors import UserError, nearest
+from dllm.tasks.base import Item, Scores
+from dllm.tasks.standard import sandbox
+from dllm.tasks.standard.harness import Harness
+from dllm.tasks.standard.sanitize import fenced, sanitized
+
+STYLES = ("base", "instruct")
+
+
+class Code(Harness):
+    """style: ``instruct`` asks in words and begins the answer with a code fence, ``base`` gives the code alone.
+    allow_code: run what the model writes. seconds: of the CPU that each program may take."""
+
+    needs_fields: tuple[str, ...] = ()
+
+    def __init__(
+        self, harness: str, style: str = "instruct", allow_code: bool = False, seconds: int = 10, **options: Any
+    ) -> None:
+        if style not in STYLES:
+            raise UserError(f"task.style={style!r} must be one of {', '.join(STYLES)}.{nearest(str(style), STYLES)}")
+        if not allow_code:
+            raise UserError(
+                f"task={harness} runs programs that the model writes, and is off unless you say allow_code=true. They "
+                "then run in a subprocess with limited time and memory and no network."
+            )
+        self.style, self.limits = style, sandbox.Limits(seconds=seconds)
+        self.stock = f"{harness}/{harness}{'_instruct' if style == 'instruct' else ''}.yaml"
+        super().__init__(harness, self.needs_fields, "sanitized", **options)
+
+    def passed(self, program: str) -> float:
+        return float(sandbox.run(program, self.limits).passed)
+
+
+class HumanEval(Code):
+    """The function's head and docstring are given; its body is asked for."""
+
+    needs_fields = ("prompt", "test", "entry_point")
+
+    def judge(self, item: Item, text: str) -> Scores:
+        doc = item.truth["doc"]
+        raw = text.split("```")[0] if self.style == "instruct" else text
+        clean = sanitized(f"{doc['prompt']}\n{fenced(text)}", doc["entry_point"])
+        tests = f"\n{doc['test']}\ncheck({doc['entry_point']})\n"
+        return {"raw": self.passed(doc["prompt"] + raw + tests), "sanitized": self.passed(clean + tests)}
+
+
+class MBPP(Code):
+    """A function is asked for in words, with three of its tests, the same that judge it."""
+
+    needs_fields = ("text", "test_list")
+
+    def judge(self, item: Item, text: str) -> Scores:
+        doc = item.truth["doc"]
+        tests = "\n" + "\n".join([doc.get("test_setup_code") or "", *doc["test_list"]]) + "\n"
+        raw = text.split("```")[0] if self.style == "instruct" else text
+        clean = sanitized(fenced(text), tested(doc["test_list"]))
+        return {"raw": self.passed(raw + tests), "sanitized": self.passed(clean + tests)}
+
+
+def tested(asserts: list[str]) -> str:
+    """The function that the asserts call: the first name called that is no builtin."""
+    import builtins
+
+    for node in ast.walk(ast.parse("\n".join(asserts))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not hasattr(builtins, node.func.id):
+            return node.func.id
+    return ""

@@ -1,0 +1,41 @@
+"""Instruction following, scored by the harness's own checks."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from dllm.errors import UserError
+from dllm.tasks.base import Item, Scores
+from dllm.tasks.standard.harness import INSTALL, Harness
+
+METRICS = ("prompt_level_strict_acc", "inst_level_strict_acc", "prompt_level_loose_acc", "inst_level_loose_acc")
+
+
+class IFEval(Harness):
+    """``inst_level`` is the share of a prompt's instructions that were followed. Counting sentences needs NLTK's
+    punkt_tab, which NLTK downloads; where it cannot, the answers that need it have no score."""
+
+    def config(self, place: Path | str) -> dict[str, Any]:
+        """The harness's checks try to download NLTK's data when they are imported, and report success either way."""
+        try:
+            import nltk
+
+            with redirect_stdout(StringIO()):
+                config = super().config(place)
+        except ImportError as error:
+            raise UserError(f"task=ifeval needs langdetect, immutabledict and nltk, {INSTALL} ({error})") from None
+        try:
+            nltk.data.find("tokenizers/punkt_tab")
+        except LookupError:
+            print("NLTK's punkt_tab is not there: answers whose sentences must be counted get no score.", file=sys.stderr)
+        return config
+
+    def judge(self, item: Item, text: str) -> Scores:
+        try:
+            return super().judge(item, text)
+        except LookupError:  # NLTK's, for data that is not there
+            return dict.fromkeys(METRICS)

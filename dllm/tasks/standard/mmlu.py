@@ -1,0 +1,40 @@
+"""MMLU: 57 subjects, four choices each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dllm.errors import UserError
+from dllm.tasks.build import known_among
+from dllm.tasks.standard.harness import Choices, stock_folder
+from dllm.tasks.standard.rows import read_rows
+
+PREFIX = "mmlu_"
+
+
+class MMLU(Choices):
+    """subjects: ``all``, or names such as anatomy. A local file has the hub's columns and says each row's subject."""
+
+    def __init__(self, subjects: str | list[str] = "all", **options: Any) -> None:
+        self.subjects = subjects
+        super().__init__(**options)
+
+    def build(self) -> Iterator[tuple[str, Any]]:
+        folder = stock_folder() / "mmlu" / "default"
+        known = [file.stem.removeprefix(PREFIX) for file in sorted(folder.glob(f"{PREFIX}*.yaml"))]
+        wanted = known_among("task.subjects", self.subjects, known)
+        local = None if self.path is None else read_rows(self.path, self.fields)
+        if local is not None:
+            present = {row["subject"] for row in local}
+            wanted = [subject for subject in wanted if subject in present]
+            if not wanted:
+                raise UserError(f"task.path={self.path!r} holds no row of task.subjects={self.subjects}.")
+        examples = [] if self.shots_path is None else read_rows(self.shots_path, self.fields, "task.shots_path")
+        for subject in wanted:
+            rows = None
+            if local is not None:
+                rows = {"test": [row for row in local if row["subject"] == subject]}
+                rows |= {"dev": mine} if (mine := [row for row in examples if row["subject"] == subject]) else {}
+            config = self.config(folder / f"{PREFIX}{subject}.yaml")
+            yield PREFIX + subject, self.loaded(PREFIX + subject, config, rows)
