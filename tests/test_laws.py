@@ -20,7 +20,7 @@ CACHED = [
     ("dkv_prefill", "whole", "tiny-dream"), ("dkv_pd", "fixed", "tiny-dream"), ("dkv", "list", "tiny-llada"),
     ("elastic", "whole", "tiny-llada"), ("window", "whole", "tiny-dream"), ("recap", "fixed", "tiny-llada"),
     ("window", "whole", "tiny-llada"), ("elastic", "fixed", "tiny-dream"), ("recap", "adablock", "tiny-dream"),
-    ("dkv_greedy", "fixed", "tiny-llada"), ("finished", "fixed", "sdar_b4"), ("finished", "adablock", "sdar_b4"),
+    ("dkv_greedy", "fixed", "tiny-llada"), ("finished", "fixed", "sdar_b4"), ("finished", "list", "sdar_b4"),
 ]  # fmt: skip
 
 

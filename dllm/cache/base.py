@@ -102,11 +102,13 @@ class Session(Memory):
 
 
 class Cache:
-    """Base of all policies. What it supplies: ``regions`` that its forwards score on every turn (see ``Need``);
-    ``committed`` positions of the open blocks too; ``branches``: several candidates; ``shadows``: rows that stand in
-    for committed tokens; ``full`` and ``block_causal``: kinds of attention it serves."""
+    """Base of all policies. What it supplies: ``regions`` that its forwards score on every turn (see ``Need``), with
+    ``opening`` all of them on the forward that opens a block; ``committed`` positions of the open blocks too;
+    ``branches``: several candidates; ``shadows``: rows that stand in for committed tokens; ``full`` and
+    ``block_causal``: kinds of attention it serves."""
 
     regions: frozenset[str] = frozenset({"block"})
+    opening = True
     committed = True
     branches = False
     shadows = True
@@ -121,7 +123,7 @@ class Cache:
         """Refuse parts that ask for what the policy does not compute (Unfit), and options that cannot work."""
         name = f"cache={name_of(self)}"
         for need in needs:
-            if need.region not in self.regions and not need.opening:
+            if need.region not in self.regions and not (need.opening and self.opening):
                 raise Unfit(
                     f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
                     f"{need.region!r} on every one (eos=eotp: not with eos.scope=block)."

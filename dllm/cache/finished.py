@@ -16,11 +16,11 @@ from dllm.models.transformer import block_causal
 class Finished(Cache):
     """A position sees its own attention block and those before it. So the rows of a block stay right once it and all
     before it are decided and have been computed in that state, and nothing behind the open blocks need be computed.
-    The same tokens as cache=none.
+    The open blocks are computed whole, committed positions too. The same tokens as cache=none.
     """
 
     block_causal = True
-    full = shadows = False
+    full = shadows = opening = False
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return FinishedBlocks(canvas, config)
@@ -39,7 +39,7 @@ class FinishedBlocks(Buffered):
         masked = torch.where(canvas.masked & canvas.valid, number, number.amax(1, keepdim=True) + 1)
         final = number < masked.amin(1, keepdim=True)
         last = torch.where(canvas.columns < span.reach[:, None], number, -1).amax(1, keepdim=True)
-        live = ~(self.exact & final) & (number <= last)
+        live = (~(self.exact & final) & (number <= last)) | span.inside
         self.exact = final & (self.exact | live)
         return Plan(live & canvas.valid)
 
