@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dllm.errors import UserError
 from dllm.run.grids import expanded
+from dllm.run.help import help_text
 from dllm.run.overrides import explain, names, quoted
 from dllm.run.plan import resumed
 
@@ -58,6 +59,9 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     given = sys.argv[1:]
     try:
+        if {"-h", "--help"} & set(given):
+            print(help_text(given))
+            return
         for arguments in expanded(given):
             sys.argv[1:] = arguments
             run()

@@ -341,7 +341,7 @@ def test_a_checkpoint_is_checked_without_weights(run: Run, tiny: Path, tmp_path:
 def test_help_shows_examples_choices_and_settings(run: Run) -> None:
     outcome = run("--help")
     assert outcome.code == 0 and "Hydra" not in outcome.out
-    for word in ("python run.py chat=true", "sampler: ", "gen_length: null", "model: ", "task=replay"):
+    for word in ("python run.py chat=true", "  sampler=\n", "gen_length=null", "* confidence", "task=replay"):
         assert word in outcome.out
 
 
