@@ -38,8 +38,10 @@ class ParallelBench(Task):
         if suite not in known:
             hint = nearest(str(suite), known)
             raise UserError(f"task.suite={suite!r} is unknown; choose one of {', '.join(known)}.{hint}")
-        if count is not None and count < 1:
-            raise UserError(f"task.count={count} must be at least 1.")
+        if count is not None and (type(count) is not int or count < 1):
+            raise UserError(f"task.count={count!r} must be a whole number of at least 1, or null for all there are.")
+        if not isinstance(tasks, str | list):
+            raise UserError(f"task.tasks={tasks!r} must be all, a name or a list of names.")
         if suite == MINI and path is not None:
             raise UserError(f"task.path={path!r} holds no questions of suite=mini. Set task.suite=r1 or r2.")
         self.suite, self.path, self.seed = suite, path, seed
