@@ -16,7 +16,7 @@ from dllm.cache.base import Fold, Plan, Session
 from dllm.canvas import Canvas, pack
 from dllm.cost import Work
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Project
+from dllm.models.transformer import Exchanged, Project, Projected
 
 Store = tuple[Tensor, Tensor]  # keys, values [B, H_kv, L + 1 + x, h]
 
@@ -111,19 +111,15 @@ class Buffered(Session):
     ) -> tuple[Tensor, Tensor | None]:
         return hidden, columns
 
-    def exchange(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, columns: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        keys, values = self._room(layer, key)
-        slots = columns if self.slots is None else self.slots
-        for store, fresh in ((keys, key), (values, value)):
-            write(store, fresh, slots)
-        return keys[:, :, : self.reach], values[:, :, : self.reach], self.visible
+    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+        keys, values = self._room(layer, fresh)
+        query = fresh.into(keys, values, columns if self.slots is None else self.slots)
+        return query, keys[:, :, : self.reach], values[:, :, : self.reach], self.visible
 
-    def _room(self, layer: int, key: Tensor) -> Store:
+    def _room(self, layer: int, fresh: Projected) -> Store:
         """The buffers that this forward writes to, made at the first forward and widened for more scratch slots."""
         stores = self.stores if self.branched is None else self.drafts
-        held, size = self.stores[layer], max(self.reach, self.length + 1)
+        key, held, size = fresh.key.transpose(1, 2), self.stores[layer], max(self.reach, self.length + 1)
         if self.branched is not None:
             keys, values = (blank(key, size) for _ in range(2))
             if held is not None and not self.whole:
@@ -147,7 +143,8 @@ class Buffered(Session):
         slots = self.length + 1 + self.fold.place[rows, None] * n + torch.arange(n, device=rows.device)
         for store in self.stores:
             for buffer in store or ():
-                write(buffer, buffer.gather(2, spread_over(slots, buffer)), self.own[rows])
+                fresh = buffer.gather(2, spread_over(slots, buffer))
+                buffer.scatter_(2, spread_over(self.own[rows], buffer), fresh)
 
     def count(self) -> Work:
         queries = self.wanted.sum(1, keepdim=True)
@@ -176,11 +173,3 @@ def blank(key: Tensor, size: int) -> Tensor:
 
 def spread_over(slots: Tensor, store: Tensor) -> Tensor:
     return slots[:, None, :, None].expand(-1, store.shape[1], -1, store.shape[3])
-
-
-def write(store: Tensor, fresh: Tensor, slots: Tensor | None) -> None:
-    """Put fresh rows [B, H_kv, n, h] into their slots [B, n] (None: the first n)."""
-    if slots is None:
-        store[:, :, : fresh.shape[2]] = fresh
-    else:
-        store.scatter_(2, spread_over(slots, store), fresh)

@@ -14,7 +14,7 @@ from dllm.canvas import Canvas, pack
 from dllm.cost import Work
 from dllm.errors import UserError, in_range, nearest
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Project
+from dllm.models.transformer import Exchanged, Project, Projected
 
 TRIGGERS = ("same_step", "next_step")
 
@@ -108,21 +108,19 @@ class Drifting(Buffered):
     def _reuses(self, layer: int) -> bool:
         return max(self.bounds) > layer
 
-    def exchange(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, columns: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         self.slots = columns
         watched, window = self.names
         before = None
         if self.old is not None:
-            before = attention(self.old, self._room(layer, key)[0][:, :, : self.reach], self.visible)
-        keys, values, visible = super().exchange(layer, query, key, value, columns)
+            before = attention(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
+        query, keys, values, visible = super().exchange(layer, fresh, columns)
         place = None if columns is None else place_of(columns, self.length)
         if before is not None and self.policy.first_layer is None:
             after = attention(rows_at(query, watched, place), keys, visible)
             self._test(layer, self.measure(before, after, watched < self.length, visible))
         self._track(attention(rows_at(query, window, place), keys, visible), window < self.length)
-        return keys, values, visible
+        return query, keys, values, visible
 
     def _test(self, layer: int, similarity: Tensor) -> None:
         """Layers after ``layer`` recompute everything in rows [B] whose attention has drifted."""

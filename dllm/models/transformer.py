@@ -10,6 +10,7 @@ Letters: B rows, L canvas columns, n queries, S keys, D width, H heads, h head s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, cast
 
@@ -17,10 +18,51 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dllm.kernels.add_norm import add_norm
+from dllm.kernels.rope_scatter import rope_scatter, rotated
 from dllm.models.config import ModelConfig, MoEConfig
 
 # Rotated queries [B, n, H, h] that a layer makes of hidden rows [B, n, D] at columns [B, n].
 Project = Callable[[Tensor, Tensor], Tensor]
+
+
+# Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible: None (all), [B, S] or
+# [B, n, S] boolean.
+Exchanged = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Projected:
+    """What a layer makes of its rows before rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
+
+    angles: cosine and sine [B, n, 1, dim / 2]. wide: rotate in float32 (LLaDA's ``rope_full_precision``), not in the
+    dtype of the rows. triton: rotate and store with our kernel.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    angles: tuple[Tensor, Tensor]
+    wide: bool
+    triton: bool
+
+    def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h]."""
+        query, key = (rotated(x, *self.angles, self.wide) for x in (self.query, self.key))
+        return query, key.transpose(1, 2), self.value.transpose(1, 2)
+
+    def into(self, keys: Tensor, values: Tensor, slots: Tensor | None) -> Tensor:
+        """Put keys and values into ``slots`` [B, n] of the buffers [B, H_kv, S, h] (None: the first n slots), and
+        return the rotated queries. Buffers have a slot for padding: nothing may lie outside."""
+        if self.triton:
+            return rope_scatter(self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, True)
+        query, key, value = self.rotated()
+        for store, fresh in ((keys, key), (values, value)):
+            if slots is None:
+                store[:, :, : fresh.shape[2]] = fresh
+            else:
+                store.scatter_(2, slots[:, None, :, None].expand(-1, store.shape[1], -1, store.shape[3]), fresh)
+        return query
 
 
 class Memory(Protocol):
@@ -31,13 +73,8 @@ class Memory(Protocol):
     ) -> tuple[Tensor, Tensor | None]:
         """Hidden rows [B, n, D] entering a layer and their columns; may widen both (Elastic-Cache)."""
 
-    def exchange(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, columns: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Take the fresh, rotated rows; return keys, values [B, H_kv, S, h] and which keys are visible.
-
-        Visible is None (all), [B, S] or [B, n, S] boolean.
-        """
+    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+        """Rotate and keep the fresh rows; return their queries, and the keys and values they attend to."""
 
 
 class Fresh:
@@ -51,10 +88,8 @@ class Fresh:
     ) -> tuple[Tensor, Tensor | None]:
         return hidden, columns
 
-    def exchange(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, columns: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        return key, value, self.visible
+    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+        return *fresh.rotated(), self.visible
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -65,14 +100,22 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 class RMSNorm(nn.Module):
     """Normalise in float32 or better, cast back, then multiply by the gain (the order of the published code)."""
 
+    triton = False
+
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.to(at_least_float32(x.dtype))
-        return F.rms_norm(wide, wide.shape[-1:], None, self.eps).to(x.dtype) * self.weight
+        return add_norm(x, None, self.weight, self.eps, self.triton)[1]
+
+
+class AddNorm(RMSNorm):
+    """The sum of two sets of rows, and its norm."""
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return add_norm(x, residual, self.weight, self.eps, self.triton)
 
 
 class Rotary:
@@ -100,13 +143,6 @@ class Rotary:
         return torch.stack([angles.cos(), angles.sin()], dim=1)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the first ``2 * cos.shape[-1]`` features of x [B, n, H, h] (rotate-half layout); the rest passes."""
-    half = cos.shape[-1]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
-
-
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
     """Softmax attention. query [B, n, H, h]; key, value [B, H_kv, S, h]; returns [B, n, H * h]."""
     if visible is not None:
@@ -117,6 +153,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) ->
 
 
 class Attention(nn.Module):
+    triton = False
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_dim, self.rope_float32 = config.head_dim, config.rope_float32
@@ -128,22 +166,17 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
 
-    def project(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h] of rows x [B, n, D]."""
-        k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.k, self.v))
-        k = k if self.k_norm is None else self.k_norm(k)
-        return self.query(x, angles), self.rotate(k, angles).transpose(1, 2), v.transpose(1, 2)
+    def project(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Projected:
+        """Queries, keys and values of rows x [B, n, D]."""
+        q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q, self.k, self.v))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return Projected(q, k, v, angles, self.rope_float32, self.triton)
 
     def query(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
         """Rotated queries [B, n, H, h]."""
         q = self.q(x).unflatten(-1, (-1, self.head_dim))
-        return self.rotate(q if self.q_norm is None else self.q_norm(q), angles)
-
-    def rotate(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-        """LLaDA rotates in float32 (``rope_full_precision``), the others in the dtype of the activations."""
-        if self.rope_float32:
-            return rotate(x.to(at_least_float32(x.dtype)), *angles).to(x.dtype)
-        return rotate(x, angles[0].to(x.dtype), angles[1].to(x.dtype))
+        return rotated(q if self.q_norm is None else self.q_norm(q), *angles, self.rope_float32)
 
 
 class MLP(nn.Module):
@@ -227,32 +260,50 @@ class Layer(nn.Module):
         self.index = index
         self.attn_norm = RMSNorm(config.width, config.eps)
         self.attn = Attention(config)
-        self.mlp_norm = RMSNorm(config.width, config.eps)
+        self.mlp_norm = AddNorm(config.width, config.eps)
         routed = config.moe is not None and index in config.moe.sparse_layers
         self.mlp = MoE(config.width, config.moe) if routed and config.moe else MLP(
             config.width, config.mlp_width, config.linear_bias)  # fmt: skip
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory) -> Tensor:
         """Rows x [B, n, D] entering the layer to rows leaving it. The memory decides what they attend to."""
-        query, key, value = self.attn.project(self.attn_norm(x), angles)
-        keys, values, visible = memory.exchange(self.index, query, key, value, columns)
-        x = x + self.attn.o(attend(query, keys, values, visible))
-        return x + self.mlp(self.mlp_norm(x))
+        fresh = self.attn.project(self.attn_norm(x), angles)
+        query, keys, values, visible = memory.exchange(self.index, fresh, columns)
+        x, normal = self.mlp_norm(x, self.attn.o(attend(query, keys, values, visible)))
+        return x + self.mlp(normal)
+
+
+class Embedding(nn.Embedding):
+    def reset_parameters(self) -> None:
+        """On the meta device there is nothing to initialise, and trying imports torch's compiler and Triton (1.4 s)."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
 
 class Transformer(nn.Module):
-    """The network. ``forward`` gives hidden rows; ``head`` turns the rows somebody asked for into logits."""
+    """The network. ``forward`` gives hidden rows; ``head`` turns the rows somebody asked for into logits.
+
+    ``triton``: our kernels run instead of the plain operations that define them.
+    """
+
+    triton = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocab, config.width)
+        self.embed = Embedding(config.vocab, config.width)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.layers))
         self.norm = RMSNorm(config.width, config.eps)
         self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
         if config.tied:
             self.lm_head.weight = self.embed.weight
         self.rotary = Rotary(config.rotary_dim, config.theta)
+
+    def use_kernels(self, triton: bool) -> None:
+        """Switch our Triton kernels on or off, in every part that has them."""
+        for part in self.modules():
+            if isinstance(part, Transformer | Attention | RMSNorm):
+                part.triton = triton
 
     @property
     def dtype(self) -> torch.dtype:

@@ -9,7 +9,8 @@ import torch
 from model_folders import DATA, PARITY, logits, published
 from torch import Tensor, nn
 
-from dllm.models.transformer import Rotary, Transformer, block_causal, rotate
+from dllm.kernels.rope_scatter import rotated
+from dllm.models.transformer import Rotary, Transformer, block_causal
 from dllm.models.weights import load_model, parameter_sources, random_model
 from tests.parity import GATES, case_error, cases_of
 
@@ -56,7 +57,7 @@ def closed_form(x: Tensor, position: int, theta: float) -> Tensor:
 def test_rotation_far_out_equals_the_closed_form(dtype: torch.dtype, gate: float) -> None:
     x = torch.randn(1, 1, 3, 16, generator=torch.Generator().manual_seed(3)).to(dtype)
     cos, sin = Rotary(16, 500000.0).at(torch.tensor([[4000]]), 4001, dtype)
-    assert (rotate(x, cos, sin) - closed_form(x, 4000, 500000.0)).abs().max() <= gate
+    assert (rotated(x, cos, sin, wide=True) - closed_form(x, 4000, 500000.0)).abs().max() <= gate
 
 
 def test_a_model_that_has_decoded_can_be_trained() -> None:
