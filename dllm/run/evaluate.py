@@ -24,6 +24,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Evaluate one configuration in a run folder of its own."""
     cell = single(config)
     engine = engine_of(config)
+    tell_missing(engine, cell, set())
     for _ in engine.run(iter([cell])):
         if engine.leads:
             rows = cell.rows()
@@ -38,6 +39,7 @@ def sweep(jobs: Sequence[Job], folder: Path) -> None:
         task_of(jobs[0][0]["task"])  # says so
     engine = engine_of(jobs[0][0])
     cells: list[Cell] = []
+    told: set[str] = set()
 
     def planned() -> Iterator[Cell]:
         for config, given in jobs:
@@ -46,6 +48,7 @@ def sweep(jobs: Sequence[Job], folder: Path) -> None:
                 say(engine, f"{called(config)}: refused: {cell}")
                 continue
             cells.append(cell)
+            tell_missing(engine, cell, told)
             yield cell
 
     for cell in engine.run(planned()):
@@ -64,6 +67,14 @@ def engine_of(config: dict[str, Any]) -> Engine:
 def say(engine: Engine, line: str) -> None:
     if engine.leads:
         print(line, flush=True)
+
+
+def tell_missing(engine: Engine, cell: Cell, told: set[str]) -> None:
+    """Name the tasks that cannot be asked and the scores that cannot be judged, each once."""
+    for sentence in cell.evaluation.task.missing().values():
+        if engine.leads and sentence not in told:
+            told.add(sentence)
+            print(sentence, file=sys.stderr, flush=True)
 
 
 def complete(engine: Engine, cells: Sequence[Cell]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from dllm import UserError
+from dllm.cli import main
 from dllm.parts import composed
 from dllm.tasks.base import Task
 from dllm.tasks.build import measurable, task_of
@@ -15,6 +18,7 @@ from dllm.tasks.parallelbench import mini
 from dllm.tasks.parallelbench.catalog import SUITES
 from dllm.tasks.parallelbench.mini_suite import NAMES
 from dllm.tasks.parallelbench.suite import ParallelBench, chosen
+from tests.tiny import make_tiny
 
 
 def configured(*overrides: str) -> Task:
@@ -133,3 +137,15 @@ def test_mini_questions_are_those_that_no_model_was_trained_on() -> None:
         sample = samples[int(item.id.rpartition("/")[2])]
         assert item.prompt == sample.messages and sample.split == "test" and item.budget == 32
         assert task.score(item, sample.answer)["score"] == 1
+
+
+def test_a_run_says_what_cannot_be_asked_or_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ["model.path=tiny", "task.suite=r1", "task.count=1", "task.tasks=[easy,samsum]", "gen_length=2"]
+    make_tiny(tmp_path / "tiny")
+    monkeypatch.setattr(sys, "argv", ["run.py", "task=parallelbench", *settings])
+    main()
+    said = capsys.readouterr().err
+    assert "samsum is left out" in said and "task.grammar=URL" in said and "chatgpt" not in said

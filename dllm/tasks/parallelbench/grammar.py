@@ -11,13 +11,12 @@ import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from dllm.errors import UserError
 from dllm.tasks.parallelbench.language_tool import downloaded, jar_in, started
-from dllm.tasks.parallelbench.text_metrics import first_line
 
 SECONDS = 30  # for one text; a server that has just started needs some 5 for its first
 TOO_LONG = 413
@@ -70,8 +69,8 @@ class Grammar:
                 if error.code == TOO_LONG:
                     return {"too long": True}
                 trouble = f"answered {error.code} {error.reason}."
-            except (URLError, OSError) as error:
-                trouble = f"does not answer: {first_line(error)}"
+            except OSError as error:
+                trouble = f"does not answer: {getattr(error, 'reason', error)}."
             if left:
                 time.sleep(PAUSE * (TRIES - left))
         raise UserError(
