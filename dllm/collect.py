@@ -120,8 +120,11 @@ class Collector:
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]
         infill = request.start is None and not all(request.masked[start:])
-        tokens, reason = (self._filled(decided), "length") if infill else self._answer(decided)
-        text = self.text([*request.tokens[:start], *tokens] if infill else tokens)
+        if infill:
+            tokens, reason = self._filled(decided), "length"
+            text = self.text([*request.tokens[:start], *tokens])
+        else:
+            tokens, text, reason = self._answer(decided)
         # An answer may hold given tokens too, a sampler's anchor: only those before its end count.
         given = list(request.masked[start:] if infill else request.masked[start : start + len(tokens)]).count(False)
         turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].tolist()
@@ -152,21 +155,21 @@ class Collector:
         """Infilling: an end of text in one gap does not end what is given after it."""
         return [token for token in canvas if token != self.ids.eos and token not in self.ids.stops]
 
-    def _answer(self, canvas: list[int]) -> tuple[list[int], str]:
-        """Tokens before the first stop id or stop string, and why the answer ends there."""
+    def _answer(self, canvas: list[int]) -> tuple[list[int], str, str]:
+        """Tokens and text before the first stop id or stop string, and why the answer ends there.
+
+        A stop string may begin inside a token: that token is left out, what it says before the string is not.
+        """
         ends = {self.ids.eos, *self.ids.stops}
         stop = next((at for at, token in enumerate(canvas) if token in ends), None)
         answer, reason = (canvas, "length") if stop is None else (canvas[:stop], "eos")
-        for string in self.stop:
-            at = stop_string_at(answer, string, self.text)
-            if at is not None:
-                answer, reason = answer[:at], "stop_string"
-        return answer, reason
+        text = self.text(answer)
+        cuts = [text.index(string) for string in self.stop if string in text]
+        if not cuts:
+            return answer, text, reason
+        return within(answer, min(cuts), self.text), text[: min(cuts)], "stop_string"
 
 
-def stop_string_at(tokens: Sequence[int], string: str, text: Text) -> int | None:
-    """How many tokens come before the one that completes or starts ``string``; None when the text lacks it."""
-    if string not in text(tokens):
-        return None
-    whole = text(tokens)[: text(tokens).index(string)]
-    return next(count for count in range(len(tokens), -1, -1) if len(text(tokens[:count])) <= len(whole))
+def within(tokens: list[int], length: int, text: Text) -> list[int]:
+    """As many of the tokens as fit in ``length`` characters of text."""
+    return next(tokens[:count] for count in range(len(tokens), -1, -1) if len(text(tokens[:count])) <= length)

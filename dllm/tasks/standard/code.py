@@ -64,11 +64,11 @@ class MBPP(Code):
         doc = item.truth["doc"]
         tests = "\n" + "\n".join([doc.get("test_setup_code") or "", *doc["test_list"]]) + "\n"
         raw = text.split("```")[0] if self.style == "instruct" else text
-        clean = sanitized(fenced(text), tested(doc["test_list"]))
+        clean = sanitized(fenced(text), entry_of(doc["test_list"]))
         return {"raw": self.passed(raw + tests), "sanitized": self.passed(clean + tests)}
 
 
-def tested(asserts: list[str]) -> str:
+def entry_of(asserts: list[str]) -> str:
     """The function that the asserts call: the first name called that is no builtin."""
     import builtins
 

@@ -64,19 +64,18 @@ class Harness(Task):
         libraries that exclude ours."""
         from lm_eval.tasks._yaml_loader import load_yaml
 
-        config = load_yaml(stock_folder() / place, resolve_func=self.stock is None)
-        if config.get("unsafe_code") and self.stock is None:
+        config = dict(load_yaml(stock_folder() / place, resolve_func=False))
+        if self.stock is not None:
+            return unscored(config)
+        if config.get("unsafe_code"):
             raise UserError(
                 f"task.harness={self.name!r} runs programs that the model writes, outside of the sandbox that "
                 "task=humaneval and task=mbpp use. Choose one of these."
             )
-        if self.stock is not None:
-            for key in ("process_results", "process_docs", "filter_list", "metric_list", "unsafe_code"):
-                config.pop(key, None)
-            samples = config.get("fewshot_config", {}).get("samples")
-            if isinstance(samples, str):
-                config["fewshot_config"]["samples"] = literal(samples)
-        return dict(config)
+        try:
+            return dict(load_yaml(stock_folder() / place))
+        except Exception as error:  # whatever the task's own module does when it is imported
+            raise UserError(f"task.harness={self.name!r} cannot be imported ({first_line(error)}).") from error
 
     def rows(self, config: Mapping[str, Any]) -> dict[str, list[Row]] | None:
         """The local questions by split, None for the hub's."""
@@ -106,11 +105,10 @@ class Harness(Task):
         except UserError:
             raise
         except Exception as error:  # datasets and the hub raise a dozen kinds, and their own subclasses of OSError
-            said = str(error).strip().splitlines() or [type(error).__name__]
             where = f"task.path={self.path!r}" if rows is not None else f"{config.get('dataset_path')} from the hub"
             columns = f" with {', '.join(self.fields)}" if self.fields else ""
             raise UserError(
-                f"task={self.name} cannot read {where} ({said[0][:200]}). Without a network, copy the questions as "
+                f"task={self.name} cannot read {where} ({first_line(error)}). Without a network, copy the questions as "
                 f"JSON lines{columns} and name the file: task.path=FILE."
             ) from None
         task.set_fewshot_seed(self.seed)
@@ -237,6 +235,20 @@ def localised(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots:
         config = {**config, "fewshot_split": None, "training_split": None}
     gone = ("dataset_path", "dataset_name", "dataset_kwargs", "metadata")
     return {key: value for key, value in config.items() if key not in gone}
+
+
+def unscored(config: dict[str, Any]) -> dict[str, Any]:
+    """A task without its functions: prompts and stop strings stay, worked examples are read from the source."""
+    for key in ("process_results", "process_docs", "filter_list", "metric_list", "unsafe_code"):
+        config.pop(key, None)
+    samples = config.get("fewshot_config", {}).get("samples")
+    if isinstance(samples, str):
+        config["fewshot_config"]["samples"] = literal(samples)
+    return config
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def literal(place: str) -> Any:

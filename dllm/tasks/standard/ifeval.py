@@ -8,9 +8,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from dllm.errors import UserError
 from dllm.tasks.base import Item, Scores
-from dllm.tasks.standard.harness import INSTALL, Harness
+from dllm.tasks.standard.harness import Harness
 
 METRICS = ("prompt_level_strict_acc", "inst_level_strict_acc", "prompt_level_loose_acc", "inst_level_loose_acc")
 
@@ -21,17 +20,14 @@ class IFEval(Harness):
 
     def config(self, place: Path | str) -> dict[str, Any]:
         """The harness's checks try to download NLTK's data when they are imported, and report success either way."""
-        try:
-            import nltk
+        with redirect_stdout(StringIO()):
+            config = super().config(place)
+        import nltk
 
-            with redirect_stdout(StringIO()):
-                config = super().config(place)
-        except ImportError as error:
-            raise UserError(f"task=ifeval needs langdetect, immutabledict and nltk, {INSTALL} ({error})") from None
         try:
             nltk.data.find("tokenizers/punkt_tab")
         except LookupError:
-            print("NLTK's punkt_tab is not there: answers whose sentences must be counted get no score.", file=sys.stderr)
+            print("NLTK's punkt_tab is missing: answers whose sentences must be counted get no score.", file=sys.stderr)
         return config
 
     def judge(self, item: Item, text: str) -> Scores:
