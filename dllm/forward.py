@@ -15,7 +15,7 @@ from dllm.cache.guided import Guided
 from dllm.canvas import Canvas, first_of, pack, select
 from dllm.cost import Work
 from dllm.eos.base import EndOfText
-from dllm.models.transformer import Transformer, at_least_float32
+from dllm.models.transformer import Transformer
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Need, Propose, Sampling, Scores, spread
 
@@ -38,7 +38,7 @@ class Forward:
         """The forward that serves the needs of all parts."""
         needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
         wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
-        return Forward(model, cache, Propose(sampling, ids, wanted), needs, eos.shrinks)
+        return Forward(model, cache, Propose(sampling, ids, wanted, model.triton), needs, eos.shrinks)
 
     def start(self, canvas: Canvas) -> Session:
         if not self.propose.sampling.guidance:
@@ -77,12 +77,16 @@ class Forward:
         known = wanted if place is None or slot is None else wanted & (slot >= 0)
         rows = pack(known, canvas.columns)  # [N, r] targets
         inside = rows.clamp(max=length - 1)
-        logits = self._logits(hidden, inside if slot is None else slot.gather(1, inside).clamp(min=0), len(rows))
-        out = self.propose(logits, canvas, span.turn, inside)
+        at = inside if slot is None else slot.gather(1, inside).clamp(min=0)
+        keep_logits, logits = any(need.logits for need in self.needs), None
+        if keep_logits or self.propose.sampling.guidance or not self.propose.sampling.plain:
+            logits = self._logits(hidden, at, len(rows))
+            out = self.propose(logits, canvas, span.turn, inside)
+        else:
+            out = self.propose.unstored(take(hidden, at), self.model, canvas, inside)
         stats = spread(out, rows, length)
         if plan.shadows is not None:
             stats |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
-        keep_logits = any(need.logits for need in self.needs)
         scores = Scores(
             known=known, ready=known if plan.ready is None else known & plan.ready, only=plan.only,
             **stats, logits=logits if keep_logits else None, rows=rows if keep_logits else None,
@@ -142,8 +146,7 @@ class Forward:
         """Logits [N, r, V] of the hidden rows ``at`` [N, r]; guidance mixes the two halves."""
         weight = self.propose.sampling.guidance
         at = torch.cat([at, at]) if weight else at
-        logits = self.model.head(hidden.gather(1, at.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])))
-        logits = logits.to(at_least_float32(logits.dtype))  # in bfloat16 most confidences would tie at 1
+        logits = self.model.logits(take(hidden, at))
         if not weight:
             return logits
         conditional, unconditional = logits.split(rows)
@@ -155,6 +158,11 @@ class Forward:
         both = canvas.select(torch.cat([rows, rows]))
         blank = both.given & (torch.arange(len(both.request), device=rows.device) >= len(rows))[:, None]
         return replace(both, tokens=both.tokens.masked_fill(blank, self.propose.ids.mask))
+
+
+def take(hidden: Tensor, at: Tensor) -> Tensor:
+    """Rows ``at`` [N, r] of hidden [N, n, D]."""
+    return hidden.gather(1, at.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 
 
 def union(masks: Sequence[Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,7 +16,12 @@ from torch import Tensor
 from dllm.blocks.base import Span
 from dllm.canvas import Canvas, per_row
 from dllm.errors import in_range
+from dllm.kernels.head_statistics import head_statistics
+from dllm.kernels.row_statistics import ALL, row_statistics
 from dllm.noise import gumbel
+
+if TYPE_CHECKING:
+    from dllm.models.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -123,32 +129,32 @@ class Scores:
 
 
 def statistics(
-    logits: Tensor, wanted: frozenset[str], token: Tensor | None = None, current: Tensor | None = None
+    logits: Tensor, wanted: frozenset[str], token: Tensor | None = None, current: Tensor | None = None,
+    triton: bool = False,
 ) -> dict[str, Tensor]:
     """Statistics of logit rows [..., V] under plain softmax, each [...]; ``token`` is the proposal (None: the argmax).
 
-    confidence = softmax(logits)[token]. With m the largest logit and s the sum of exp(z - m) over all other entries,
-    p1 = 1 / (1 + s), logsumexp = m + log(1 + s), entropy = log(1 + s) + sum exp(z - m) (m - z) / (1 + s).
+    confidence = softmax(logits)[token]; see ``dllm.kernels.row_statistics`` for the others.
     """
-    best = logits.argmax(-1, keepdim=True)  # ties: the lowest id
-    largest = logits.gather(-1, best)
-    below = logits - largest
-    weight = below.exp().scatter_(-1, best, 0.0)
-    rest = weight.sum(-1).double()
-    chosen = 1.0 if token is None else below.gather(-1, token.unsqueeze(-1)).squeeze(-1).double().exp()
-    out = {"token": best.squeeze(-1) if token is None else token, "confidence": chosen / (1 + rest)}
-    if "first" in wanted:
-        out["first"] = 1 / (1 + rest)
-    if "second" in wanted or "gap" in wanted:
-        runner = below.scatter(-1, best, -torch.inf).amax(-1).double()
-        out |= {"second": runner.exp() / (1 + rest), "gap": -runner}
-    if "entropy" in wanted:
-        spread = (weight * below.masked_fill(below == -torch.inf, 0.0)).sum(-1).double()
-        out["entropy"] = torch.log1p(rest) - spread / (1 + rest)
-    if "logsumexp" in wanted or current is not None:
-        out["logsumexp"] = largest.squeeze(-1).double() + torch.log1p(rest)
+    found = row_statistics(logits, names(wanted), triton)
+    if token is not None:
+        chosen, best = (logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (token, found["token"]))
+        found |= {"token": token, "confidence": (chosen - best).double().exp() * found["first"]}
     if current is not None:
-        out["current"] = logits.gather(-1, current.unsqueeze(-1)).squeeze(-1).double() - out["logsumexp"]
+        found["logit"] = logits.gather(-1, current.unsqueeze(-1)).squeeze(-1).double()
+    return named(found, wanted)
+
+
+def names(wanted: frozenset[str]) -> frozenset[str]:
+    """The row statistics that the ``wanted`` ones are made of."""
+    return (wanted & ALL) | {"first"} | ({"logsumexp"} if "current" in wanted else set())
+
+
+def named(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tensor]:
+    """Row statistics under the names of ``Scores``; the confidence is the proposal's, by default the argmax's."""
+    out = {"confidence": found["first"], **found}
+    if "logit" in found:
+        out["current"] = found["logit"] - found["logsumexp"]
     return {name: value for name, value in out.items() if name in wanted or name in ("token", "confidence")}
 
 
@@ -183,24 +189,43 @@ class Propose:
     sampling: Sampling
     ids: Ids
     wanted: frozenset[str] = frozenset()
+    triton: bool = False
 
     def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
         """logits [B, n, V] for target ``columns`` [B, n]; turn [B] -> token and statistics, each [B, n].
 
         Banned ids become -inf in ``logits`` itself, which is the caller's own copy.
         """
-        for banned in self._banned():
-            logits.select(-1, banned).fill_(-torch.inf)
+        self._ban(logits)
         token, scored = (None, logits) if self.sampling.plain else self._draw(logits, canvas, turn, columns)
         current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
-        out = statistics(scored, self.wanted, token, current)
-        if self.sampling.eos_last:
-            ends = torch.isin(out["token"], torch.tensor([self.ids.eos, *self.ids.stops], device=logits.device))
-            out["confidence"] = out["confidence"].masked_fill(ends, -1.0)
-        return out
+        return self._ends_last(statistics(scored, self.wanted, token, current, self.triton))
 
-    def _banned(self) -> list[int]:
-        return [self.ids.mask] * self.sampling.suppress_mask + [self.ids.eos] * self.sampling.forbid_eos
+    def unstored(self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor) -> dict[str, Tensor]:
+        """The same for hidden rows [B, n, D] whose logits nobody else reads: never more than a chunk of them exists.
+        For plain sampling only."""
+        current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
+        found = head_statistics(
+            hidden.flatten(0, 1), lambda rows: self._ban(model.logits(rows)), model.head_weight, self._banned(),
+            model.config.logit_scale, names(self.wanted), current, self.triton,
+        )  # fmt: skip
+        out = named(found, self.wanted)
+        return self._ends_last({name: value.view(columns.shape) for name, value in out.items()})
+
+    def _banned(self) -> tuple[int, ...]:
+        return (self.ids.mask,) * self.sampling.suppress_mask + (self.ids.eos,) * self.sampling.forbid_eos
+
+    def _ban(self, logits: Tensor) -> Tensor:
+        for banned in self._banned():
+            logits.select(-1, banned).fill_(-torch.inf)
+        return logits
+
+    def _ends_last(self, out: dict[str, Tensor]) -> dict[str, Tensor]:
+        """End-of-text proposals get confidence -1, if the sampling wants it so."""
+        if not self.sampling.eos_last:
+            return out
+        ends = torch.isin(out["token"], torch.tensor([self.ids.eos, *self.ids.stops], device=out["token"].device))
+        return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
 
     def _draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Gumbel-max on the filtered logits: argmax(z + T g) is a draw from softmax(z / T)."""

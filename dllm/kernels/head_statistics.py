@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dllm.kernels.credit import slot_logits
 from dllm.kernels.jit import Build, Shape, contiguous_rows, interpreted, jit, power_of_two, processors
 from dllm.kernels.row_statistics import ALL, Partial, empty_partial, fresh, join, merge, row_statistics
 
@@ -119,27 +120,35 @@ def fused(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: f
 
 
 def chunked(
-    hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0,
-    wanted: frozenset[str] = ALL, triton: bool = False,
+    hidden: Tensor, logits: Callable[[Tensor], Tensor], wanted: frozenset[str] = ALL, at: Tensor | None = None,
+    triton: bool = False,
 ) -> dict[str, Tensor]:  # fmt: skip
     """The library's product, ``CHUNK`` rows at a time, each chunk summed up and dropped."""
     parts = []
-    for rows in hidden.split(CHUNK):
-        logits = logits_of(rows, weight, banned, scale)
-        wide = logits if triton else logits.to(torch.promote_types(logits.dtype, torch.float32))
-        parts.append(row_statistics(wide, wanted, triton))
+    for begin in range(0, max(1, len(hidden)), CHUNK):
+        chunk = logits(hidden[begin : begin + CHUNK])
+        parts.append(row_statistics(chunk, wanted, triton))
+        if at is not None:
+            parts[-1]["logit"] = chunk.gather(1, at[begin : begin + CHUNK, None]).squeeze(1).double()
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def head_statistics(
-    hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0,
-    wanted: frozenset[str] = ALL, triton: bool = False,
+    hidden: Tensor, logits: Callable[[Tensor], Tensor], weight: Tensor | None = None, banned: tuple[int, ...] = (),
+    scale: float = 1.0, wanted: frozenset[str] = ALL, at: Tensor | None = None, triton: bool = False,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """``reference`` for hidden rows [R, D], by the way that was measured to be fastest for so many rows."""
-    if triton and shipped(hidden, weight) and len(hidden) <= crossover(weight):
-        out = fused(hidden, weight, banned, scale)
-        return {name: value for name, value in out.items() if name in wanted or name == "token"}
-    return chunked(hidden, weight, banned, scale, wanted, triton)
+    """Row statistics of hidden rows [R, D], by the way that was measured to be fastest for so many rows.
+
+    ``logits`` makes [R, V] of them, with banned ids at -inf, in float32 or wider; ``weight``, ``banned`` and ``scale``
+    say the same as a plain product (None: it is none, as when it is quantised). ``at`` [R]: ids whose own logit is
+    wanted too (``logit``, float64).
+    """
+    if weight is None or not triton or not shipped(hidden, weight) or len(hidden) > crossover(weight):
+        return chunked(hidden, logits, wanted, at, triton)
+    out = fused(hidden, weight, banned, scale)
+    if at is not None:
+        out["logit"] = scale * slot_logits(hidden, weight, at[:, None], triton).squeeze(1).double()
+    return {name: value for name, value in out.items() if name in wanted or name in ("token", "logit")}
 
 
 def shipped(hidden: Tensor, weight: Tensor) -> bool:
@@ -155,9 +164,10 @@ def crossover(weight: Tensor) -> int:
     key = (torch.cuda.get_device_name(weight.device), weight.dtype, weight.shape)
     if key not in _CROSSOVERS:
         _CROSSOVERS[key] = 0
+        library = partial(logits_of, weight=weight)
         for rows in (16, 32, 64, 128, 256, 512):
             hidden = torch.randn(rows, weight.shape[1], dtype=weight.dtype, device=weight.device)
-            if seconds(partial(fused, hidden, weight)) > seconds(partial(chunked, hidden, weight, triton=True)):
+            if seconds(partial(fused, hidden, weight)) > seconds(partial(chunked, hidden, library, triton=True)):
                 break
             _CROSSOVERS[key] = rows
     return _CROSSOVERS[key]

@@ -345,6 +345,17 @@ class Transformer(nn.Module):
         logits = self.lm_head(hidden).to(hidden.device)  # the last layers may live on another GPU
         return logits * self.config.logit_scale if self.config.logit_scale != 1.0 else logits
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The same in float32 or wider: in bfloat16 most confidences would tie at 1."""
+        logits = self.head(hidden)
+        return logits.to(at_least_float32(logits.dtype))
+
+    @property
+    def head_weight(self) -> Tensor | None:
+        """The head's matrix [V, D] where it is a plain one: not quantised, and not fetched from elsewhere."""
+        weight, elsewhere = self.lm_head.weight, hasattr(self.lm_head, "_hf_hook")
+        return weight if type(weight) is nn.Parameter and not elsewhere else None
+
     def encode(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
         """Hidden rows [B, L, D] of whole sequences, for training and parity. ``valid`` [B, L] marks real tokens.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from dllm.kernels import head_statistics as module
-from dllm.kernels.head_statistics import chunked, fused, head_statistics, reference
+from dllm.kernels.head_statistics import chunked, fused, head_statistics, logits_of, reference
+from dllm.kernels.jit import Shape
 from dllm.kernels.row_statistics import STATISTICS
 
 
@@ -30,7 +33,9 @@ def test_odd_shapes_and_every_shipped_tile(shape: tuple[int, int, int]) -> None:
     close(fused(hidden, weight), reference(hidden, weight), 1e-5)
 
 
-def test_the_whole_vocabulary_of_llada() -> None:
+def test_the_whole_vocabulary_of_llada(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In wider tiles than are shipped: the interpreter takes milliseconds for each, whatever its size."""
+    monkeypatch.setitem(module.SHAPES, 16, Shape({"BLOCK_R": 16, "BLOCK_V": 2048, "BLOCK_D": 16}))
     hidden, weight = rows(2, 16, 126464)
     close(fused(hidden, weight), reference(hidden, weight), 1e-5)
 
@@ -64,8 +69,19 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight = rows(11, 8, 20)
     monkeypatch.setattr(module, "CHUNK", 4)
     expected = reference(hidden, weight)
-    close(chunked(hidden, weight), expected, 1e-6)
-    close(chunked(hidden, weight, triton=True), expected, 1e-5)
-    few = head_statistics(hidden, weight, wanted=frozenset({"first"}))
-    assert few.keys() == {"token", "first"}
-    torch.testing.assert_close(few["first"], expected["first"])
+    product = partial(logits_of, weight=weight)
+    close(chunked(hidden, product), expected, 1e-6)
+    close(chunked(hidden, product, triton=True), expected, 1e-5)
+
+
+@pytest.mark.parametrize("triton", [True, False], ids=["triton", "torch"])
+@pytest.mark.parametrize("plain", [True, False], ids=["weight", "no weight"])
+def test_only_what_is_wanted_and_the_logits_of_given_ids(triton: bool, plain: bool) -> None:
+    hidden, weight = rows(5, 32, 90)
+    expected, at = reference(hidden, weight), torch.tensor([3, 89, 0, 7, 7])
+    product = partial(logits_of, weight=weight)
+    given, wanted = weight if plain else None, frozenset({"first"})
+    found = head_statistics(hidden, product, given, wanted=wanted, at=at, triton=triton)
+    assert found.keys() == {"token", "first", "logit"}
+    torch.testing.assert_close(found["first"], expected["first"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found["logit"], product(hidden)[range(5), at].double(), rtol=1e-5, atol=1e-5)
