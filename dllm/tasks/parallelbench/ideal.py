@@ -7,7 +7,6 @@ agree with what is committed. ``theory`` says what must come out.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -22,25 +21,18 @@ PROMPT = [0]  # there is one question only, so what the prompt says does not mat
 IMPOSSIBLE = -80.0  # log-probability of a token that no valid answer has here; e^-80 never gets drawn
 
 
-class IdealNetwork(nn.Module):
-    """Stands in for a Transformer behind ``cache=none``: hidden rows are the logits [B, L, V] themselves."""
+class IdealNetwork(Transformer):
+    """Its hidden rows are the logits [B, L, V] themselves, and its head leaves them as they are."""
 
     valid: Tensor
     one_hot: Tensor
 
     def __init__(self, valid: Tensor, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
+        self.double().requires_grad_(False)
+        nn.init.eye_(self.lm_head.weight)
         self.register_buffer("valid", valid)  # [Y, n]
         self.register_buffer("one_hot", nn.functional.one_hot(valid, config.vocab).double())  # [Y, n, V]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.one_hot.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.valid.device
 
     def forward(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None
@@ -55,20 +47,17 @@ class IdealNetwork(nn.Module):
         prompt = logits.new_zeros(len(tokens), len(PROMPT), logits.shape[-1])
         return torch.cat([prompt, logits], 1), columns
 
-    def head(self, hidden: Tensor) -> Tensor:
-        return hidden
-
 
 def ideal(operation: str, n: int) -> Model:
     """The perfect model of an operation on n items; decode PROMPT with ``gen_length=length(operation, n)``."""
     valid = torch.tensor(outputs(operation, n))
     mask, eos = n + 1, n + 2
     config = ModelConfig(
-        family="ideal", width=eos + 1, layers=1, heads=1, kv_heads=1, head_dim=1, mlp_width=1, vocab=eos + 1,
+        family="ideal", width=eos + 1, layers=0, heads=1, kv_heads=1, head_dim=2, mlp_width=1, vocab=eos + 1,
         max_length=len(PROMPT) + valid.shape[1], eps=0.0, theta=1.0, mask_id=mask, eos_id=eos, pad_id=eos,
+        rotary_dim=2,
     )  # fmt: skip
-    network = cast(Transformer, IdealNetwork(valid, config))
-    return Model(network, config, None, Ids(mask, eos, (eos,)), f"ideal-{operation}", Path())
+    return Model(IdealNetwork(valid, config), config, None, Ids(mask, eos, (eos,)), f"ideal-{operation}", Path())
 
 
 def length(operation: str, n: int) -> int:
