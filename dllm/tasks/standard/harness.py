@@ -5,29 +5,21 @@ Its questions come from the hub, or from a JSON-lines file with the hub's column
 
 from __future__ import annotations
 
-import ast
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dllm.errors import UserError, nearest
-from dllm.likelihood import Estimator
+from dllm.errors import UserError
 from dllm.prompts import Begun
 from dllm.store import digest
 from dllm.tasks.base import Item, Scores, Task
 from dllm.tasks.standard.rows import Row, read_rows
+from dllm.tasks.standard.stock import config_of, example_split, first_line, imported, localised, place_of, template
 
-INSTALL = "which is not installed. Install it with: pip install 'dllm[eval]'"
 BUDGET = 256  # tokens of an answer where the harness names none: its own default
-# What decides how a prompt reads.
-TEMPLATE = (
-    "task", "doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix", "target_delimiter",
-    "fewshot_delimiter", "num_fewshot", "generation_kwargs", "metadata",
-)  # fmt: skip
 
 
 class Harness(Task):
@@ -51,7 +43,9 @@ class Harness(Task):
         self.budget, self.seed = budget, seed
         if limit is not None and limit < 1:
             raise UserError(f"task.limit={limit} must be at least 1, or null for all questions.")
-        self.library = imported()
+        if shots is not None and shots < 0:
+            raise UserError(f"task.shots={shots} must be 0 or more, or null for as many as the harness has.")
+        imported()
         self.parts = dict(self.build())
 
     def build(self) -> Iterator[tuple[str, Any]]:
@@ -60,22 +54,8 @@ class Harness(Task):
         yield self.name, self.loaded(self.name, config, self.rows(config))
 
     def config(self, place: Path | str) -> dict[str, Any]:
-        """The task's own YAML. Of tasks that a subclass scores, no function is imported: theirs run code or need
-        libraries that exclude ours."""
-        from lm_eval.tasks._yaml_loader import load_yaml
-
-        config = dict(load_yaml(stock_folder() / place, resolve_func=False))
-        if self.stock is not None:
-            return unscored(config)
-        if config.get("unsafe_code"):
-            raise UserError(
-                f"task.harness={self.name!r} runs programs that the model writes, outside of the sandbox that "
-                "task=humaneval and task=mbpp use. Choose one of these."
-            )
-        try:
-            return dict(load_yaml(stock_folder() / place))
-        except Exception as error:  # whatever the task's own module does when it is imported
-            raise UserError(f"task.harness={self.name!r} cannot be imported ({first_line(error)}).") from error
+        """The task's own settings, without its functions where a subclass scores."""
+        return config_of(self.name, place, scored=self.stock is None)
 
     def rows(self, config: Mapping[str, Any]) -> dict[str, list[Row]] | None:
         """The local questions by split, None for the hub's."""
@@ -168,96 +148,11 @@ class Harness(Task):
         return scores
 
     def stamp(self) -> dict[str, str]:
-        configs = [task.config for task in self.parts.values()]
-        texts = [{key: described(getattr(config, key, None)) for key in TEMPLATE} for config in configs]
         docs = [[str(item.prompt), item.truth] for item in self._items]
         return {
-            "suite": f"lm-eval {version('lm_eval')} {self.name}", "template": hashed(texts), "data": hashed(docs),
+            "suite": f"lm-eval {version('lm_eval')} {self.name}",
+            "template": hashed([template(task.config) for task in self.parts.values()]), "data": hashed(docs),
         }  # fmt: skip
-
-
-class Choices(Harness):
-    """A task of the harness whose answers are choices, told apart by their likelihood (see dllm.likelihood)."""
-
-    def __init__(
-        self, harness: str, likelihood: str = "mc_count", mc_num: int = 128, mc_batch: int = 8, guidance: float = 0.0,
-        mc_seed: int = 1234, **options: Any,
-    ) -> None:  # fmt: skip
-        self.estimator = Estimator(likelihood, mc_num, min(mc_batch, mc_num), guidance, mc_seed)
-        super().__init__(harness, **options)
-
-
-def imported() -> Any:
-    """lm_eval, with its notices about its own configuration silenced. Raises UserError when it is not installed."""
-    try:
-        import datasets  # noqa: F401
-        import lm_eval.tasks
-    except ImportError as error:
-        raise UserError(f"this task needs lm-evaluation-harness, {INSTALL} ({error})") from None
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    return lm_eval.tasks
-
-
-def stock_folder() -> Path:
-    return Path(imported().__file__).parent
-
-
-def place_of(name: str) -> Path:
-    """The YAML file of a stock task. Most tasks lie in a folder of their name; finding others takes some seconds."""
-    near = stock_folder() / name / f"{name}.yaml"
-    if near.is_file():
-        return near
-    index = imported().TaskManager().task_index
-    found = index.get(name)
-    if found is None or found.yaml_path is None or "task" not in (found.cfg or {}) or "group" in (found.cfg or {}):
-        hint = nearest(name, index)
-        why = "is unknown to lm-eval" if found is None else "is a group of tasks; name one of them"
-        raise UserError(f"task.harness={name!r} {why}.{hint}")
-    return Path(found.yaml_path)
-
-
-def example_split(config: Mapping[str, Any]) -> str | None:
-    """The split that worked examples come from, None where they are written into the task."""
-    examples = config.get("fewshot_config") or {}
-    split = config.get("fewshot_split") or examples.get("split")
-    return split if split or examples.get("samples") else config.get("training_split")
-
-
-def localised(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots: int) -> dict[str, Any]:
-    """The configuration without its way to the hub. Raises UserError when worked examples are wanted and none there."""
-    split = example_split(config)
-    if split is not None and split not in rows:
-        if shots:
-            raise UserError(
-                f"task={name} puts {shots} worked examples before a question, and task.path gives none. "
-                "Set task.shots=0, or name a file with examples: task.shots_path=FILE."
-            )
-        config = {**config, "fewshot_split": None, "training_split": None}
-    gone = ("dataset_path", "dataset_name", "dataset_kwargs", "metadata")
-    return {key: value for key, value in config.items() if key not in gone}
-
-
-def unscored(config: dict[str, Any]) -> dict[str, Any]:
-    """A task without its functions: prompts and stop strings stay, worked examples are read from the source."""
-    for key in ("process_results", "process_docs", "filter_list", "metric_list", "unsafe_code"):
-        config.pop(key, None)
-    samples = config.get("fewshot_config", {}).get("samples")
-    if isinstance(samples, str):
-        config["fewshot_config"]["samples"] = literal(samples)
-    return config
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def literal(place: str) -> Any:
-    """What ``FOLDER/MODULE.FUNCTION`` returns, read from its source: importing the module would need its libraries."""
-    file, _, function = place.rpartition(".")
-    for node in ast.walk(ast.parse(Path(f"{file}.py").read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name == function and isinstance(node.body[-1], ast.Return):
-            return ast.literal_eval(node.body[-1].value or ast.Constant(None))
-    raise UserError(f"lm-eval {version('lm_eval')} keeps no worked examples in {place}. Use task.shots=0.")
 
 
 def number(value: Any) -> float | None:
@@ -265,10 +160,6 @@ def number(value: Any) -> float | None:
     if isinstance(value, list | tuple):
         return sum(map(float, value)) / len(value) if value else None
     return None if value is None else float(value)
-
-
-def described(value: Any) -> Any:
-    return f"{value.__module__}.{value.__qualname__}" if callable(value) else value
 
 
 def hashed(value: Any) -> str:

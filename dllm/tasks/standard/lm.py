@@ -7,15 +7,11 @@ after 0.4.13), or through ``python -m dllm.tasks.lm_eval``, which takes the same
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
@@ -29,21 +25,8 @@ from dllm.prompts import Message, Prompts
 from dllm.results import Result
 from dllm.run.plan import Plan
 from dllm.store import writing
+from dllm.tasks.standard.asked import MAX_GEN_TOKS, Asked, Key, keys_of, placed, seed_of, whole
 from dllm.tasks.standard.settings import configured
-
-MAX_GEN_TOKS = 256  # lm-eval's default, and the field's for instruct models
-SAMPLING = ("temperature", "top_p", "top_k")
-
-Key = tuple[str, int, int]  # task, number of the document, number of the repeat or of the choice
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What requests that may be decoded together have in common."""
-
-    length: int
-    stop: tuple[str, ...]
-    settings: tuple[tuple[str, Any], ...]
 
 
 @register_model("dllm")  # type: ignore[untyped-decorator]
@@ -123,9 +106,10 @@ class DLLM(TemplateLM):  # type: ignore[misc]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests; those with the same settings are decoded together."""
-        keys, groups = self._keys(requests), dict[Asked, list[int]]()
+        keys, groups = keys_of(requests), dict[Asked, list[int]]()
         for number, request in enumerate(requests):
-            groups.setdefault(self._asked(request.args[1]), []).append(number)
+            asked = Asked.of(request.args[1], self.settings.get("gen_length"), self.escape_until)
+            groups.setdefault(asked, []).append(number)
         answers = [""] * len(requests)
         with tqdm(total=len(requests), disable=disable_tqdm, unit="sample") as bar:
             for asked, numbers in groups.items():
@@ -144,19 +128,6 @@ class DLLM(TemplateLM):  # type: ignore[misc]
             next(decoder.turns(requests[0]), None)
         for at, result in decoder.run(requests):
             yield todo[at][0], result
-
-    def _asked(self, options: dict[str, Any]) -> Asked:
-        """A request's gen_kwargs: lm-eval's own, and settings of ours by their names."""
-        left = dict(options)
-        until = left.pop("until", None) or []
-        length = self.settings.get("gen_length") or left.pop("max_gen_toks", MAX_GEN_TOKS)
-        sampled = bool(left.pop("do_sample", False))
-        for name in (*SAMPLING, "max_gen_toks"):
-            value = left.pop(name, None)
-            if sampled and value is not None and name in SAMPLING:
-                left[f"sampling.{name}"] = value
-        stop = () if self.escape_until else tuple([until] if isinstance(until, str) else until)
-        return Asked(int(length), stop, tuple(sorted(left.items())))
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         self.found = []
@@ -197,16 +168,6 @@ class DLLM(TemplateLM):  # type: ignore[misc]
             "useful_tokens": tokens, "nfe": nfe, "tpf": tokens / nfe if nfe else None, "seconds": seconds,
         }}  # fmt: skip
 
-    def _keys(self, requests: Sequence[Any]) -> list[Key]:
-        """lm-eval hands in a repeated request several times."""
-        seen: Counter[tuple[str, int]] = Counter()
-        keys = []
-        for request in requests:
-            place = str(request.task_name), int(request.doc_id or 0)
-            keys.append((*place, seen[place]))
-            seen[place] += 1
-        return keys
-
     def _note(self, key: Key, record: dict[str, Any]) -> None:
         self.records[key] = record
         if self.file is not None:
@@ -214,21 +175,3 @@ class DLLM(TemplateLM):  # type: ignore[misc]
             line = json.dumps({"task": task, "doc_id": document, "number": number, **record}, ensure_ascii=False)
             with writing(self.file), self.file.open("a", encoding="utf-8") as stream:
                 stream.write(line + "\n")
-
-
-def whole(batch_size: int | str) -> int:
-    if not str(batch_size).isdigit():
-        raise UserError(f"batch_size={batch_size!r} must be a whole number: dllm does not search for one by itself.")
-    return int(batch_size)
-
-
-def placed(device: str | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """lm-eval's command line says cuda:0 unless told otherwise; without CUDA the model's own setting holds."""
-    if device is None or "model.device" in settings or (device.startswith("cuda") and not torch.cuda.is_available()):
-        return {}
-    return {"model.device": device}
-
-
-def seed_of(seed: int, key: Key) -> int:
-    """A request's seed depends on the run's seed, the task, the document and the repeat, and not on the order."""
-    return int.from_bytes(sha256(f"{seed}/{key}".encode()).digest()[:7])

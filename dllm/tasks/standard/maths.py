@@ -7,7 +7,8 @@ from typing import Any
 
 from dllm.errors import UserError
 from dllm.tasks.base import Item, Scores
-from dllm.tasks.standard.harness import INSTALL, Harness
+from dllm.tasks.standard.harness import Harness
+from dllm.tasks.standard.stock import INSTALL
 
 SECONDS = 5  # of parsing or comparing one answer
 

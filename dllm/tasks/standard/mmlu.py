@@ -1,4 +1,4 @@
-"""MMLU: 57 subjects, four choices each."""
+"""Tasks of choices, told apart by their likelihood: MMLU with its 57 subjects, and any other of the harness."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from dllm.errors import UserError
+from dllm.likelihood import Estimator
 from dllm.tasks.build import known_among
-from dllm.tasks.standard.harness import Choices, stock_folder
+from dllm.tasks.standard.harness import Harness
 from dllm.tasks.standard.rows import read_rows
+from dllm.tasks.standard.stock import stock_folder
 
 PREFIX = "mmlu_"
+
+
+class Choices(Harness):
+    """A task of the harness whose answers are choices, told apart by their likelihood (see dllm.likelihood)."""
+
+    def __init__(
+        self, harness: str, likelihood: str = "mc_count", mc_num: int = 128, mc_batch: int = 8, guidance: float = 0.0,
+        mc_seed: int = 1234, **options: Any,
+    ) -> None:  # fmt: skip
+        self.estimator = Estimator(likelihood, mc_num, min(mc_batch, mc_num), guidance, mc_seed)
+        super().__init__(harness, **options)
 
 
 class MMLU(Choices):

@@ -16,10 +16,11 @@ from dllm.tasks.standard.settings import configured
 
 lm_eval = pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")
 
-from dllm.tasks.standard.harness import Harness, literal, stock_folder  # noqa: E402
+from dllm.tasks.standard.harness import Harness  # noqa: E402
 from dllm.tasks.standard.ifeval import IFEval  # noqa: E402
 from dllm.tasks.standard.maths import Math500  # noqa: E402
 from dllm.tasks.standard.mmlu import MMLU  # noqa: E402
+from dllm.tasks.standard.stock import literal, stock_folder  # noqa: E402
 
 GSM8K = ["question", "answer"]
 

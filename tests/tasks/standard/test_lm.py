@@ -23,7 +23,8 @@ from lm_eval.evaluator import simple_evaluate  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from dllm.tasks.standard import lm as module  # noqa: E402
-from dllm.tasks.standard.lm import DLLM, placed, seed_of  # noqa: E402
+from dllm.tasks.standard.asked import placed, seed_of  # noqa: E402
+from dllm.tasks.standard.lm import DLLM  # noqa: E402
 
 SORT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 TASK = Path(module.__file__).with_name("mini_lists.yaml")

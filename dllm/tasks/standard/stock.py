@@ -1,0 +1,117 @@
+"""The tasks that come with lm-evaluation-harness: their files, and what of them can be used here."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dllm.errors import UserError, nearest
+
+# What decides how a prompt reads.
+TEMPLATE = (
+    "task", "doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix", "target_delimiter",
+    "fewshot_delimiter", "num_fewshot", "generation_kwargs", "metadata",
+)  # fmt: skip
+INSTALL = "which is not installed. Install it with: pip install 'dllm[eval]'"
+
+
+def imported() -> Any:
+    """lm_eval, with its notices about its own configuration silenced. Raises UserError when it is not installed."""
+    try:
+        import datasets  # noqa: F401
+        import lm_eval.tasks
+    except ImportError as error:
+        raise UserError(f"this task needs lm-evaluation-harness, {INSTALL} ({error})") from None
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    return lm_eval.tasks
+
+
+def stock_folder() -> Path:
+    return Path(imported().__file__).parent
+
+
+def place_of(name: str) -> Path:
+    """The YAML file of a stock task. Most tasks lie in a folder of their name; finding others takes some seconds."""
+    near = stock_folder() / name / f"{name}.yaml"
+    if near.is_file():
+        return near
+    index = imported().TaskManager().task_index
+    found = index.get(name)
+    if found is None or found.yaml_path is None or "task" not in (found.cfg or {}) or "group" in (found.cfg or {}):
+        hint = nearest(name, index)
+        why = "is unknown to lm-eval" if found is None else "is a group of tasks; name one of them"
+        raise UserError(f"task.harness={name!r} {why}.{hint}")
+    return Path(found.yaml_path)
+
+
+def config_of(name: str, place: Path | str, scored: bool) -> dict[str, Any]:
+    """A task's YAML. Unless it is ``scored`` by its own functions none of them is imported: those of the code tasks
+    run programs, those of minerva_math need libraries that exclude ours. Raises UserError for what cannot be used."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    config = dict(load_yaml(stock_folder() / place, resolve_func=False))
+    if not scored:
+        return unscored(config)
+    if config.get("unsafe_code"):
+        raise UserError(
+            f"task.harness={name!r} runs programs that the model writes, outside of the sandbox that task=humaneval "
+            "and task=mbpp use. Choose one of these."
+        )
+    try:
+        return dict(load_yaml(stock_folder() / place))
+    except Exception as error:  # whatever the task's own module does when it is imported
+        raise UserError(f"task.harness={name!r} cannot be imported ({first_line(error)}).") from error
+
+
+def template(config: Any) -> dict[str, Any]:
+    """What decides how a prompt reads; functions by their names."""
+    values = {key: getattr(config, key, None) for key in TEMPLATE}
+    return {key: f"{v.__module__}.{v.__qualname__}" if callable(v) else v for key, v in values.items()}
+
+
+def example_split(config: Mapping[str, Any]) -> str | None:
+    """The split that worked examples come from, None where they are written into the task."""
+    examples = config.get("fewshot_config") or {}
+    split = config.get("fewshot_split") or examples.get("split")
+    return split if split or examples.get("samples") else config.get("training_split")
+
+
+def localised(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots: int) -> dict[str, Any]:
+    """The configuration without its way to the hub. Raises UserError when worked examples are wanted and none there."""
+    split = example_split(config)
+    if split is not None and split not in rows:
+        if shots:
+            raise UserError(
+                f"task={name} puts {shots} worked examples before a question, and task.path gives none. "
+                "Set task.shots=0, or name a file with examples: task.shots_path=FILE."
+            )
+        config = {**config, "fewshot_split": None, "training_split": None}
+    gone = ("dataset_path", "dataset_name", "dataset_kwargs", "metadata")
+    return {key: value for key, value in config.items() if key not in gone}
+
+
+def unscored(config: dict[str, Any]) -> dict[str, Any]:
+    """A task without its functions: prompts and stop strings stay, worked examples are read from the source."""
+    for key in ("process_results", "process_docs", "filter_list", "metric_list", "unsafe_code"):
+        config.pop(key, None)
+    samples = config.get("fewshot_config", {}).get("samples")
+    if isinstance(samples, str):
+        config["fewshot_config"]["samples"] = literal(samples)
+    return config
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def literal(place: str) -> Any:
+    """What ``FOLDER/MODULE.FUNCTION`` returns, read from its source: importing the module would need its libraries."""
+    file, _, function = place.rpartition(".")
+    for node in ast.walk(ast.parse(Path(f"{file}.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.name == function and isinstance(node.body[-1], ast.Return):
+            return ast.literal_eval(node.body[-1].value or ast.Constant(None))
+    raise UserError(f"lm-eval {version('lm_eval')} keeps no worked examples in {place}. Use task.shots=0.")
