@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from dllm.errors import Unfit, UserError
@@ -64,7 +65,7 @@ class Setting:
         return None if count is None else int(count[0])
 
 
-def validate(setting: Setting, sampler: Sampler, cache: Cache, eos: EndOfText) -> None:
+def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> None:
     """Refuse, before any weights are read, what cannot work: UserError with the reason and the way out."""
     if setting.gen_length is not None and setting.gen_length < 1:
         raise UserError(f"gen_length={setting.gen_length} must be at least 1.")
@@ -77,7 +78,7 @@ def validate(setting: Setting, sampler: Sampler, cache: Cache, eos: EndOfText) -
     setting.blocks.check(setting, sampler)
     needs = (*sampler.needs(), *setting.blocks.needs(), *eos.needs())
     try:
-        cache.check(setting, sampler, needs)
+        policy.check(setting, sampler, needs)
     except Unfit as error:
         raise UserError(f"{error} The nearest that works is cache={working(setting, sampler, needs)}.") from None
 
@@ -88,10 +89,15 @@ BY_REUSE = ("finished", "dual", "prefix", "elastic", "window", "dkv", "recap")
 
 def working(setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> str:
     """The first cache, at its defaults, that serves these parts."""
-    from dllm.parts import part
-
     for name in BY_REUSE:
         with suppress(UserError):
-            part("cache", name).check(setting, sampler, needs)
+            _at_defaults(name).check(setting, sampler, needs)
             return name
     return "none"
+
+
+@cache  # the configuration of each takes 40 ms to compose
+def _at_defaults(name: str) -> Cache:
+    from dllm.parts import part
+
+    return part("cache", name)

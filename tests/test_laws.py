@@ -35,9 +35,9 @@ def combinations() -> list[Combination]:
         for cache, blocks, name in CACHED[number % 3 :: 3]
     ]
     more = [
-        Combination(s, b, c, e, m)
-        for s, b, c, e in every("sampler", "blocks", "cache", "eos")
-        for m in ("tiny-llada", "tiny-dream")
+        Combination(sampler, blocks, cache, model=name)
+        for sampler, blocks, cache in every("sampler", "blocks", "cache")
+        for name in ("tiny-llada", "tiny-dream", "sdar_b4")
     ] if full() else []  # fmt: skip
     return [c for c in dict.fromkeys([*llada, *dream, *eos, *cached, *more]) if allowed(c)]
 
