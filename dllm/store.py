@@ -33,10 +33,11 @@ CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "resul
 REFUSED = "refused.json"
 SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
 
-# What cannot change a sample. Prompts, questions and checkpoints count by their content instead of by their place.
+# What cannot change a sample. Prompts, questions, judges and checkpoints count by what they are, not where they are.
 PRESENTATION = frozenset(
     ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
-    + ("task.name", "task.run", "task.path", "model.name", "model.path", "model.prompt")
+    + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
+    + ("model.name", "model.path", "model.prompt")
 )
 GROUPS = ("engine.",)  # where samples are decoded
 

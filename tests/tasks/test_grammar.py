@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dllm import UserError
+from dllm.store import identity
 from dllm.tasks.parallelbench import grammar
 from dllm.tasks.parallelbench.grammar import Grammar
 from dllm.tasks.parallelbench.language_tool import JAR
@@ -116,3 +117,11 @@ def test_the_benchmark_uses_its_judge_and_names_its_version(url: str) -> None:
 def test_a_judge_of_nothing_is_refused(url: str) -> None:
     with pytest.raises(UserError, match="judges none of the tasks chosen"):
         ParallelBench(tasks=["copy"], grammar=url)
+
+
+def test_a_server_that_moves_belongs_to_the_same_run(url: str) -> None:
+    config = {"task": {"suite": "r1", "grammar": url}}
+    moved = {"task": {"suite": "r1", "grammar": "http://elsewhere:1"}}
+    judged = ParallelBench(tasks=["easy"], count=1, grammar=url).stamp()
+    assert identity(config, judged) == identity(moved, judged)
+    assert identity(config, judged) != identity(config, ParallelBench(tasks=["easy"], count=1).stamp())

@@ -96,7 +96,7 @@ class ParallelBench(Task):
             "template": digest(json.dumps(wording, sort_keys=True).encode()),
             "data": digest(json.dumps(asked, sort_keys=True).encode()),
             "grammar": "none" if self.grammar is None else self.grammar.version,
-            "bertscore": "none" if self.bertscore is None else self.bertscore.model,
+            "bertscore": "none" if self.bertscore is None else self.bertscore.name,
         }
 
 

@@ -64,7 +64,7 @@ class BERTScore:
                 f"task.bertscore={model!r} is no model whose best layer is known. Use roberta-large, or a folder named "
                 f"like one of {known}, ...{nearest(name, model2layers)}"
             )
-        self.model, self.layer = model, int(model2layers[name])
+        self.model, self.name, self.layer = model, name, int(model2layers[name])
         self._refuse_absent()
 
     def _refuse_absent(self) -> None:
