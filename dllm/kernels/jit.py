@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType
 from typing import Any
 
@@ -39,7 +39,16 @@ class Kernel:
         return triton.jit(self.function)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        return self.built[grid]
+        return partial(self._launch, grid)
+
+    def _launch(self, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+        """Triton launches on the current GPU, whatever GPU the tensors are on."""
+        device = next(argument.device for argument in args if isinstance(argument, Tensor))
+        if device.type != "cuda" or device.index == torch.cuda.current_device():
+            self.built[grid](*args, **options)
+            return
+        with torch.cuda.device(device):
+            self.built[grid](*args, **options)
 
     def __call__(self, *args: Any) -> Any:
         raise TypeError(f"{self.function.__name__} runs inside kernels only")

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from dllm.errors import UserError, nearest
+from dllm.kernels.choose import use_triton
 from dllm.models.config import ModelConfig
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
@@ -49,18 +50,22 @@ def locate(path: str | Path, weights: bool = True) -> Path:
 
 
 def load(
-    path: str | Path, device: str = "cpu", dtype: str | torch.dtype = "float32", mask_id: int | None = None
+    path: str | Path, device: str = "cpu", dtype: str | torch.dtype = "float32", mask_id: int | None = None,
+    kernels: str = "auto",
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding.
 
     device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, else the CPU). dtype: of the weights and the
-    arithmetic. mask_id: overrides the checkpoint's. Raises UserError when anything does not fit, before weights are
+    arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch`` or ``auto`` (Triton's on GPUs that
+    have them). Raises UserError when anything does not fit, before weights are
     read where it can.
     """
     kind, place = parse_dtype(dtype), parse_device(device)
+    triton = use_triton(kernels, place_of(place))
     _, config, tokenizer, ids = describe(path, mask_id)
     folder = locate(path)
     transformer = load_model(folder, place, kind, config)
+    transformer.use_kernels(triton)
     return Model(transformer, config, tokenizer, ids, Path(path).expanduser().resolve().name, folder)
 
 
@@ -122,6 +127,13 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     if found is None:
         raise UserError(f"dtype={str(dtype)!r} must be one of {', '.join(DTYPES)}.{nearest(str(dtype), DTYPES)}")
     return found
+
+
+def place_of(device: str) -> torch.device:
+    """The device that ``auto`` stands for here."""
+    if device != "auto":
+        return torch.device(device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def parse_device(device: str) -> str:

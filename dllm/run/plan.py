@@ -14,6 +14,7 @@ from dllm.cache.base import Cache
 from dllm.decoder import Decoder
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
+from dllm.kernels.choose import use_triton
 from dllm.models import bundle
 from dllm.parts import build, part
 from dllm.prompts import Prompts
@@ -64,7 +65,7 @@ class Plan:
         if tokenizer is not None:
             parts = replace(parts, blocks=parts.blocks.bound(prompts.ids_of))
         bundle.parse_dtype(model["dtype"])
-        bundle.parse_device(model["device"])
+        use_triton(config["kernels"], bundle.place_of(bundle.parse_device(model["device"])))
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name)
         validate(setting, parts.sampler, parts.cache, parts.eos)
@@ -95,7 +96,7 @@ class Plan:
     def load(self) -> bundle.Model:
         """The weights, at last."""
         model = self.config["model"]
-        return bundle.load(model["path"], model["device"], model["dtype"], model["mask_id"])
+        return bundle.load(model["path"], model["device"], model["dtype"], model["mask_id"], self.config["kernels"])
 
     def refuse_folder(self) -> None:
         """Raise UserError when the run's folder is there and belongs to another configuration."""
