@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -158,8 +158,8 @@ def _check(taken: Taken, suite: str, spec: Spec, wanted: int) -> None:
             f"{taken.place} holds {len(taken.records)} questions of {wanted}: the file is cut off. {FETCH}, or ask for "
             f"fewer with task.count={len(taken.records)}."
         )
-    shots = [replace(shot, shots=()) for record in taken.records for shot in record.shots]
-    if spec.shot and len(taken.records) > 1:
+    shots = [shot for record in taken.records for shot in record.shots]
+    if spec.lengths is not None and len(taken.records) > 1:  # only the list tasks have one name in both suites
         alike = all(shot == shots[0] for shot in shots)
         looks = "r2" if shots and alike else "r1"  # the rewrite shows one example before every question
         if looks != suite:
