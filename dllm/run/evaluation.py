@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
@@ -12,20 +12,18 @@ from dllm.decoder import Decoder
 from dllm.environment import stamp
 from dllm.errors import UserError
 from dllm.likelihood import Estimator
-from dllm.limits import Guesses, lossless_minimum
 from dllm.models import bundle
+from dllm.prompts import Begun
 from dllm.results import Result
 from dllm.run.jobs import Job, trace_of
 from dllm.run.plan import Plan
 from dllm.run.tally import Tally
-from dllm.samplers.base import Sampler
-from dllm.samplers.oracle import Oracle
+from dllm.run.yardstick import one_per_step, told, untold, with_reference
 from dllm.store import Key, Row
 from dllm.tasks.base import Item, Task
 from dllm.tasks.build import task_of
 from dllm.tasks.choices import answer
 
-ORACLE = "dllm.samplers.oracle.Oracle"
 Group = tuple[int, tuple[str, ...]]  # tokens of the answer, strings that end it
 
 
@@ -54,6 +52,7 @@ class Evaluation:
     batches: list[Batch]
     content: dict[str, str]
     decoders: dict[Group, Decoder] = field(default_factory=dict)
+    slow: dict[Group, Decoder] = field(default_factory=dict)  # one token per step, where an oracle needs it
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Evaluation:
@@ -92,14 +91,12 @@ class Evaluation:
         if self.items[batch.jobs[0].id].choices:
             yield from ((row, None) for row in self._chosen(batch))
             return
-        decoder, tally, guesses = self._decoder(batch), Tally(), None
-        requests = [job.request for job in batch.jobs]
-        if untold(self.plans[batch.group].parts.sampler):
-            guesses = Guesses()
-            decoder.sampler = self._told(batch, guesses)
-        plan = self.plans[batch.group]
+        decoder, tally, plan = self._decoder(batch), Tally(), self.plans[batch.group]
+        requests, lossless = [job.request for job in batch.jobs], None
+        if batch.group in self.slow:
+            decoder.sampler, lossless = told(self.slow[batch.group], requests)
         for number, result in decoder.run(requests, bool(self.config["trace"]), tally):
-            extra = {} if guesses is None else {"lossless": lossless_minimum(guesses.requests.get(number, []))}
+            extra = {} if lossless is None else {"lossless": lossless[number]}
             row = {**self._row(batch, number, result), **tally.columns(number), **extra}
             yield row, trace_of(batch.jobs[number], result, batch.keys, plan.config)
 
@@ -123,42 +120,21 @@ class Evaluation:
         """The decoder of the batch's group, warm: one answer decoded, so that first-time costs are not counted."""
         if batch.group not in self.decoders:
             plan = self.plans[batch.group]
-            self.decoders[batch.group] = decoder = plan.decoder(loaded(*model_of(self.config)))
-            warm = one_per_step(decoder) if untold(plan.parts.sampler) else decoder
+            self.decoders[batch.group] = warm = plan.decoder(loaded(*model_of(self.config)))
+            if untold(plan.parts.sampler):
+                self.slow[batch.group] = warm = one_per_step(warm)
             list(warm.run([batch.jobs[0].request]))
         return self.decoders[batch.group]
-
-    def _told(self, batch: Batch, guesses: Guesses) -> Oracle:
-        """The oracle of one batch: it knows what one token per step decodes, whose forwards it does not count."""
-        reference = one_per_step(self.decoders[batch.group])
-        found = dict(reference.run([job.request for job in batch.jobs], observe=guesses))
-        return Oracle([found[number].canvas for number in range(len(batch.jobs))])
-
-
-def untold(sampler: Sampler) -> bool:
-    """An oracle without a reference: an evaluation makes one, and with it the lossless minimum."""
-    return isinstance(sampler, Oracle) and not sampler.reference
-
-
-def one_per_step(decoder: Decoder) -> Decoder:
-    """The same with one token per step."""
-    return Decoder(
-        decoder.model, "static", decoder.blocks, decoder.cache, decoder.eos, gen_length=decoder.gen_length,
-        batch_size=decoder.batch_size, sampling=replace(decoder.sampling, tempered=False), stop=decoder.stop,
-        chat=decoder.prompts.chat,
-    )  # fmt: skip
 
 
 def group_of(config: Mapping[str, Any], item: Item) -> Group:
     """gen_length, where the user sets one, rules over what the item allows."""
     stop = [config["stop"]] if isinstance(config["stop"], str) else config["stop"]
-    return (config["gen_length"] or item.budget), (*stop, *item.stop)
+    return item.budget if config["gen_length"] is None else config["gen_length"], (*stop, *item.stop)
 
 
 def _plan(config: Mapping[str, Any], group: Group) -> Plan:
-    sampler = config["sampler"]
-    if sampler["_target_"] == ORACLE and sampler["reference"] is None:
-        sampler = {**sampler, "reference": []}
+    sampler = with_reference(config["sampler"])
     return Plan.of({**config, "sampler": sampler, "gen_length": group[0], "stop": list(group[1])})
 
 
@@ -175,7 +151,7 @@ def _batches(config: Mapping[str, Any], group: Group, plan: Plan, items: Mapping
 
 def _shown(item: Item) -> str:
     """The question itself: the last message of a conversation."""
-    prompt: Any = item.prompt
+    prompt: Any = item.prompt.prompt if isinstance(item.prompt, Begun) else item.prompt
     return prompt if isinstance(prompt, str) else str(prompt[-1]["content"]) if isinstance(prompt, list) else item.id
 
 
@@ -188,13 +164,13 @@ def _stamped(task: Task) -> dict[str, str]:
     return {f"task {name}": value for name, value in task.stamp().items()}
 
 
-def model_of(config: Mapping[str, Any]) -> tuple[str, str, str, int | None]:
+def model_of(config: Mapping[str, Any]) -> tuple[str, str, str, int | None, str]:
     """What decides which weights are read, and where to."""
     model = config["model"]
-    return str(model["path"]), str(model["device"]), str(model["dtype"]), model["mask_id"]
+    return str(model["path"]), str(model["device"]), str(model["dtype"]), model["mask_id"], str(config["kernels"])
 
 
 @lru_cache(maxsize=1)
-def loaded(path: str, device: str, dtype: str, mask_id: int | None) -> bundle.Model:
+def loaded(path: str, device: str, dtype: str, mask_id: int | None, kernels: str) -> bundle.Model:
     """The weights; kept for the next cell of a sweep, and the last ones only, since two may not fit."""
-    return bundle.load(path, device, dtype, mask_id)
+    return bundle.load(path, device, dtype, mask_id, kernels)

@@ -7,12 +7,14 @@ raw: the answer as lm-eval takes it. sanitized: the first fenced block, cut down
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Any
 
 from dllm.errors import UserError, nearest
 from dllm.tasks.base import Item, Scores
 from dllm.tasks.standard import sandbox
 from dllm.tasks.standard.harness import Harness
+from dllm.tasks.standard.rows import Row
 from dllm.tasks.standard.sanitize import fenced, sanitized
 
 STYLES = ("base", "instruct")
@@ -20,13 +22,15 @@ STYLES = ("base", "instruct")
 
 class Code(Harness):
     """style: ``instruct`` asks in words and begins the answer with a code fence, ``base`` gives the code alone.
-    allow_code: run what the model writes. seconds: of the CPU that each program may take."""
+    allow_code: run what the model writes. seconds: of the CPU that each program may take. escape_until: no stop
+    strings; with style base they would cut a chat model's fenced answer at its first definition."""
 
     needs_fields: tuple[str, ...] = ()
 
     def __init__(
-        self, harness: str, style: str = "instruct", allow_code: bool = False, seconds: int = 10, **options: Any
-    ) -> None:
+        self, harness: str, style: str = "instruct", allow_code: bool = False, seconds: int = 10,
+        escape_until: bool = False, **options: Any,
+    ) -> None:  # fmt: skip
         if style not in STYLES:
             raise UserError(f"task.style={style!r} must be one of {', '.join(STYLES)}.{nearest(str(style), STYLES)}")
         if not allow_code:
@@ -34,9 +38,13 @@ class Code(Harness):
                 f"task={harness} runs programs that the model writes, and is off unless you say allow_code=true. They "
                 "then run in a subprocess with limited time and memory and no network."
             )
-        self.style, self.limits = style, sandbox.Limits(seconds=seconds)
+        self.escape_until, self.style, self.limits = escape_until, style, sandbox.Limits(seconds=seconds)
         self.stock = f"{harness}/{harness}{'_instruct' if style == 'instruct' else ''}.yaml"
         super().__init__(harness, self.needs_fields, "sanitized", **options)
+
+    def item(self, name: str, task: Any, number: int, doc: Row) -> Item:
+        item = super().item(name, task, number, doc)
+        return replace(item, stop=()) if self.escape_until else item
 
     def passed(self, program: str) -> float:
         return float(sandbox.run(program, self.limits).passed)

@@ -56,8 +56,9 @@ def run(program: str, limits: Limits | None = None) -> Outcome:
     limits = limits or Limits()
     request = json.dumps({"program": program, "limits": limits.by_name()})
     with TemporaryDirectory(prefix="dllm-") as home:
-        # PATH and nothing else: no tokens, no proxies, no PYTHONPATH.
-        environment = {"PATH": os.defpath, "HOME": home, "TMPDIR": home}
+        # Nothing of ours: no tokens, no proxies, no PYTHONPATH. One thread, or numpy would hit the limit of processes.
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment = {"PATH": os.defpath, "HOME": home, "TMPDIR": home, **threads}
         process = subprocess.Popen(
             [*unshared(), sys.executable, "-I", "-B", str(JAIL)], cwd=home, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,

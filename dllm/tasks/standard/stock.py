@@ -42,9 +42,9 @@ def place_of(name: str) -> Path:
     index = imported().TaskManager().task_index
     found = index.get(name)
     if found is None or found.yaml_path is None or "task" not in (found.cfg or {}) or "group" in (found.cfg or {}):
-        hint = nearest(name, index)
-        why = "is unknown to lm-eval" if found is None else "is a group of tasks; name one of them"
-        raise UserError(f"task.harness={name!r} {why}.{hint}")
+        if found is None:
+            raise UserError(f"task.harness={name!r} is unknown to lm-eval.{nearest(name, index)}")
+        raise UserError(f"task.harness={name!r} is a group of tasks. Name one of them.")
     return Path(found.yaml_path)
 
 
@@ -64,7 +64,9 @@ def config_of(name: str, place: Path | str, scored: bool) -> dict[str, Any]:
     try:
         return dict(load_yaml(stock_folder() / place))
     except Exception as error:  # whatever the task's own module does when it is imported
-        raise UserError(f"task.harness={name!r} cannot be imported ({first_line(error)}).") from error
+        if "antlr4" in str(error):  # its advice, lm_eval[math], would break Hydra
+            raise UserError(f"task.harness={name!r} needs an antlr that excludes Hydra's. Use task=math500.") from None
+        raise UserError(f"task.harness={name!r} cannot be imported ({first_line(error)}).") from None
 
 
 def template(config: Any) -> dict[str, Any]:

@@ -102,6 +102,12 @@ def test_an_instruct_answer_begins_inside_a_fence(questions: dict[str, str]) -> 
     assert isinstance(prompt, Begun) and prompt.begin.endswith(f"```python\n{HEAD}\n")
 
 
+def test_stop_strings_hold_unless_they_are_escaped(questions: dict[str, str]) -> None:
+    for escape in (False, True):
+        task = HumanEval("humaneval", "base", allow_code=True, escape_until=escape, path=questions["humaneval"])
+        assert ("\ndef" in task.items()[0].stop) is not escape and task.items()[0].prompt == HEAD
+
+
 @pytest.mark.parametrize(
     ("style", "answer", "raw", "clean"),
     [

@@ -16,6 +16,8 @@ from dllm.tasks.standard.settings import configured
 
 lm_eval = pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")
 
+from lm_eval.tasks import TaskManager  # noqa: E402
+
 from dllm.tasks.standard.harness import Harness  # noqa: E402
 from dllm.tasks.standard.ifeval import IFEval  # noqa: E402
 from dllm.tasks.standard.maths import Math500  # noqa: E402
@@ -31,6 +33,13 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module")
+def index() -> TaskManager:
+    """lm-eval's list of its tasks, of three folders only: all of them take six seconds to read."""
+    folders = [stock_folder() / name for name in ("gsm8k", "minerva_math", "mmlu/default")]
+    return TaskManager(include_path=folders, include_defaults=False)
 
 
 def written(file: Path, *rows: object) -> str:
@@ -175,6 +184,22 @@ def test_tasks_that_run_code_by_themselves_are_refused() -> None:
     """The sandbox cannot reach into lm-eval's own runner, which its YAML would import."""
     with pytest.raises(UserError, match="task=humaneval"):
         Harness("humaneval")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("minerva_math500", "Use task=math500"),
+        ("gsm9k", "unknown to lm-eval. Did you mean 'gsm8k'"),
+        ("mmlu", "a group of tasks"),
+    ],
+)
+def test_other_tasks_of_the_harness_are_found_or_refused(
+    name: str, words: str, index: TaskManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", lambda: index)
+    with pytest.raises(UserError, match=words):
+        Harness(name)
 
 
 def test_a_missing_extra_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
