@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ def _version(name: str) -> str | None:
         return None
 
 
+@lru_cache  # once for all cells of a sweep
 def commit() -> str | None:
     """The commit of the checkout that this package runs from, with ``+changes`` when files differ; None elsewhere."""
     root = Path(__file__).resolve().parent.parent

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2
+from typing import Any
 
 from dllm.denoise import Turn
 from dllm.results import Result
@@ -126,3 +127,17 @@ def forced_share(trace: Trace) -> float:
 def exact_match(results: Sequence[Result], reference: Sequence[Result]) -> list[bool]:
     """Whether each answer has the reference's tokens."""
     return [one.tokens == other.tokens for one, other in zip(results, reference, strict=True)]
+
+
+def budget(sampler: Mapping[str, Any], commits: int, width: int) -> float | None:
+    """Most bits that the rule lets one forward decide, from its configuration; None where it has no such bound.
+
+    threshold t: each of ``width`` positions at most -log2 t. factor f: each of ``commits`` positions at most
+    -log2(1 - f / (commits + 1)), with which their product passes the bound (in the manner of arXiv 2511.21103).
+    """
+    name = str(sampler["_target_"]).rpartition(".")[2]
+    if name == "Confidence" and 0 < sampler["threshold"] < 1:
+        return width * -log2(sampler["threshold"])
+    if name == "Factor" and 0 < sampler["factor"] < commits + 1:
+        return commits * -log2(1 - sampler["factor"] / (commits + 1))
+    return None

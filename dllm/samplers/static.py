@@ -18,8 +18,8 @@ SCORES = ("low_confidence", "random", "margin", "entropy")
 class Static(Sampler):
     """``steps`` forwards for the whole answer, split evenly over the blocks and each block's masks over its share.
 
-    steps None: ``per_step`` positions per forward, or one fewer where a block's masks do not divide. score: ``low_confidence`` (highest probability first), ``margin`` (p1 - p2),
-    ``entropy`` (lowest first) or ``random``.
+    steps None: ``per_step`` positions per forward, or one fewer where a block's masks do not divide. score:
+    ``low_confidence`` (highest probability first), ``margin`` (p1 - p2), ``entropy`` (lowest first) or ``random``.
     """
 
     def __init__(self, steps: int | None = None, score: str = "low_confidence", per_step: int = 1) -> None:

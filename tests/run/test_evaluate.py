@@ -75,6 +75,7 @@ def test_gen_length_rules_over_the_items(run: Run) -> None:
         (["prompts=x.jsonl"], "drop prompts"),
         (["compare=true"], "compare=true is for prompts of yours"),
         (["+task.count=0"], "has no items"),
+        (["gen_length=0"], "gen_length=0 must be at least 1"),
         (["sampler=static", "sampler.steps=3"], "sampler.steps=3"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,

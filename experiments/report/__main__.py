@@ -1,0 +1,107 @@
+"""``python -m experiments.report FOLDER``: tables, pictures and one page from a sweep's folder, or from several."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dllm.cost import Machine, machine
+from dllm.errors import UserError
+from experiments.report import plots, tables
+from experiments.report.cells import Cell, read, sections
+from experiments.report.page import Heading, Note, Picture, Piece, html, markdown
+
+FORWARD, SECOND = "useful tokens per forward (log scale)", "useful tokens per second (log scale)"
+EXPLAINED = (
+    "score: mean over sub-tasks in percent, with its 95 % interval. tokens / forward: tokens before the end of the "
+    "text over forwards; positions / forward: canvas positions over forwards, ParallelBench's tokens per step, which "
+    "count padding. AUP: accuracy under parallelism, mean over sub-tasks. PBx: most positions per forward with a score "
+    "of x or more, at a setting or interpolated between two. oracle / forwards: the share of the forwards that a "
+    "perfect selection rule needs. lossless minimum: the fewest forwards that reproduce one token per step by "
+    "drafting and verifying. forced: commits that the rule did not accept. budget used: of the bits that the rule lets "
+    "a forward decide."
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of sweeps or runs of a task")
+    parser.add_argument("--out", type=Path, help="where to write (default: FOLDER/report)")
+    parser.add_argument("--machine", help="compare times with this one's floor: h200, h100, a100, l4, or this")
+    given = parser.parse_args()
+    try:
+        page = report(given.folders, given.out or given.folders[0] / "report", given.machine)
+    except UserError as error:
+        print("Error:", error, file=sys.stderr)
+        return 2
+    print(page)
+    return 0
+
+
+def report(folders: Sequence[Path], out: Path, named: str | None = None) -> Path:
+    """Write everything to ``out``; returns the page. Raises UserError when there are no results."""
+    found = [read(folder) for folder in folders]
+    cells, refused = [cell for one, _ in found for cell in one], sorted({text for _, many in found for text in many})
+    out.mkdir(parents=True, exist_ok=True)
+    rates = None if named is None else machine(named)
+    pieces: list[Piece] = [Note(EXPLAINED)]
+    for number, (suite, mine) in enumerate(sections(cells)):
+        pieces += section(suite, mine, out, "" if number == 0 else f"-{number + 1}", rates)
+    if refused:
+        pieces += [Heading("Combinations that cannot work"), *map(Note, refused)]
+    title = f"Speed against quality: {', '.join(folder.resolve().name for folder in folders)}"
+    (out / "report.md").write_text(markdown(title, pieces))
+    page = out / "report.html"
+    page.write_text(html(title, pieces))
+    return page
+
+
+def section(
+    suite: tuple[str, ...], cells: Sequence[Cell], out: Path, mark: str, rates: Machine | None
+) -> list[Piece]:
+    """One suite. ``mark`` ends its files' names, so that no two suites share one."""
+    name, *stamps = suite
+    pieces: list[Piece] = [
+        Heading(f"{name}: suite {stamps[0] or 'without a name'}"),
+        Note(f"Template {stamps[1] or '-'}, data {stamps[2] or '-'}. {machines(cells)}"),
+        picture(cells, out / f"quality-tpf{mark}.png", lambda cell: cell.measures.tpf, FORWARD),
+        picture(cells, out / f"quality-speed{mark}.png", lambda cell: cell.measures.speed, SECOND),
+    ]
+    for model, figure in plots.falls(cells).items():
+        file = out / f"tasks-{model}{mark}.png"
+        plots.save(figure, file)
+        pieces.append(Picture(file, f"Each sub-task's score as more tokens are decoded per forward, {model}."))
+    for model in dict.fromkeys(cell.model for cell in cells):
+        mine = [cell for cell in cells if cell.model == model]
+        made = {
+            "curves": ("Methods", tables.curves(mine)), "table": ("Settings", tables.outcomes(mine)),
+            "times": ("Speed", tables.speeds(mine, rates)), "limits": ("Limits", tables.distances(mine)),
+            "tasks": ("Sub-tasks", tables.tasks(mine)),
+        }  # fmt: skip
+        for kind, (head, table) in made.items():
+            pieces += [Heading(f"{model}: {head}", 3), table]
+            (out / f"{kind}-{model}{mark}.csv").write_text(table.csv())
+    return pieces
+
+
+def picture(cells: Sequence[Cell], file: Path, x: plots.X, label: str) -> Picture:
+    plots.save(plots.tradeoff(cells, x, label), file)
+    caption = f"Score against {label.removesuffix(' (log scale)')}; vertical lines: 95 % intervals; filled: nothing is "
+    return Picture(file, caption + "better in both; star: one token per step.")
+
+
+def machines(cells: Sequence[Cell]) -> str:
+    """Where the times come from."""
+    places = {
+        (str(c.environment.get("device")), str(c.environment.get("dtype")), str(c.environment.get("processor")),
+         f"{c.environment.get('threads')} threads", f"batch {c.config['batch_size']}",
+         *map(str, c.environment.get("gpus") or ()))
+        for c in cells
+    }  # fmt: skip
+    return "Times from " + "; ".join(", ".join(place) for place in sorted(places)) + "."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

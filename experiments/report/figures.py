@@ -1,0 +1,124 @@
+"""Single numbers for a curve of quality against parallelism, and distances to what is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, nan
+
+from dllm.limits import budget
+from experiments.report.cells import Cell
+from experiments.report.methods import Method
+
+Points = Sequence[tuple[float, float]]  # (tokens per forward or step, score in percent)
+ALPHA, DROP = 3.0, 5.0
+
+
+def aup(points: Points, best: float) -> float:
+    """Accuracy under parallelism (d3LLM, arXiv 2601.07568). ``best``: the highest score of all methods compared.
+
+    Points more than 5 below the least parallel one do not count.
+    """
+    ordered = sorted(points)
+    if not ordered or best <= 0:
+        return 0.0
+    first = ordered[0][1]
+    kept = [(tpf, score) for tpf, score in ordered if score >= first - DROP]
+    weighted = [score * min(1.0, exp(-ALPHA * (1 - score / best))) for _, score in kept]
+    steps = zip(kept, kept[1:], weighted, weighted[1:], strict=False)
+    return kept[0][0] * first + sum((b[0] - a[0]) * (u + v) / 2 for a, b, u, v in steps)
+
+
+def pb_discrete(points: Points, level: float) -> float | None:
+    """PBx of ParallelBench: most tokens per step among settings that score ``level`` percent or more."""
+    return max((step for step, score in points if score >= level), default=None)
+
+
+def pb_interpolated(points: Points, level: float) -> float | None:
+    """PBx with the score linear between neighbouring settings: the largest place where it still reaches ``level``."""
+    ordered = sorted(points)
+    crossings = [
+        a[0] + (level - a[1]) / (b[1] - a[1]) * (b[0] - a[0])
+        for a, b in zip(ordered, ordered[1:], strict=False)
+        if min(a[1], b[1]) < level <= max(a[1], b[1])
+    ]
+    return max([*crossings, *(step for step, score in ordered if score >= level)], default=None)
+
+
+def pareto(points: Points) -> list[bool]:
+    """Which points no other one dominates: at least as good in both and better in one."""
+    return [
+        not any(x >= a and y >= b and (x > a or y > b) for x, y in points)
+        for a, b in points
+    ]  # fmt: skip
+
+
+def mean_aup(method: Method, others: Sequence[Method]) -> float:
+    """AUP of each sub-task, averaged over them."""
+    tasks = sorted({task for other in others for cell in other.cells for task in cell.scores})
+    found = []
+    for task in tasks:
+        best = max(cell.scores.get(task, 0.0) for other in others for cell in other.cells)
+        points = [(tpf_of(cell, task), cell.scores[task]) for cell in method.cells if task in cell.scores]
+        found.append(aup(points, best))
+    return sum(found) / len(found) if found else nan
+
+
+def tpf_of(cell: Cell, task: str) -> float:
+    """Useful tokens per forward on one sub-task."""
+    rows = cell.tasks[task]
+    return sum(row["useful_tokens"] for row in rows) / max(1, sum(row["nfe"] for row in rows))
+
+
+def steps_of(method: Method) -> list[tuple[float, float]]:
+    return [(cell.tokens_per_step, cell.quality) for cell in method.cells]
+
+
+def yardstick(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
+    """The oracle's cell of the same model, questions and layout."""
+    oracle = (other for other in cells if "lossless" in other.rows[0] and other.layout == cell.layout)
+    return next(oracle, None)
+
+
+def pairs(cell: Cell, oracle: Cell) -> list[tuple[dict, dict]]:
+    """The same samples in both."""
+    there = {(row["id"], row["sample"]): row for row in oracle.rows}
+    return [(row, there[key]) for row in cell.rows if (key := (row["id"], row["sample"])) in there]
+
+
+def limits(cell: Cell, cells: Sequence[Cell]) -> dict[str, float | None]:
+    """closeness: the oracle's forwards over this cell's; lossless: the fewest forwards that can reproduce one token
+    per step, over this cell's; same: percent of texts equal to it; bits: per forward; forced: percent of the commits
+    that the rule did not accept; budget: percent of the bits that the rule allows a forward, where it has a bound."""
+    bits = sum(sum(row["bits"]) for row in cell.rows)
+    commits, forwards = sum(sum(row["commits"]) for row in cell.rows), sum(row["nfe"] for row in cell.rows)
+    out: dict[str, float | None] = {
+        "closeness": None, "lossless": None, "same": None, "bits": bits / max(1, forwards),
+        "forced": 100 * sum(sum(row["forced"]) for row in cell.rows) / max(1, commits), "budget": budget_use(cell),
+    }  # fmt: skip
+    oracle = yardstick(cell, cells)
+    if oracle is not None:
+        both = pairs(cell, oracle)
+        mine = sum(row["nfe"] for row, _ in both)
+        out |= {
+            "closeness": sum(other["nfe"] for _, other in both) / mine,
+            "lossless": sum(other["lossless"] for _, other in both) / mine,
+            "same": 100 * sum(row["tokens"] == other["tokens"] for row, other in both) / len(both),
+        }
+    return out
+
+
+def budget_use(cell: Cell) -> float | None:
+    """Mean share, in percent, of the rule's budget that its forwards without forced commits used."""
+    shares = []
+    for row in cell.rows:
+        for bits, commits, forced in zip(row["bits"], row["commits"], row["forced"], strict=True):
+            allowed = budget(cell.config["sampler"], commits, width(cell, row))
+            if allowed and commits and not forced:
+                shares.append(bits / allowed)
+    return 100 * sum(shares) / len(shares) if shares else None
+
+
+def width(cell: Cell, row: dict) -> int:
+    """Positions that a forward may commit at most: a block."""
+    length = cell.config["blocks"].get("block_length")
+    return min(length, len(row["canvas"])) if length else len(row["canvas"])

@@ -1,0 +1,101 @@
+"""Which cells are one method at several settings, and what to call both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+from hydra.utils import get_class
+
+from experiments.report.cells import Cell
+
+TOLD = ("score", "positions", "alg")  # options in words that make another method
+USUAL = ("low_confidence", "entropy")  # of static, of dream
+
+
+@dataclass(frozen=True)
+class Method:
+    """Cells that differ in numbers only, in ascending order of useful tokens per forward."""
+
+    model: str
+    name: str
+    cells: list[Cell]
+
+    def setting(self, cell: Cell) -> str:
+        """The numbers in which the method's cells differ, or those of its sampler that are not the defaults."""
+        mine = numbers(cell.config)
+        differ = [key for key in mine if len({str(numbers(other.config).get(key)) for other in self.cells}) > 1]
+        shown = {key: mine[key] for key in differ} or unusual(cell.config["sampler"])
+        return ", ".join(f"{short(key)}={number(value)}" for key, value in shown.items()) or "defaults"
+
+    @property
+    def yardstick(self) -> bool:
+        """The oracle: it knows the answer, and is no method to choose."""
+        return all("lossless" in cell.rows[0] for cell in self.cells)
+
+
+def number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def short(key: str) -> str:
+    return key.removeprefix("sampler.").replace("_", " ")
+
+
+def numbers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The numeric options of sampler, blocks and cache, with dotted names."""
+    out: dict[str, Any] = {}
+    for group in ("sampler", "blocks", "cache"):
+        out |= numbers_of(config[group], f"{group}.")
+    return {**out, **({"gen_length": config["gen_length"]} if config["gen_length"] else {})}
+
+
+def numbers_of(part: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in part.items():
+        if isinstance(value, Mapping):
+            out |= numbers_of(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            out[prefix + key] = value
+    return out
+
+
+def unusual(part: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Numbers of a part that its class does not have by default."""
+    defaults = signature(get_class(str(part["_target_"]))).parameters
+    out: dict[str, Any] = {}
+    for key, value in numbers_of({key: value for key, value in part.items() if key != "inner"}, "").items():
+        out |= {} if key in defaults and defaults[key].default == value else {prefix + key: value}
+    return {**(unusual(part["inner"], "inner ") if "inner" in part else {}), **out}
+
+
+def words(part: Mapping[str, Any]) -> str:
+    """A part's name with what it was told in words: ``static random``, ``prophet(localleap)``."""
+    name = str(part["_target_"]).split(".")[-2]
+    inner = f"({words(part['inner'])})" if "inner" in part else ""
+    told = [value.replace("_", " ") for key, value in part.items() if key in TOLD and value not in USUAL]
+    return " ".join([name + inner, *told])
+
+
+def methods(cells: Sequence[Cell]) -> list[Method]:
+    """One for each model and way of decoding. Blocks and cache are named where they differ."""
+    blocks, caches = ({words(cell.config[group]) for cell in cells} for group in ("blocks", "cache"))
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        name = words(cell.config["sampler"])
+        more = [words(cell.config[group]) for group, kinds in (("blocks", blocks), ("cache", caches)) if len(kinds) > 1]
+        plain = [word for word in more if word not in ("none", "whole")]
+        found.setdefault((cell.model, " + ".join([name, *plain])), []).append(cell)
+    return [
+        Method(model, name, sorted(group, key=lambda cell: (cell.measures.tpf, cell.folder.name)))
+        for (model, name), group in sorted(found.items())
+    ]
+
+
+def by_model(cells: Sequence[Cell]) -> dict[str, list[Method]]:
+    out: dict[str, list[Method]] = {}
+    for method in methods(cells):
+        out.setdefault(method.model, []).append(method)
+    return out

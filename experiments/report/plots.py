@@ -1,0 +1,163 @@
+"""Pictures of quality against speed. Colours by Okabe and Ito (2008), safe for the colour-blind, and a marker each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from math import ceil, sqrt
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from experiments.report.cells import Cell
+from experiments.report.figures import pareto, tpf_of
+from experiments.report.methods import Method, by_model
+from experiments.report.tables import plain
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+GREY = "#555555"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "d", "8")
+STYLE = {
+    "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
+    "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": "#dddddd", "grid.linewidth": 0.6, "svg.fonttype": "none", "figure.dpi": 100, "savefig.dpi": 200,
+    "savefig.bbox": "tight", "axes.axisbelow": True,
+}  # fmt: skip
+X = Callable[[Cell], float]
+Look = dict[str, tuple[str, str]]  # method to colour and marker
+
+
+def looks(cells: Sequence[Cell]) -> Look:
+    """Colour and marker of each method, the same in all pictures of a report. Methods with one setting are grey and
+    differ by their markers, since there are more methods than colours that everybody can tell apart."""
+    found = sorted((m for group in by_model(cells).values() for m in group), key=lambda m: (-len(m.cells), m.name))
+    several = dict.fromkeys(method.name for method in found if len(method.cells) > 1)
+    single = dict.fromkeys(method.name for method in found if method.name not in several)
+    colours = dict(zip(several, cycle(COLOURS), strict=False)) | dict.fromkeys(single, GREY)
+    return {name: (colour, marker) for (name, colour), marker in zip(colours.items(), cycle(MARKERS), strict=False)}
+
+
+def tradeoff(cells: Sequence[Cell], x: X, label: str) -> Figure:
+    """Quality against ``x``, a panel for each model: a line for each method, filled where nothing is better in both."""
+    with plt.rc_context(STYLE):
+        groups, look = by_model(cells), looks(cells)
+        figure, axes = plt.subplots(
+            1, len(groups), figsize=(1.2 + 3.6 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
+        )
+        for axis, (model, found) in zip(axes[0], groups.items(), strict=True):
+            panel(axis, found, x, look)
+            axis.set(title=model, xlabel=label)
+            speedups(axis, found, x)
+        axes[0][0].set_ylabel("score, mean over tasks (%)")
+        legend(figure, look)
+    return figure
+
+
+def panel(axis: Axes, found: Sequence[Method], x: X, look: Look) -> None:
+    every = [cell for method in found for cell in method.cells]
+    chosen = [cell for method in found if not method.yardstick for cell in method.cells]
+    best = dict(zip(map(id, chosen), pareto([(x(cell), cell.quality) for cell in chosen]), strict=True))
+    for method in found:
+        colour, marker = look[method.name]
+        places = [x(cell) for cell in method.cells]
+        axis.plot(places, [cell.quality for cell in method.cells], color=colour, linewidth=1.1, alpha=0.7)
+        for cell in method.cells:
+            low, high = cell.interval
+            axis.plot([x(cell)] * 2, [low, high], color=colour, linewidth=0.7, alpha=0.45)
+            axis.plot(
+                x(cell), cell.quality, marker=marker, color=colour, markersize=5.5, markeredgewidth=1.1,
+                markerfacecolor=colour if best.get(id(cell)) else "white", zorder=3,
+            )  # fmt: skip
+    start = baseline(found)
+    if start is not None:
+        axis.plot(x(start), start.quality, marker="*", color="black", markersize=12, zorder=4, linestyle="none")
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.set_ylim(min(50.0, *(cell.interval[0] for cell in every)) - 2, 103)
+
+
+def baseline(found: Sequence[Method]) -> Cell | None:
+    """One token per forward, the most confident first."""
+    cells = (cell for method in found for cell in method.cells)
+    return next((cell for cell in cells if is_baseline(cell)), None)
+
+
+def is_baseline(cell: Cell) -> bool:
+    sampler = cell.config["sampler"]
+    plain_cache = str(cell.config["cache"]["_target_"]).endswith(".NoCache")
+    one = sampler.get("per_step", 1) == 1 and sampler.get("steps") is None
+    return str(sampler["_target_"]).endswith(".Static") and one and plain_cache and sampler["score"] == "low_confidence"
+
+
+def speedups(axis: Axes, found: Sequence[Method], x: X) -> None:
+    """A second axis: how many times as fast as one token per forward."""
+    start = baseline(found)
+    if start is None or not x(start):
+        return
+    unit = x(start)
+    above = axis.secondary_xaxis("top", functions=(lambda v: v / unit, lambda v: v * unit))
+    above.set_xscale("log", base=2)
+    above.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
+    above.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    above.xaxis.set_minor_formatter(NullFormatter())
+    above.set_xlabel("times one token per step (star)", fontsize=8, color="#444444")
+    above.tick_params(labelsize=7, colors="#444444")
+
+
+def legend(figure: Figure, look: Look, starred: bool = True) -> None:
+    handles = [
+        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1, label=name)
+        for name, (colour, marker) in look.items()
+    ]
+    star = Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label="one token per step")
+    handles += [star] if starred else []
+    figure.legend(handles=handles, loc="outside right upper", frameon=False, handlelength=2.2)
+
+
+def falls(cells: Sequence[Cell]) -> dict[str, Figure]:
+    """Score of each sub-task against tokens per forward, a picture for each model and a panel for each sub-task."""
+    return {model: _falls(model, found, looks(cells)) for model, found in by_model(cells).items()}
+
+
+def _falls(model: str, found: Sequence[Method], look: Look) -> Figure:
+    names = list(dict.fromkeys(task for method in found for cell in method.cells for task in cell.scores))
+    curves = [method for method in found if len(method.cells) > 1] or list(found)
+    columns = ceil(sqrt(len(names))) + (len(names) > 4)
+    lines = -(-len(names) // columns)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            lines, columns, figsize=(2.0 * columns + 1.4, 1.65 * lines + 0.4), sharex=True, sharey=True, squeeze=False,
+            layout="constrained",
+        )  # fmt: skip
+        for axis, task in zip(axes.flat, names, strict=False):
+            for method in curves:
+                points = sorted((tpf_of(cell, task), cell.scores[task]) for cell in method.cells if task in cell.scores)
+                colour, marker = look[method.name]
+                xs, ys = zip(*points, strict=True) if points else ((), ())
+                axis.plot(xs, ys, color=colour, marker=marker, markersize=3.2, linewidth=1.0)
+            axis.set_title(plain(task), fontsize=9)
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_ylim(-5, 105)
+        for axis, above in zip(axes.flat[len(names) :], axes.flat[len(names) - columns :], strict=False):
+            axis.set_visible(False)
+            above.tick_params(labelbottom=True)
+        figure.supxlabel("useful tokens per forward", fontsize=9)
+        figure.supylabel("score (%)", fontsize=9)
+        figure.suptitle(model, fontsize=10)
+        legend(figure, {method.name: look[method.name] for method in curves}, starred=False)
+    return figure
+
+
+def save(figure: Figure, path: Any) -> None:
+    figure.savefig(path)
+    plt.close(figure)

@@ -1,0 +1,158 @@
+"""The report: its numbers against hand calculations, its files complete, its suites apart."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dllm import UserError
+from dllm.limits import budget
+from dllm.measures import wilson
+from dllm.parts import composed
+from experiments.report import figures, tables
+from experiments.report.__main__ import report
+from experiments.report.cells import Cell, read
+from experiments.report.methods import methods
+
+Point = tuple[float, float]
+Right = dict[str, Sequence[float | None]]
+
+
+def row(task: str, number: int, score: float | None, nfe: int, **more: Any) -> dict[str, Any]:
+    """A sample of 8 positions, of which 4 are useful, with one commit in each forward but the first."""
+    commits = [8 - nfe + 1] + [1] * (nfe - 1)
+    return {
+        "id": f"{task}-{number}", "sample": 0, "task": f"lists/{task}", "suite": "s", "template": "t", "data": "d",
+        "scores": {"score": score}, "tokens": [1, 2, 3, 4], "canvas": [1, 2, 3, 4, 0, 0, 0, 0], "useful_tokens": 4,
+        "nfe": nfe, "query_tokens": 8 * nfe, "seconds": 0.1 * nfe, "batch": f"{task}-{number}", "flops": 2e9,
+        "bytes": 1e6, "bits": [0.5] * nfe, "commits": commits, "forced": [0] * nfe, **more,
+    }  # fmt: skip
+
+
+def cell(folder: Path, overrides: Sequence[str], right: Right, nfe: int, **more: Any) -> Cell:
+    """A cell on disk: the scores of each task's samples."""
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.to_container(composed(["task=parallelbench", *overrides]), resolve=True)
+    assert isinstance(config, dict)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "environment.json").write_text(json.dumps({"device": "cpu", "dtype": "float32", "threads": 1}))
+    rows = [row(task, n, score, nfe, **more) for task, scores in right.items() for n, score in enumerate(scores)]
+    (folder / "results.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
+    return Cell(folder, config, rows)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """static at one and four positions a forward, confidence, and the oracle; one combination refused."""
+    place = tmp_path / "sweep"
+    cell(place / "a", ["sampler=static"], {"copy": [1, 1], "shuffle": [1, 1]}, 8)
+    cell(place / "b", ["sampler=static", "sampler.per_step=4"], {"copy": [1, 1], "shuffle": [0, 0]}, 2)
+    cell(place / "c", ["sampler=confidence"], {"copy": [1, 1], "shuffle": [1, 0]}, 4)
+    cell(place / "d", ["sampler=oracle"], {"copy": [1, 1], "shuffle": [1, 1]}, 2, lossless=3)
+    (place / "e").mkdir()
+    (place / "e" / "refused.json").write_text(json.dumps({"sentence": "sampler=wino cannot work here."}))
+    return place
+
+
+def test_aup_is_the_published_one() -> None:
+    """The values of the leaderboard's own code, worked by hand from arXiv 2601.07568."""
+    assert figures.aup([(1, 72.55)], 72.55) == pytest.approx(72.55)
+    assert figures.aup([(1, 74.79), (2.77, 74.68)], 74.79) == pytest.approx(206.78, abs=0.01)
+    assert figures.aup([(2.77, 74.68), (1, 74.79), (9, 60)], 74.79) == pytest.approx(206.78, abs=0.01)  # 60 is dropped
+    assert figures.aup([(1, 0.0)], 0.0) == 0.0
+
+
+def brute(points: Sequence[Point], level: float) -> float | None:
+    """Walk along the polyline in small steps."""
+    ordered, found = sorted(points), None
+    for (x0, y0), (x1, y1) in zip(ordered, ordered[1:], strict=False):
+        for part in range(10_001):
+            if y0 + (y1 - y0) * part / 10_000 >= level - 1e-9:
+                found = max(found or 0.0, x0 + (x1 - x0) * part / 10_000)
+    return found
+
+
+@pytest.mark.parametrize("level", [95, 90, 75, 70, 40])
+def test_pbx_in_both_readings(level: float) -> None:
+    points = [(1.0, 92.0), (2.0, 80.0), (4.0, 88.0), (8.0, 60.0)]
+    assert figures.pb_discrete(points, level) == {95: None, 90: 1, 75: 4, 70: 4, 40: 8}[level]
+    expected = brute(points, level)
+    assert figures.pb_interpolated(points, level) == (None if expected is None else pytest.approx(expected, abs=1e-3))
+
+
+def test_pareto_points_are_those_that_nothing_beats() -> None:
+    points = [(1.0, 90.0), (2.0, 95.0), (2.0, 80.0), (3.0, 95.0), (4.0, 10.0), (4.0, 10.0)]
+    assert figures.pareto(points) == [False, False, False, True, True, True]
+
+
+def test_a_budget_is_what_the_rule_lets_pass() -> None:
+    assert budget({"_target_": "x.Confidence", "threshold": 0.9}, 3, 32) == pytest.approx(32 * -log2(0.9))
+    assert budget({"_target_": "x.Factor", "factor": 1.0}, 3, 32) == pytest.approx(3 * -log2(0.75))
+    assert budget({"_target_": "x.Factor", "factor": 2.0}, 1, 32) is None  # 1 - 2 / 2 = 0: anything passes
+    assert budget({"_target_": "x.Static"}, 3, 32) is None
+
+
+def test_quality_is_the_mean_over_tasks_and_missing_scores_are_named(tmp_path: Path) -> None:
+    one = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1, 0, 1], "shuffle": [None, None]}, 8)
+    assert one.scores == {"lists/copy": 75.0} and one.quality == 75.0
+    low, high = wilson(3, 4)
+    assert one.interval == pytest.approx((100 * low, 100 * high))  # of one task it is Wilson's
+    (line,) = tables.outcomes([one]).rows
+    assert "lists/shuffle" in line and "6" in line
+    both = cell(tmp_path / "b", ["sampler=static"], {"copy": [1, 1, 1, 1], "shuffle": [0, 0]}, 8)
+    assert both.quality == 50.0  # tasks count alike, however many samples they have
+
+
+def test_methods_are_lines_over_their_numbers(sweep: Path) -> None:
+    found = {method.name: [method.setting(c) for c in method.cells] for method in methods(read(sweep)[0])}
+    assert found == {
+        "static": ["per step=1", "per step=4"], "confidence": ["defaults"], "oracle": ["defaults"],
+    }  # fmt: skip
+
+
+def test_distances_to_the_oracle_and_the_lossless_minimum(sweep: Path) -> None:
+    cells, _ = read(sweep)
+    found = {c.folder.name: figures.limits(c, cells) for c in cells}
+    assert found["a"]["closeness"] == 2 / 8 and found["a"]["lossless"] == 3 / 8 and found["a"]["same"] == 100
+    assert found["d"]["closeness"] == 1 and found["c"]["bits"] == 0.5
+    assert found["c"]["budget"] == pytest.approx(100 * 0.5 / (8 * -log2(0.9)))
+    other = [c for c in cells if c.folder.name != "d"]
+    assert figures.limits(other[0], other)["closeness"] is None
+
+
+def test_the_report_is_complete_and_self_contained(sweep: Path) -> None:
+    page = report([sweep], sweep / "report", "h200").read_text()
+    names = {file.name for file in (sweep / "report").iterdir()}
+    kinds = ("curves", "table", "times", "limits", "tasks")
+    assert names == {"report.html", "report.md", "quality-tpf.png", "quality-speed.png", "tasks-mini-llada.png",
+                     *(f"{kind}-mini-llada.csv" for kind in kinds)}  # fmt: skip
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert len(sources) == 3 and all(source.startswith("data:image/png;base64,") for source in sources)
+    for word in ("sampler=wino cannot work here.", "PB90 interp.", "floor / time", "as one per step", "suite s"):
+        assert word in page and word in (sweep / "report" / "report.md").read_text()
+    header, *lines = (sweep / "report" / "table-mini-llada.csv").read_text().splitlines()
+    assert header.startswith("method,setting,samples,score") and len(lines) == 4
+    assert "static,per step=4,4,50.0" in "\n".join(lines)
+
+
+def test_two_suites_are_never_in_one_table(sweep: Path) -> None:
+    cell(sweep / "f", ["sampler=static"], {"copy": [0, 0]}, 8, data="other")
+    report([sweep], sweep / "report")
+    text = (sweep / "report" / "report.md").read_text()
+    assert text.count("## parallelbench: suite s") == 2 and "data other" in text
+    assert len((sweep / "report" / "table-mini-llada.csv").read_text().splitlines()) == 5
+    assert len((sweep / "report" / "table-mini-llada-2.csv").read_text().splitlines()) == 2
+
+
+def test_nothing_to_report_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no results of a task. Make some with"):
+        read(tmp_path)

@@ -1,0 +1,61 @@
+"""kill -9 at any moment and the same command again: every sample once, and the tables of an undisturbed sweep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from dllm import cli
+from experiments.report import tables
+from experiments.report.cells import read
+from tests.run.conftest import Run, cells_of, command, rows_of
+
+SETTINGS = ["-m", "+task.count=9", "batch_size=2", "sampler=confidence,static,oracle", "eos=keep"]
+SAMPLES = 27
+
+
+def lines(sweep: Path) -> int:
+    return sum(file.read_bytes().count(b"\n") for file in sweep.glob("*/results.jsonl"))
+
+
+def killed_at(count: int, sweep: Path, arguments: list[str]) -> None:
+    """A process of its own, killed when the sweep holds ``count`` samples."""
+    pid = os.fork()  # a fresh interpreter would spend seconds on imports
+    if pid == 0:
+        sys.argv = ["run.py", *arguments]
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        try:
+            cli.main()
+        finally:
+            os._exit(0)
+    while lines(sweep) < count:
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it ended by itself"
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_a_sweep_killed_at_random_moments_is_the_undisturbed_one(run: Run, tiny: Path) -> None:
+    assert run(*SETTINGS, "name=whole").code == 0
+    moments = sorted(Random(5).sample(range(1, SAMPLES - 4), 3))
+    for moment in moments:
+        killed_at(moment, Path("runs/killed"), command(tiny, *SETTINGS, "name=killed"))
+        assert moment <= lines(Path("runs/killed")) < SAMPLES
+    assert run(*SETTINGS, "name=killed").code == 0
+    assert cells_of(Path("runs/killed")) == cells_of(Path("runs/whole"))
+    for cell in Path("runs/killed").glob("*/"):
+        names = [(row["id"], row["sample"]) for row in rows_of(cell)]
+        assert len(names) == len(set(names)) == 9
+    assert tables_of(Path("runs/killed")) == tables_of(Path("runs/whole"))
+
+
+def tables_of(sweep: Path) -> list[str]:
+    """All but the times."""
+    cells, _ = read(sweep)
+    return [table(cells).csv() for table in (tables.outcomes, tables.distances, tables.curves, tables.tasks)]
