@@ -1,0 +1,204 @@
+"""The pictures of the documentation: ``python -m experiments.doc_pictures [FOLDER]`` (default docs/pictures).
+
+Drawings are SVG text made from decodes of the mini model. ``--screenshots`` also takes those of the trace viewer, for
+which Chromium and playwright must be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import islice
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from dllm import Decoder, Result, load, part
+from dllm.view.live import LiveView
+from dllm.view.page import Pane, page
+from dllm.view.palette import hexes
+
+FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
+SHUFFLE = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
+SORT = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
+LETTER, ROW = 8.4, 26  # width of a monospaced letter at 14 px, height of a line
+INK, DIM, PAPER = "#1b1b1f", "#5d5d66", "#ffffff"
+
+
+@dataclass
+class Drawing:
+    """An SVG that grows line by line; x and y in pixels from the top left."""
+
+    width: float
+    height: float
+    parts: list[str]
+
+    @staticmethod
+    def of(width: float, height: float) -> Drawing:
+        return Drawing(width, height, [])
+
+    def box(self, x: float, y: float, width: float, height: float, fill: str) -> None:
+        self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{fill}"/>')
+
+    def text(self, x: float, y: float, words: str, fill: str = INK, anchor: str = "start") -> None:
+        place = f'x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}"'
+        self.parts.append(f'<text {place} xml:space="preserve">{escape(words)}</text>')
+
+    def svg(self, title: str) -> str:
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="img" '
+            f'font-family="DejaVu Sans Mono, ui-monospace, monospace" font-size="14"><title>{escape(title)}</title>'
+        )
+        return "\n".join([head, f'<rect width="100%" height="100%" fill="{PAPER}"/>', *self.parts, "</svg>\n"])
+
+
+def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **options: object) -> Result:
+    """One traced answer as one block without an end-of-text policy."""
+    rule = part("sampler", sampler, **options)
+    return Decoder(load("mini-llada"), rule, "whole", eos="keep", gen_length=length)(prompt, trace=True)[0]
+
+
+def film(result: Result, title: str) -> str:
+    """A line per forward: what is masked, what is fixed, in the colour of the forward that fixed it."""
+    trace = result.traced()
+    turns = len(trace.turns)
+    widths = [max(len(shown(word)), 1) * LETTER + 8 for word in result.words]
+    left = 130.0
+    drawing = Drawing.of(left + sum(widths) + 10, ROW * (turns + 1) + 16)
+    for step, canvas in enumerate(trace.canvases()):
+        y = 8 + ROW * step
+        drawing.text(8, y + 18, f"forward {step}" if step else "start", DIM)
+        x = left
+        for at, (token, width) in enumerate(zip(canvas[trace.start :], widths, strict=True)):
+            if token == trace.mask_id:
+                drawing.box(x + 1, y + 2, width - 2, ROW - 4, "#e4e4ea")
+            else:
+                ground, letters = hexes(result.turns[at], turns)
+                drawing.box(x + 1, y + 2, width - 2, ROW - 4, ground)
+                drawing.text(x + width / 2, y + 18, shown(trace.words[token]), letters, "middle")
+            x += width
+    return drawing.svg(title)
+
+
+def shown(word: str) -> str:
+    return "\N{END OF PROOF}" if word.startswith("<|") else word.strip(" ") or "\N{OPEN BOX}"
+
+
+def film_sorted() -> str:
+    return film(decoded(SORT), "A decode by confidence: sure tokens first, several in one forward")
+
+
+def film_shuffled() -> str:
+    return film(decoded(SHUFFLE), "A random order cannot be fixed at once: one name after the other")
+
+
+def film_too_fast() -> str:
+    at_once = decoded(SHUFFLE, sampler="static", steps=1)
+    return film(at_once, "Everything in one forward: names that do not know each other")
+
+
+def film_one_by_one() -> str:
+    return film(decoded(SORT, sampler="static", steps=12), "One token per forward, the surest first")
+
+
+def queries() -> str:
+    """Query rows of every forward, per cache, in a decode of one token per forward."""
+    caches = ["none", "prefix", "dual", "window"]
+    decoder = {name: work_of(name) for name in caches}
+    most = max(max(work) for work in decoder.values())
+    drawing = Drawing.of(700, 8 + 92 * len(caches))
+    for number, (name, work) in enumerate(decoder.items()):
+        y = 8 + 92 * number
+        drawing.text(8, y + 34, f"cache={name}")
+        drawing.text(8, y + 54, f"{sum(work)} rows in all", DIM)
+        wide = 500 / len(work)
+        for at, rows in enumerate(work):
+            tall = 70 * rows / most
+            drawing.box(190 + at * wide, y + 74 - tall, wide - 1, tall, "#31688e" if rows < most else "#e69f00")
+    return drawing.svg("Rows computed in each forward; orange: the whole canvas")
+
+
+def work_of(cache: str) -> list[int]:
+    options = {"active_tokens": 8, "window_tokens": 16, "refresh_interval": 8} if cache == "window" else {}
+    decoder = Decoder(
+        load("mini-llada"), "static", part("blocks", "fixed", block_length=16), part("cache", cache, **options), "keep",
+        gen_length=48,
+    )  # fmt: skip
+    turns = decoder(SORT, trace=True)[0].traced().turns
+    return [round(sum(turn.queries) / len(turn.queries)) for turn in turns]
+
+
+def terminal() -> str:
+    """The live view in the middle of a decode, as rich draws it."""
+    nowhere = io.StringIO()
+    console = Console(record=True, width=72, height=8, file=nowhere, force_terminal=True, color_system="truecolor")
+    decoder = Decoder(load("mini-llada"), part("sampler", "static"), gen_length=32)
+    view = LiveView(console, decoder.prompts.text, decoder.model.ids)
+    turns = decoder.turns(SORT)
+    first = next(turns)
+    view(first)
+    picture = view.picture
+    assert picture is not None
+    for turn in islice(turns, 6):
+        picture.update(turn)
+    view.turn, view.began = 7, math.inf  # no speed in the status line: it would differ from run to run
+    console.print("$ python run.py animate=true")
+    console.print(view.frame(picture, 70, 6))
+    return console.export_svg(title="dllm", unique_id="terminal")
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "film_sorted": film_sorted, "film_shuffled": film_shuffled, "film_too_fast": film_too_fast,
+    "film_one_by_one": film_one_by_one, "queries": queries, "terminal": terminal,
+}  # fmt: skip
+
+
+def drawn(names: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
+    """Name and SVG text of each picture, on one thread so that sums come out alike."""
+    torch.set_num_threads(1)
+    for name in names or PICTURES:
+        yield name, PICTURES[name]()
+
+
+def screenshots(folder: Path) -> None:
+    """The trace viewer with one decode in light colours, and with two in dark ones."""
+    from playwright.sync_api import sync_playwright
+
+    browser_path = shutil.which("chromium") or shutil.which("google-chrome")
+    one = Pane("confidence", decoded(SHUFFLE, 24).traced(), {"model": "mini-llada", "sampler": "confidence"})
+    other = Pane("one token per forward", decoded(SHUFFLE, 24, "static").traced(), {"sampler": "static"})
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        for name, panes, scheme, step in (("viewer", [one], "light", 3), ("viewer_two", [one, other], "dark", 4)):
+            file = folder / f"{name}.html"
+            file.write_text(page(panes))
+            tab = browser.new_page(viewport={"width": 1100, "height": 560}, color_scheme=scheme)
+            tab.goto(file.resolve().as_uri())
+            tab.fill("#step", str(step))
+            tab.hover(".text .t:nth-child(2)")
+            tab.screenshot(path=folder / f"{name}.png")
+            file.unlink()
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--screenshots", action="store_true")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    for name, svg in drawn():
+        (given.folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+        print(given.folder / f"{name}.svg")
+    if given.screenshots:
+        screenshots(given.folder)
+
+
+if __name__ == "__main__":
+    main()
