@@ -15,6 +15,7 @@ from dllm.likelihood import METHODS, Estimator
 from dllm.run.evaluation import Evaluation
 from dllm.store import Row
 from dllm.tasks.base import Item
+from dllm.tasks.build import measurable
 from dllm.tasks.choices import answer
 from dllm.tasks.standard.settings import configured
 
@@ -73,3 +74,9 @@ def test_mistakes_end_as_one_sentence(arguments: list[str], words: str, tmp_path
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_page_lists_every_task() -> None:
+    page = (ROOT / "docs" / "tasks" / "standard.md").read_text()
+    missing = [name for name in measurable() if name != "parallelbench" and f"| `{name}` |" not in page]
+    assert not missing
