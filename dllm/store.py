@@ -106,14 +106,15 @@ class Store:
             if fresh:
                 _replace(folder / ENVIRONMENT, _json({"identity": identity(config, content), "content": dict(content)}))
                 _replace(folder / CONFIG, _yaml(config))
-        return replace(Store._attach(folder, RESULTS), fresh=fresh)
+        return replace(Store.attach(folder, RESULTS), fresh=fresh)
 
     def beside(self, results: str) -> Store:
         """Another file of results in the same folder."""
-        return Store._attach(self.folder, results)
+        return Store.attach(self.folder, results)
 
     @staticmethod
-    def _attach(folder: Path, results: str) -> Store:
+    def attach(folder: Path, results: str) -> Store:
+        """A file of results in a run folder that is there. Raises UserError when another process writes to it."""
         with writing(folder):
             stream = (folder / results).open("ab", buffering=0)
         _lock(stream, folder)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from tqdm import tqdm
 
 from dllm.run.cells import Cell
-from dllm.store import Key, Store
+from dllm.store import Key
 
 Failure = tuple[Cell, list[Key], str]
 
@@ -31,17 +30,6 @@ class Engine:
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
         """Decode and score; yields every cell when its folder holds all that could be decoded."""
         raise NotImplementedError
-
-
-@contextmanager
-def interruptible(store: Store, total: int) -> Iterator[None]:
-    """Ctrl-C leaves the finished samples and says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        done = f"{len(store.rows)} of {total} samples are in {store.folder}."
-        print(f"\nStopped: {done} Go on with the same command and name=NAME, or resume=FOLDER.", file=sys.stderr)
-        raise SystemExit(130) from None
 
 
 def bar(total: int, done: int, shown: bool = True) -> Any:

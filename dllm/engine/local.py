@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dllm.engine.base import Engine, bar, interruptible
+from dllm.engine.base import Engine, bar
 from dllm.errors import UserError
 from dllm.run.cells import Cell
 from dllm.store import Store, key_of
@@ -15,7 +15,7 @@ class Local(Engine):
 
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
         for cell in cells:
-            with cell.open() as store, interruptible(store, len(cell.evaluation.keys)):
+            with cell.open() as store:
                 fill(cell, store)
             yield cell
 

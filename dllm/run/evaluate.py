@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     cell = single(config)
     engine = engine_of(config)
     tell_missing(engine, cell, set())
-    for _ in engine.run(iter([cell])):
-        if engine.leads:
-            rows = cell.rows()
-            Console().print(scores_table(rows))
-            Console().print(Text(f"Run folder: {cell.folder}", "dim"))
-    complete(engine, [cell])
+    with interruptible(f"resume={cell.folder}"):
+        for _ in engine.run(iter([cell])):
+            if engine.leads:
+                Console().print(scores_table(cell.rows()))
+                Console().print(Text(f"Run folder: {cell.folder}", "dim"))
+    complete(engine)
 
 
 def sweep(jobs: Sequence[Job], folder: Path) -> None:
@@ -38,7 +39,6 @@ def sweep(jobs: Sequence[Job], folder: Path) -> None:
     if "_target_" not in jobs[0][0]["task"]:
         task_of(jobs[0][0]["task"])  # says so
     engine = engine_of(jobs[0][0])
-    cells: list[Cell] = []
     told: set[str] = set()
 
     def planned() -> Iterator[Cell]:
@@ -47,13 +47,13 @@ def sweep(jobs: Sequence[Job], folder: Path) -> None:
             if isinstance(cell, UserError):
                 say(engine, f"{called(config)}: refused: {cell}")
                 continue
-            cells.append(cell)
             tell_missing(engine, cell, told)
             yield cell
 
-    for cell in engine.run(planned()):
-        say(engine, headline(cell.evaluation.config, cell.rows()))
-    complete(engine, cells)
+    with interruptible(f"the same command and name={folder.name}"):
+        for cell in engine.run(planned()):
+            say(engine, headline(cell.evaluation.config, cell.rows()))
+    complete(engine)
 
 
 def engine_of(config: dict[str, Any]) -> Engine:
@@ -77,7 +77,17 @@ def tell_missing(engine: Engine, cell: Cell, told: set[str]) -> None:
             print(sentence, file=sys.stderr, flush=True)
 
 
-def complete(engine: Engine, cells: Sequence[Cell]) -> None:
+@contextmanager
+def interruptible(way: str) -> Iterator[None]:
+    """Ctrl-C leaves the finished samples and says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nStopped. Finished samples are kept. Go on with {way}", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def complete(engine: Engine) -> None:
     """Name what is missing in the end, with an exit code of 3."""
     if not engine.failures:
         return

@@ -52,6 +52,7 @@ class Evaluation:
     batches: list[Batch]
     content: dict[str, str]
     decoders: dict[Group, Decoder] = field(default_factory=dict)
+    device: str | None = None  # where an engine puts the model; None: where the configuration says
     slow: dict[Group, Decoder] = field(default_factory=dict)  # one token per step, where an oracle needs it
 
     @staticmethod
@@ -81,9 +82,14 @@ class Evaluation:
         """That of the first group; folder, options and checkpoint are the same in all."""
         return next(iter(self.plans.values()))
 
+    @property
+    def model(self) -> bundle.Model:
+        """With its weights, which the first call loads."""
+        return loaded(*model_of(self.config, self.device))
+
     def environment(self) -> dict[str, Any]:
         """Where the samples are decoded. Loads the weights."""
-        network = loaded(*model_of(self.config)).transformer
+        network = self.model.transformer
         return stamp(network.device, next(network.parameters()).dtype, self.config["seed"])
 
     def rows(self, batch: Batch) -> Iterator[tuple[Row, dict[str, Any] | None]]:
@@ -102,7 +108,7 @@ class Evaluation:
 
     def _chosen(self, batch: Batch) -> Iterator[Row]:
         """Answers picked from choices by their likelihood."""
-        model, prompts = loaded(*model_of(self.config)), self.plans[batch.group].prompts
+        model, prompts = self.model, self.plans[batch.group].prompts
         for number, job in enumerate(batch.jobs):
             result = answer(model, prompts, self.items[job.id], self.task.estimator or Estimator())
             yield {**self._row(batch, number, result), **Tally().columns(number)}
@@ -120,7 +126,7 @@ class Evaluation:
         """The decoder of the batch's group, warm: one answer decoded, so that first-time costs are not counted."""
         if batch.group not in self.decoders:
             plan = self.plans[batch.group]
-            self.decoders[batch.group] = warm = plan.decoder(loaded(*model_of(self.config)))
+            self.decoders[batch.group] = warm = plan.decoder(self.model)
             if untold(plan.parts.sampler):
                 self.slow[batch.group] = warm = one_per_step(warm)
             list(warm.run([batch.jobs[0].request]))
@@ -164,10 +170,11 @@ def _stamped(task: Task) -> dict[str, str]:
     return {f"task {name}": value for name, value in task.stamp().items()}
 
 
-def model_of(config: Mapping[str, Any]) -> tuple[str, str, str, int | None, str]:
-    """What decides which weights are read, and where to."""
+def model_of(config: Mapping[str, Any], device: str | None) -> tuple[str, str, str, int | None, str]:
+    """What decides which weights are read, and where to; ``device`` is an engine's choice."""
     model = config["model"]
-    return str(model["path"]), str(model["device"]), str(model["dtype"]), model["mask_id"], str(config["kernels"])
+    place = device or str(model["device"])
+    return str(model["path"]), place, str(model["dtype"]), model["mask_id"], str(config["kernels"])
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +25,8 @@ def expanded(arguments: Sequence[str]) -> list[list[str]]:
         return [list(arguments)]
     own = [text for text in arguments if (found := parsed(text)) is not None and str(found.key_or_group) in OWN]
     config = composed(own)
+    if config.name is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("a sweep by several processes needs name=NAME: they must agree on a folder.")
     name = config.name or datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder = Path(str(config.output)) / str(name)
     if (folder / "config.yaml").exists():

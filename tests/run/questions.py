@@ -12,13 +12,13 @@ from dllm.tasks.base import Item, Scores, Task
 
 class Questions(Task):
     """``count`` questions in two sub-tasks with answers of 16 and 8 tokens. score: whether the text is of even length;
-    the second metric is there for half of the questions. deadly: an item whose scoring kills its process, while the
-    file ``spare`` does not exist; ``once``: it makes that file first."""
+    the second metric is there for half of the questions. Scoring the item ``deadly`` kills its process, ``deaths``
+    times in all, counted by files that begin with ``tally``."""
 
     name = "questions"
 
-    def __init__(self, count: int = 6, deadly: str = "", spare: str = "", once: bool = False) -> None:
-        self.count, self.deadly, self.spare, self.once = count, deadly, Path(spare), once
+    def __init__(self, count: int = 6, deadly: str = "", deaths: int = 0, tally: str = "") -> None:
+        self.count, self.deadly, self.deaths, self.tally = count, deadly, deaths, Path(f"{tally}-{deaths}")
 
     def items(self) -> Sequence[Item]:
         return [
@@ -26,9 +26,9 @@ class Questions(Task):
         ]
 
     def score(self, item: Item, text: str) -> Scores:
-        if item.id == self.deadly and not self.spare.is_file():
-            if self.once:
-                self.spare.touch()
+        died = len(list(self.tally.parent.glob(f"{self.tally.name}.*"))) if item.id == self.deadly else self.deaths
+        if died < self.deaths:
+            self.tally.with_suffix(f".{died}").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return {"score": float(len(text) % 2 == 0), "judged": 1.0 if item.task == "even" else None}
 
