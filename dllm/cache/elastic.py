@@ -8,11 +8,12 @@ from torch import Tensor
 from dllm.blocks.base import Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.cache.buffer import Buffered
-from dllm.cache.drift import SIMILARITIES, attention, received
+from dllm.cache.drift import SIMILARITIES, attention_scores, mean_of
 from dllm.cache.rows import place_of, predictors, rows_at, rows_of
 from dllm.canvas import Canvas, pack
 from dllm.cost import Work
 from dllm.errors import UserError, in_range, nearest
+from dllm.kernels.drift import received, similarity
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Exchanged, Project, Projected
 
@@ -59,7 +60,7 @@ class Drifting(Buffered):
 
     def __init__(self, canvas: Canvas, config: ModelConfig, policy: Elastic) -> None:
         super().__init__(canvas, config)
-        self.policy, self.measure = policy, SIMILARITIES[policy.similarity]
+        self.policy = policy
         self.tracked = torch.zeros_like(canvas.masked)
         self.boundary, self.later = (torch.zeros_like(canvas.start) for _ in range(2))
         self.inputs: list[Tensor] = []
@@ -113,13 +114,15 @@ class Drifting(Buffered):
         watched, window = self.names
         before = None
         if self.old is not None:
-            before = attention(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
+            before = attention_scores(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
         query, keys, values, visible = super().exchange(layer, fresh, columns)
         place = None if columns is None else place_of(columns, self.length)
         if before is not None and self.policy.first_layer is None:
-            after = attention(rows_at(query, watched, place), keys, visible)
-            self._test(layer, self.measure(before, after, watched < self.length, visible))
-        self._track(attention(rows_at(query, window, place), keys, visible), window < self.length)
+            after = attention_scores(rows_at(query, watched, place), keys, visible)
+            alike = similarity(before, after, self.policy.similarity, fresh.triton)
+            self._test(layer, mean_of(alike, watched < self.length))
+        scores = attention_scores(rows_at(query, window, place), keys, visible)
+        self._track(received(scores, window < self.length, fresh.triton))
         return query, keys, values, visible
 
     def _test(self, layer: int, similarity: Tensor) -> None:
@@ -131,9 +134,8 @@ class Drifting(Buffered):
         else:
             self.later = torch.where(drifted & (self.later == self.config.layers), layer + 1, self.later)
 
-    def _track(self, weights: Tensor, real: Tensor) -> None:
-        """Watch the decided positions that the window, weights [B, H, w, S], attends to most."""
-        total = received(weights, real)
+    def _track(self, total: Tensor) -> None:
+        """Watch the decided positions that the window attends to most, ``total`` [B, S] of all its rows and heads."""
         total = torch.where(self.decided[:, : total.shape[1]], total, 0.0)
         best = total.sort(dim=1, descending=True, stable=True).indices[:, : self.policy.track_num]
         self.tracked = self.tracked.scatter(1, best, True)

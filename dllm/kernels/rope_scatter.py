@@ -1,7 +1,7 @@
 """Rotary positions, and keys and values into their cache rows, in one launch: the store is the scatter.
 
 Apart, a layer rotates queries and keys (six launches), and writes two buffers through an index (two more). Here each
-program takes a few heads of one token; a token whose column is outside the buffer is padding and is not stored.
+program takes a few heads; a token whose column is outside the buffer is padding and is not stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dllm.kernels.jit import Build, Shape, jit, power_of_two
 if TYPE_CHECKING:
     import triton.language as tl
 
-HEADS = 4  # of one token in one program
+ROWS = 8  # heads in one program
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, wide: bool) -> Tensor:
@@ -47,59 +47,57 @@ def reference(
 
 @jit
 def turned(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.constexpr):
-    """Both rotated halves of the heads at ``place``, in the dtype of x; ROUND: every product is rounded to it."""
+    """Both rotated halves of the rows of x at ``place``, in its dtype; ROUND: every product is rounded to it."""
     kind = x.dtype.element_ty
     first = tl.load(x + place, mask=inside, other=0.0).to(cos.dtype)
     second = tl.load(x + place + HALF, mask=inside, other=0.0).to(cos.dtype)
     a, b, c, d = first * cos, second * sin, second * cos, first * sin
     if ROUND:
-        a, b, c, d = a.to(kind).to(cos.dtype), b.to(kind).to(cos.dtype), c.to(kind).to(cos.dtype), d.to(kind).to(cos.dtype)  # noqa: E501
+        a, b, c, d = (a.to(kind).to(cos.dtype), b.to(kind).to(cos.dtype), c.to(kind).to(cos.dtype),
+                      d.to(kind).to(cos.dtype))  # fmt: skip
     return (a - b).to(kind), (c + d).to(kind)
 
 
 @jit
-def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, n, S, H, H_KV,
-                  SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr, G: tl.constexpr,
+def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T, n, S, H, H_KV,
+                  SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr, ROWS: tl.constexpr,
                   LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
-    """One program per token and group of G heads: first the groups of queries, then of keys with their values.
+    """One program per ROWS heads of the T = B n tokens: first those of queries, then those of keys with their values.
 
     SIZE: features of a head; HALF: half of those that rotate; LANES, WHOLE: HALF and SIZE as powers of two.
     """
-    token, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    head = tl.arange(0, G)[:, None]
     lane, feature = tl.arange(0, LANES)[None, :], tl.arange(0, WHOLE)[None, :]
-    cos = tl.load(cosine + token * HALF + lane, mask=lane < HALF, other=1.0)
-    sin = tl.load(sine + token * HALF + lane, mask=lane < HALF, other=0.0)
+    groups, heads, group = tl.cdiv(T * H, ROWS), H, tl.program_id(0)
+    stores = group >= groups
+    if stores:
+        group, heads = group - groups, H_KV
+    row = group.to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    token, head, real = row // heads, row % heads, row < T * heads
+    angle, inside = token * HALF + lane, real & (lane < HALF)
+    cos, sin = tl.load(cosine + angle, mask=inside, other=1.0), tl.load(sine + angle, mask=inside, other=0.0)
     if ROUND:
         cos, sin = cos.to(query.dtype.element_ty).to(cos.dtype), sin.to(query.dtype.element_ty).to(sin.dtype)
-    groups = tl.cdiv(H, G)
-    if group < groups:
-        head = group * G + head
-        place = (token * H + head) * SIZE
-        inside = (head < H) & (lane < HALF)
-        low, high = turned(query, place + lane, inside, cos, sin, HALF, ROUND)
-        tl.store(out + place + lane, low, mask=inside)
-        tl.store(out + place + HALF + lane, high, mask=inside)
-        if 2 * HALF < SIZE:
-            rest = (head < H) & (feature >= 2 * HALF) & (feature < SIZE)
-            tl.store(out + place + feature, tl.load(query + place + feature, mask=rest), mask=rest)
-    else:
-        column = token % n + tl.zeros([1, 1], tl.int64)
+    place = row * SIZE
+    still = (feature >= 2 * HALF) & (feature < SIZE)
+    if stores:
+        column = token % n
         if columns is not None:
-            column = tl.load(columns + token + tl.zeros([1, 1], tl.int64))
-        head = (group - groups) * G + head
-        real = (head < H_KV) & (column >= 0) & (column < S)
-        place = (token * H_KV + head) * SIZE
-        target = ((token // n * H_KV + head) * S + column) * SIZE
-        inside = real & (lane < HALF)
+            column = tl.load(columns + token, mask=real, other=S)
+        real = real & (column >= 0) & (column < S)
+        inside, target = real & (lane < HALF), ((token // n * H_KV + head) * S + column) * SIZE
         low, high = turned(key, place + lane, inside, cos, sin, HALF, ROUND)
         tl.store(keys + target + lane, low, mask=inside)
         tl.store(keys + target + HALF + lane, high, mask=inside)
         if 2 * HALF < SIZE:
-            rest = real & (feature >= 2 * HALF) & (feature < SIZE)
-            tl.store(keys + target + feature, tl.load(key + place + feature, mask=rest), mask=rest)
+            tl.store(keys + target + feature, tl.load(key + place + feature, mask=real & still), mask=real & still)
         whole = real & (feature < SIZE)
         tl.store(values + target + feature, tl.load(value + place + feature, mask=whole), mask=whole)
+    else:
+        low, high = turned(query, place + lane, inside, cos, sin, HALF, ROUND)
+        tl.store(out + place + lane, low, mask=inside)
+        tl.store(out + place + HALF + lane, high, mask=inside)
+        if 2 * HALF < SIZE:
+            tl.store(out + place + feature, tl.load(query + place + feature, mask=real & still), mask=real & still)
 
 
 def rope_scatter(
@@ -114,22 +112,23 @@ def rope_scatter(
     query, out = query.contiguous(), torch.empty_like(query, memory_format=torch.contiguous_format)
     if rows and n:
         shape = shape_of(size, half)
-        _rope_scatter[(rows * n, -(-heads // HEADS) + -(-kv_heads // HEADS))](
+        tokens, group = rows * n, shape.blocks["ROWS"]
+        _rope_scatter[(-(-tokens * heads // group) + -(-tokens * kv_heads // group),)](
             query, key.contiguous(), value.contiguous(), cos.expand(rows, n, 1, half).contiguous(),
             sin.expand(rows, n, 1, half).contiguous(), None if columns is None else columns.contiguous(), out, keys,
-            values, n, keys.shape[2], heads, kv_heads, SIZE=size, HALF=half, ROUND=not wide, **shape.arguments,
+            values, tokens, n, keys.shape[2], heads, kv_heads, SIZE=size, HALF=half, ROUND=not wide, **shape.arguments,
         )  # fmt: skip
     return out
 
 
 def shape_of(size: int, half: int) -> Shape:
-    return Shape({"G": HEADS, "LANES": power_of_two(half), "WHOLE": power_of_two(size)}, warps=4 if size > 64 else 1)
+    return Shape({"ROWS": ROWS, "LANES": power_of_two(half), "WHOLE": power_of_two(size)}, warps=4 if size > 64 else 1)
 
 
 def _build(kind: str, size: int, half: int, listed: bool, rounded: bool) -> Build:
     shape = shape_of(size, half)
     types = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
-    types |= {"cosine": "*fp32", "sine": "*fp32", "n": "i32", "S": "i32", "H": "i32", "H_KV": "i32"}
+    types |= {"cosine": "*fp32", "sine": "*fp32", "T": "i32", "n": "i32", "S": "i32", "H": "i32", "H_KV": "i32"}
     constants: dict[str, Any] = {"SIZE": size, "HALF": half, "ROUND": rounded, **shape.blocks}
     if listed:
         types["columns"] = "*i64"

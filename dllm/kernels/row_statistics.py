@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STATISTICS = ("first", "second", "gap", "entropy", "logsumexp")
 ALL = frozenset(STATISTICS)
 SHAPE = Shape({"BLOCK": 2048}, warps=8)
-MERGE = Shape(warps=1)
+MERGE = Shape({"ROWS": 4}, warps=1)
 
 
 def reference(logits: Tensor, wanted: frozenset[str] = ALL) -> dict[str, Tensor]:
@@ -155,17 +155,18 @@ def finished(m, second, rest, spread):
 
 
 @jit
-def _merge(sums, index, token, out, rows, plane, splits):
-    """One program per row: joins its splits and writes token [R] and the five statistics ``out`` [5, R]."""
-    row = tl.program_id(0).to(tl.int64) + tl.zeros([1, 1], tl.int64)
-    m, at, second, rest, spread = gathered(sums, index, row, row < rows, plane, splits)
+def _merge(sums, index, token, out, rows, plane, splits, ROWS: tl.constexpr):
+    """One program per ROWS rows: joins their splits and writes token [R] and the five statistics ``out`` [5, R]."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    inside = row < rows
+    m, at, second, rest, spread = gathered(sums, index, row, inside, plane, splits)
     first, runner, gap, entropy, logsumexp = finished(m, second, rest, spread)
-    tl.store(token + row, at.to(tl.int64))
-    tl.store(out + row, first)
-    tl.store(out + rows + row, runner)
-    tl.store(out + 2 * rows + row, gap)
-    tl.store(out + 3 * rows + row, entropy)
-    tl.store(out + 4 * rows + row, logsumexp)
+    tl.store(token + row, at.to(tl.int64), mask=inside)
+    tl.store(out + row, first, mask=inside)
+    tl.store(out + rows + row, runner, mask=inside)
+    tl.store(out + 2 * rows + row, gap, mask=inside)
+    tl.store(out + 3 * rows + row, entropy, mask=inside)
+    tl.store(out + 4 * rows + row, logsumexp, mask=inside)
 
 
 def sum_up(logits: Tensor) -> Partial:
@@ -199,7 +200,8 @@ def merge(partial: Partial) -> dict[str, Tensor]:
     token = torch.empty(rows, dtype=torch.int64, device=partial.ids.device)
     out = torch.empty(len(STATISTICS), rows, dtype=torch.float64, device=token.device)
     if rows:
-        _merge[(rows,)](*partial, token, out, rows, rows * splits, splits, **MERGE.arguments)
+        grid = (-(-rows // MERGE.blocks["ROWS"]),)
+        _merge[grid](*partial, token, out, rows, rows * splits, splits, **MERGE.arguments)
     return {"token": token, **dict(zip(STATISTICS, out, strict=True))}
 
 
@@ -219,5 +221,5 @@ BUILDS = (
             {"WIDE": False, **SHAPE.blocks}, SHAPE.warps, SHAPE.stages) for kind in ("bf16", "fp16", "fp32")),
     Build("row_statistics.merge", _merge,
           {"sums": "*fp32", "index": "*i32", "token": "*i64", "out": "*fp64",
-           "rows": "i32", "plane": "i32", "splits": "i32"}, {}, MERGE.warps, MERGE.stages),
+           "rows": "i32", "plane": "i32", "splits": "i32"}, MERGE.blocks, MERGE.warps, MERGE.stages),
 )  # fmt: skip
