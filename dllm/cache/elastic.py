@@ -92,7 +92,7 @@ class Drifting(Buffered):
         if len(self.inputs) <= layer:
             self.inputs.append(hidden.new_zeros(len(self.boundary), self.length + 1, hidden.shape[2]))
         held, watched = self.inputs[layer], self.names[0]
-        self.old = project(rows_of(held, watched), watched) if self._reuses(layer) and watched.shape[1] else None
+        self.old = project(rows_of(held, watched), watched) if self._tests(layer) else None
         if columns is None:
             held[:, : self.length] = hidden
         else:
@@ -109,6 +109,9 @@ class Drifting(Buffered):
     def _reuses(self, layer: int) -> bool:
         return max(self.bounds) > layer
 
+    def _tests(self, layer: int) -> bool:
+        return self._reuses(layer) and self.names[0].shape[1] > 0 and self.policy.first_layer is None
+
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         self.slots = columns
         watched, window = self.names
@@ -117,11 +120,12 @@ class Drifting(Buffered):
             before = attention_scores(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
         query, keys, values, visible = super().exchange(layer, fresh, columns)
         place = None if columns is None else place_of(columns, self.length)
-        if before is not None and self.policy.first_layer is None:
-            after = attention_scores(rows_at(query, watched, place), keys, visible)
+        looked_at = window if before is None else torch.cat([window, watched], 1)
+        scores = attention_scores(rows_at(query, looked_at, place), keys, visible)
+        if before is not None:
+            scores, after = scores.split([window.shape[1], watched.shape[1]], 2)
             alike = similarity(before, after, self.policy.similarity, fresh.triton)
             self._test(layer, mean_of(alike, watched < self.length))
-        scores = attention_scores(rows_at(query, window, place), keys, visible)
         self._track(received(scores, window < self.length, fresh.triton))
         return query, keys, values, visible
 

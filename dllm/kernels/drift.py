@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.kernels.jit import Build, Shape, jit, power_of_two
@@ -31,10 +30,16 @@ def similarity_reference(old: Tensor, new: Tensor, axis: str) -> Tensor:
     a, b = (torch.nan_to_num(scores.softmax(-1)) for scores in (old, new))
     visible = (old > -torch.inf).any(1)  # [B, m, S]
     if axis == "keys":
-        out = F.cosine_similarity(a, b, dim=3).mean(1)
+        out = cosine(a, b, 3).mean(1)
     else:
-        out = (F.cosine_similarity(a, b, dim=1) * visible).sum(-1) / visible.sum(-1).clamp(min=1)
+        out = (cosine(a, b, 1) * visible).sum(-1) / visible.sum(-1).clamp(min=1)
     return torch.where(visible.any(-1), out, 1.0)
+
+
+def cosine(a: Tensor, b: Tensor, dim: int) -> Tensor:
+    """``F.cosine_similarity``, without its vector norms, which on a CPU take 20 times as long over an outer axis."""
+    norms = [(x * x).sum(dim).sqrt().clamp(min=1e-8) for x in (a, b)]
+    return (a * b).sum(dim) / (norms[0] * norms[1])
 
 
 @jit

@@ -9,6 +9,7 @@ import torch
 
 from dllm.errors import UserError, nearest
 from dllm.kernels.choose import use_triton
+from dllm.kernels.packed import can_pack, pack
 from dllm.models.config import ModelConfig
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
@@ -66,6 +67,8 @@ def load(
     folder = locate(path)
     transformer = load_model(folder, place, kind, config)
     transformer.use_kernels(triton)
+    if not triton and can_pack(transformer.device, transformer.dtype):
+        pack(transformer)
     return Model(transformer, config, tokenizer, ids, Path(path).expanduser().resolve().name, folder)
 
 

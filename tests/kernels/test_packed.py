@@ -1,0 +1,51 @@
+"""Packed linear layers give what the plain ones give, and loading a model for the CPU packs it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dllm import load
+from dllm.kernels.packed import PackedLinear, can_pack, pack
+
+pytestmark = pytest.mark.skipif(
+    not can_pack(torch.device("cpu"), torch.float32), reason="this PyTorch has no oneDNN operators to pack with"
+)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 32, 77])
+@pytest.mark.parametrize(("inner", "outer"), [(24, 40), (37, 101), (128, 3)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_packed_layer_is_the_layer(rows: int, inner: int, outer: int, bias: bool) -> None:
+    torch.manual_seed(rows + inner)
+    linear, x = nn.Linear(inner, outer, bias=bias), torch.randn(2, rows, inner)
+    packed = PackedLinear(linear)(x)
+    assert packed.shape == (2, rows, outer)
+    torch.testing.assert_close(packed, F.linear(x, linear.weight, linear.bias), atol=2e-5, rtol=1e-5)
+
+
+def test_packing_drops_the_plain_weights_and_keeps_special_layers() -> None:
+    class Special(nn.Linear):
+        pass
+
+    model = nn.ModuleDict({"plain": nn.Linear(8, 8, bias=False), "special": Special(8, 8)})
+    pack(model)
+    assert isinstance(model["plain"], PackedLinear) and isinstance(model["special"], Special)
+    assert [name for name, _ in model.named_parameters()] == ["special.weight", "special.bias"]
+
+
+def test_only_float32_on_the_cpu_is_packed() -> None:
+    assert not can_pack(torch.device("cpu"), torch.float64)
+    assert not can_pack(torch.device("cpu"), torch.bfloat16)
+    assert not can_pack(torch.device("meta"), torch.float32)
+
+
+def test_a_loaded_model_is_packed_and_gives_the_same_hidden_rows() -> None:
+    packed, plain = load("mini-llada"), load("mini-llada", dtype="float64")
+    assert isinstance(packed.transformer.lm_head, PackedLinear) and isinstance(plain.transformer.lm_head, nn.Linear)
+    tokens = torch.arange(40).view(2, 20) % packed.config.vocab
+    with torch.inference_mode():
+        ours, theirs = (model.transformer.head(model.transformer.encode(tokens)) for model in (packed, plain))
+    torch.testing.assert_close(ours.double(), theirs, atol=2e-4, rtol=1e-4)
