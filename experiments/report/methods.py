@@ -23,11 +23,17 @@ class Method:
     name: str
     cells: list[Cell]
 
+    @property
+    def differing(self) -> list[str]:
+        """The numbers in which the cells differ: one for a curve, more for a grid."""
+        found = [numbers(cell.config) for cell in self.cells]
+        keys = dict.fromkeys(key for mine in found for key in mine)
+        return [key for key in keys if len({str(mine.get(key)) for mine in found}) > 1]
+
     def setting(self, cell: Cell) -> str:
         """The numbers in which the method's cells differ, or those of its sampler that are not the defaults."""
         mine = numbers(cell.config)
-        differ = [key for key in mine if len({str(numbers(other.config).get(key)) for other in self.cells}) > 1]
-        shown = {key: mine[key] for key in differ} or unusual(cell.config["sampler"])
+        shown = {key: mine[key] for key in self.differing if key in mine} or unusual(cell.config["sampler"])
         return ", ".join(f"{short(key)}={number(value)}" for key, value in shown.items()) or "defaults"
 
     @property

@@ -66,8 +66,8 @@ def panel(axis: Axes, found: Sequence[Method], x: X, look: Look) -> None:
     best = dict(zip(map(id, chosen), pareto([(x(cell), cell.quality) for cell in chosen]), strict=True))
     for method in found:
         colour, marker = look[method.name]
-        places = [x(cell) for cell in method.cells]
-        axis.plot(places, [cell.quality for cell in method.cells], color=colour, linewidth=1.1, alpha=0.7)
+        line = joined(method, x)
+        axis.plot([x(c) for c in line], [c.quality for c in line], color=colour, linewidth=1.1, alpha=0.7)
         for cell in method.cells:
             low, high = cell.interval
             axis.plot([x(cell)] * 2, [low, high], color=colour, linewidth=0.7, alpha=0.45)
@@ -83,6 +83,14 @@ def panel(axis: Axes, found: Sequence[Method], x: X, look: Look) -> None:
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(min(50.0, *(cell.interval[0] for cell in every)) - 2, 103)
+
+
+def joined(method: Method, x: X) -> list[Cell]:
+    """The cells that a line joins: a curve's all, of a grid over several numbers those that no other one beats."""
+    if len(method.differing) < 2:
+        return method.cells
+    best = pareto([(x(cell), cell.quality) for cell in method.cells])
+    return sorted((cell for cell, is_best in zip(method.cells, best, strict=True) if is_best), key=x)
 
 
 def baseline(found: Sequence[Method]) -> Cell | None:
@@ -143,7 +151,8 @@ def _falls(model: str, found: Sequence[Method], look: Look) -> Figure:
                 points = sorted((tpf_of(cell, task), cell.scores[task]) for cell in method.cells if task in cell.scores)
                 colour, marker = look[method.name]
                 xs, ys = zip(*points, strict=True) if points else ((), ())
-                axis.plot(xs, ys, color=colour, marker=marker, markersize=3.2, linewidth=1.0)
+                width = 1.0 if len(method.differing) < 2 else 0.0
+                axis.plot(xs, ys, color=colour, marker=marker, markersize=3.2, linewidth=width)
             axis.set_title(plain(task), fontsize=9)
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

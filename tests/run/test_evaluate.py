@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from dllm.limits import bits
 from dllm.measures import Measures, quantile, wilson
 from dllm.parts import part
 from dllm.run.tally import Tally
+from dllm.store import Store
 from tests.run.conftest import Run, rows_of, timeless
 
 A = Path("runs/a")
@@ -59,6 +61,22 @@ def test_a_folder_of_another_configuration_is_never_mixed(run: Run) -> None:
         refused = run("name=a", *other)
         assert refused.code == 2 and words in refused.err and "Start a new run" in refused.err
     assert (A / "results.jsonl").read_bytes() == before
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Store.write
+
+    def interrupted(self: Store, *arguments: Any) -> None:
+        write(self, *arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "write", interrupted)
+    outcome = run("name=a", "+task.count=3")
+    assert outcome.code == 130 and "Finished samples are kept. Go on with resume=runs/a" in outcome.err
+    outcome = run("-m", "name=s", "+task.count=3", "sampler=static,confidence")
+    assert outcome.code == 130 and "Go on with the same command and name=s" in outcome.err
+    monkeypatch.setattr(Store, "write", write)
+    assert run("resume=runs/a", bare=True).code == 0 and len(rows_of(A)) == 3
 
 
 def test_gen_length_rules_over_the_items(run: Run) -> None:
