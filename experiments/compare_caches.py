@@ -1,0 +1,104 @@
+"""Every cache at its defaults on held-back items of both mini models: ``python -m experiments.compare_caches``.
+
+Prints a Markdown table per model: the score, how many answers are those of ``cache=none``, forwards, and the share of
+the query rows that remains; at one token per step and with the default parallel sampler. ``--count 16`` takes 16 items
+of each of the 13 tasks, ``--tasks`` only some. The exit code is 1 when a cache computes more than none does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from dllm import Decoder, Model, Result, UserError, load, part
+from dllm.measures import wilson
+from dllm.parts import choices
+from dllm.prompts import Prompt
+from dllm.tasks.parallelbench import mini
+
+ANSWER, BATCH = 32, 52
+# Policies published without blocks bring their own schedule, as on the command line.
+WITHOUT_BLOCKS = ("elastic", "window")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What one cache did on all items, with one sampler."""
+
+    rows: list[Result]
+    right: list[float]
+
+
+def percent(values: list[float]) -> str:
+    low, high = wilson(sum(values), len(values))
+    return f"{100 * sum(values) / len(values):.0f} ({100 * low:.0f}-{100 * high:.0f})"
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def column(model: Model, cache: str, sampler: str, block: int, items: list[mini.Sample]) -> Column:
+    """Raises UserError for parts that refuse each other."""
+    blocks = part("blocks", "whole") if cache in WITHOUT_BLOCKS else part("blocks", "fixed", block_length=block)
+    decoder = Decoder(model, sampler, blocks, cache, gen_length=ANSWER, batch_size=BATCH)
+    prompts: list[Prompt] = [sample.messages for sample in items]
+    rows = decoder(prompts)
+    return Column(rows, [float(mini.score(s, row.text)["score"]) for s, row in zip(items, rows, strict=True)])
+
+
+def line(name: str, one: Column, none: Column) -> str:
+    same = [float(row.tokens == other.tokens) for row, other in zip(one.rows, none.rows, strict=True)]
+    nfe = mean([row.nfe for row in one.rows])
+    rows, flops = (
+        sum(getattr(row, key) for row in one.rows) / sum(getattr(row, key) for row in none.rows)
+        for key in ("query_tokens", "flops")
+    )
+    return f"| {name} | {percent(one.right)} | {percent(same)} | {nfe:.1f} | {100 * rows:.0f} % | {100 * flops:.0f} % |"
+
+
+def table(model: Model, sampler: str, block: int, items: list[mini.Sample]) -> tuple[list[str], bool]:
+    none, lines, ok = column(model, "none", sampler, block, items), [], True
+    names = [name for name in choices("cache") if name != "none"]
+    for name in track(names, f"{model.name}, {sampler}", console=Console(stderr=True)):
+        if (name == "dkv_greedy") != (sampler == "order"):
+            continue
+        try:
+            one = column(model, name, sampler, block, items)
+        except UserError:
+            continue  # for another alignment or kind of attention: docs/compatibility.md
+        lines.append(line(name, one, none))
+        ok &= sum(row.query_tokens for row in one.rows) <= sum(row.query_tokens for row in none.rows) * 1.5
+    return [line("none", none, none), *lines], ok
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
+    parser.add_argument("--count", type=int, default=16, help="items per task")
+    parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS))
+    parser.add_argument("--samplers", nargs="+", default=["static", "confidence", "order"])
+    parser.add_argument("--block", type=int, default=8, help="block length, for the caches that go by blocks")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    good = True
+    for name in given.models:
+        model = load(name)
+        items = [sample for task in given.tasks for sample in mini.generate(task, given.seed, given.count)]
+        for sampler in given.samplers:
+            lines, ok = table(model, sampler, given.block, items)
+            good &= ok
+            print(f"\n### {model.name}, sampler={sampler}, {len(items)} items\n")
+            print("| cache | score | as none | NFE | query rows | FLOPs |\n|---|---:|---:|---:|---:|---:|")
+            print("\n".join(lines), flush=True)
+    return int(not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
