@@ -6,10 +6,7 @@ import io
 import json
 import re
 import shlex
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,24 +263,6 @@ def test_resume_does_exactly_what_is_missing(run: Run, tmp_path: Path) -> None:
     assert "another prompt or seed" in run("resume=runs/here").err
     refused = run("prompts=p.jsonl", "name=here", "seed=1")
     assert refused.code == 2 and re.search(r"was run with samples=2, not 1", refused.err)
-
-
-def test_a_killed_run_resumes_with_every_sample_exactly_once(run: Run, tiny: Path, tmp_path: Path) -> None:
-    count = 20
-    (tmp_path / "p.jsonl").write_text("".join(f'{{"prompt": "w{number}"}}\n' for number in range(count)))
-    arguments = ["prompts=p.jsonl", "batch_size=3", "gen_length=96", "sampler=static", "eos=keep", "name=k"]
-    command = [sys.executable, str(ROOT / "run.py"), f"model.path={tiny}", "blocks.block_length=8", "output=runs"]
-    process = subprocess.Popen([*command, *arguments], cwd=tmp_path, stderr=subprocess.DEVNULL)
-    results = tmp_path / "runs" / "k" / "results.jsonl"
-    while process.poll() is None and (not results.exists() or results.read_bytes().count(b"\n") < 7):
-        time.sleep(0.003)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    before = results.read_bytes().count(b"\n")
-    assert 7 <= before < count
-    outcome = run("resume=runs/k")
-    assert outcome.code == 0
-    assert sorted(int(row["id"]) for row in outcome.rows()) == list(range(1, count + 1))
 
 
 def test_ctrl_c_keeps_finished_samples_and_says_how_to_go_on(

@@ -55,6 +55,15 @@ def test_a_sweep_killed_at_random_moments_is_the_undisturbed_one(run: Run, tiny:
     assert tables_of(Path("runs/killed")) == tables_of(Path("runs/whole"))
 
 
+def test_a_killed_run_of_prompts_has_every_sample_once(run: Run, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text("".join(f'{{"prompt": "w{number}"}}\n' for number in range(20)))
+    settings = [f"model.path={tiny}", "prompts=p.jsonl", "batch_size=3", "gen_length=64", "sampler=static", "name=k"]
+    killed_at(7, Path("runs"), settings)
+    assert 7 <= lines(Path("runs")) < 20
+    assert run("resume=runs/k", bare=True).code == 0
+    assert sorted(int(row["id"]) for row in rows_of(Path("runs/k"))) == list(range(1, 21))
+
+
 def tables_of(sweep: Path) -> list[str]:
     """All but the times."""
     cells, _ = read(sweep)
