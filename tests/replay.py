@@ -204,11 +204,16 @@ def dkv_greedy(params: Case) -> Parts:
 
 
 def elastic(params: Case) -> Parts:
-    options = {key: params[key] for key in ("window_length", "gamma", "track_num", "similarity", "block_caching")}
-    free = not 0 <= params["gamma"] <= 1
-    policy = Elastic(**{**options, "gamma": 0.5} if free else options)
+    """Without a threshold so many tokens a step; a gamma outside [0, 1], which the option refuses, never or always
+    triggers and is set behind its back."""
+    options = {key: params[key] for key in ("window_length", "track_num", "similarity", "block_caching")}
+    policy = Elastic(**options)
     policy.gamma = params["gamma"]
-    return Parts(Confidence(params["threshold"]), Whole(), policy, CutOpen())
+    if params["threshold"] is None:
+        sampler: Sampler = Static(-(-params["gen_length"] // params.get("tokens_per_iter", 1)))
+    else:
+        sampler = Confidence(params["threshold"])
+    return Parts(sampler, Whole(), policy, CutOpen())
 
 
 def window_diffusion(params: Case) -> Parts:

@@ -10,6 +10,8 @@ import pytest
 import torch
 from harness import Combination, Decoded, allowed, build, decode, forward_of, model, parts_of, requests, turns
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dllm import UserError
 from dllm.blocks.base import Blocks, Span
@@ -26,7 +28,7 @@ from dllm.cache.none import Everything, NoCache
 from dllm.cache.prefix import FromBlockOn
 from dllm.cache.recap import Recap
 from dllm.cache.window import Window
-from dllm.canvas import Canvas
+from dllm.canvas import Canvas, Request
 from dllm.denoise import denoise
 from dllm.eos.base import Keep
 from dllm.models.config import ModelConfig
@@ -240,6 +242,42 @@ def test_shadow_rows_see_all_but_their_own_column(monkeypatch: pytest.MonkeyPatc
     again = [turn.view.scores.shadow for turn in turns(Combination("wino", "whole", "dual"), requests())]
     for left, right in zip(scores["none"], again, strict=True):
         assert left is not None and right is not None and torch.allclose(left, right, atol=1e-12)
+
+
+class LargestNew(TorchDispatchMode):
+    """Elements of the largest tensor that an operator allocates while ``watching``."""
+
+    watching, largest = False, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self.watching:
+            known = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+            for made in tree_leaves(out):
+                fresh = isinstance(made, Tensor) and made.untyped_storage().data_ptr() not in known
+                if fresh and made.is_floating_point():
+                    self.largest = max(self.largest, made.numel())
+        return out
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual", "dkv", "recap", "elastic", "window", "freedave"])
+def test_no_reuse_forward_copies_a_buffer(cache: str) -> None:
+    """A long prompt, a short answer: whatever a reuse forward allocates is smaller than one layer's keys. Candidates
+    need scratch slots, for which the buffer grows once: their first reuse forward is not looked at."""
+    sampler, cache = ("freedave", "dual") if cache == "freedave" else ("confidence", cache)
+    network, name = model("tiny-llada"), "whole" if cache in ("elastic", "window") else "fixed"
+    parts = parts_of(Combination(sampler, name, cache))
+    forward = forward_of(network, parts, Sampling())
+    canvas = Canvas.of([Request.answer([3 + at % 30 for at in range(600)], 8, 60)], 61)
+    buffer = network.config.kv_width * len(canvas.columns)
+    reused, grows = 0, sampler == "freedave"
+    with torch.inference_mode(), LargestNew() as watch:
+        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3]):
+            if watch.watching and not bool(turn.work.refreshed.any()):
+                assert grows or watch.largest < buffer
+                reused, grows = reused + (not grows), False
+            watch.watching, watch.largest = True, 0
+    assert reused
 
 
 @pytest.mark.parametrize(
