@@ -1,52 +1,187 @@
-"""The code of the documentation runs."""
+"""What the documentation tells people to type runs: every block of code, and every command whose model is here."""
 
 from __future__ import annotations
 
 import re
+import runpy
+import shlex
 import subprocess
 import sys
+import tomllib
+import types
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from dllm.parts import choices
+from dllm import cli
+from dllm.cache.base import Cache
+from dllm.cache.buffer import Buffered
+from dllm.parts import choices, composed
+from dllm.run.overrides import quoted
+from dllm.samplers.base import Sampler
+from dllm.tasks.base import Task
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "add_a_sampler.md").read_text()
-NEW = """
-import sys, types, yaml
-source, config, test = (open(name).read() for name in ("alternate.py", "alternate.yaml", "test.py"))
-module = types.ModuleType("dllm.samplers.alternate")
-sys.modules[module.__name__] = module
-exec(source, module.__dict__)
-from dllm.parts import build
-names = {}
-exec(test, names)
-assert isinstance(build("sampler", yaml.safe_load(config)), module.Alternate)
-[value() for name, value in names.items() if name.startswith("test_")]
-print("ran")
-"""
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+ADDED = ("add_a_sampler", "add_a_cache", "add_a_task")  # pages that make files; a test of their own runs them
+# Pages whose commands another test runs, or that take minutes: here their commands are only read.
+BASES = {"sampler": Sampler, "cache": Cache, "task": Task}
+ONLY_READ = ("README", "CONTRIBUTING", "parallelbench", "standard", "sweeps", "evaluation", "kernels", "benchmarks")
 
 
-def blocks() -> list[str]:
-    return re.findall(r"```(?:python|yaml)\n(.*?)```", PAGE, re.DOTALL)
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
-def test_the_new_sampler_takes_under_sixty_lines() -> None:
-    assert sum(block.count("\n") for block in blocks()) < 60
+def code(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def test_the_new_sampler_runs_with_its_config_and_its_test(tmp_path: Path) -> None:
-    for name, block in zip(("alternate.py", "alternate.yaml", "test.py"), blocks(), strict=True):
-        (tmp_path / name).write_text(block)
-    done = subprocess.run([sys.executable, "-c", NEW], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "ran\n", done.stderr
+def commands(page: Path) -> list[list[str]]:
+    """The words of every command: lines set four columns in, outside fences, that begin with a program we know."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    lines = re.findall(r"^    ((?:python|pip|make|dllm|mkdocs|lm_eval|\.venv/bin/python) ?.*)$", text, re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+# -- code blocks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", [p for p in READ if code(p, "python") and p.stem not in ADDED], ids=named)
+def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for block in code(page, "python"):
+        exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("page", ADDED)
+def test_what_a_page_adds_runs_with_its_config_and_its_test(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = DOCS / f"{page}.md"
+    (module, test), (config,) = code(file, "python"), code(file, "yaml")
+    paths = re.findall(r"^`((?:dllm|tests)/[\w/.]+)`:$", file.read_text(), re.MULTILINE)
+    assert [Path(path).suffix for path in paths] == [".py", ".yaml", ".py"]
+    name, group = paths[0].removesuffix(".py").replace("/", "."), paths[1].split("/")[2]
+    made = types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, made)
+    monkeypatch.setattr(Buffered, "debug", False)  # and put back whatever the page's test makes of it
+    exec(compile(module, paths[0], "exec"), made.__dict__)
+    names: dict[str, Any] = {}
+    exec(compile(test, paths[2], "exec"), names)
+    (run,) = [value for key, value in names.items() if key.startswith("test_")]
+    run()
+    options = {key: value for key, value in yaml.safe_load(config).items() if key not in ("name", "run")}
+    assert options["_target_"].startswith(f"{name}.")
+    built = getattr(made, options.pop("_target_").rpartition(".")[2])(**options)
+    assert isinstance(built, BASES[group])
+
+
+def test_a_new_sampler_takes_under_sixty_lines() -> None:
+    page = DOCS / "add_a_sampler.md"
+    assert sum(block.count("\n") for block in [*code(page, "python"), *code(page, "yaml")]) < 60
+
+
+def test_the_model_file_of_the_page_has_the_keys_of_ours() -> None:
+    (block,) = code(DOCS / "add_a_model.md", "yaml")
+    ours = yaml.safe_load((ROOT / "dllm/conf/model/llada-8b-instruct.yaml").read_text())
+    assert yaml.safe_load(block).keys() == ours.keys()
+
+
+# -- commands ---------------------------------------------------------------------------------------------------
+
+
+def checked(words: list[str]) -> Iterator[str]:
+    """What is wrong with a command, as far as that shows without running it."""
+    program, *rest = words
+    if program.endswith("python") and rest[:1] == ["run.py"]:
+        given = [word for word in quoted(rest[1:]) if not word.startswith("-")]
+        try:
+            if "-m" not in rest:
+                composed(given)
+        except Exception as error:
+            yield str(error)
+    elif program.endswith("python") and rest[:1] == ["-m"]:
+        if find_spec(rest[1]) is None:
+            yield f"no module {rest[1]}"
+    elif program.endswith("python"):
+        if not (ROOT / rest[0]).is_file():
+            yield f"no file {rest[0]}"
+    elif program == "make" and not re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE):
+        yield f"no target {rest[0]}"
+    elif program == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        asked = [name for word in rest for found in re.findall(r"dllm\[([\w,]+)\]", word) for name in found.split(",")]
+        yield from (f"no extra {name}" for name in asked if name not in extras)
+
+
+@pytest.mark.parametrize("page", [page for page in READ if commands(page)], ids=named)
+def test_commands_name_what_exists(page: Path) -> None:
+    assert [(words, problem) for words in commands(page) for problem in checked(words)] == []
+
+
+def runnable(page: Path) -> list[list[str]]:
+    """The commands of a page that this test runs; experiments and the compatibility table have tests of their own."""
+    if page.stem in ONLY_READ:
+        return []
+    return [
+        words for words in commands(page)
+        if words[:2] == ["python", "run.py"] or words[:3] == ["python", "-m", "dllm.view"]
+    ]  # fmt: skip
+
+
+def settled(words: list[str], tiny: Path) -> list[str]:
+    """A command for a small checkpoint where it names a folder of the reader's."""
+    if "model.path=FOLDER" not in words or "task=check" in words:
+        return [word.replace("=FOLDER", f"={tiny}") for word in words]
+    kept = [word for word in words if not word.startswith(("gen_length=", "model.path="))]
+    return [*kept, f"model.path={tiny}", "gen_length=16", "prompt=w1 w2", "model.device=cpu"]
+
+
+LINE = '{"prompt": "Copy the list:\\n[\\"Kai\\", \\"Emma\\", \\"Ada\\"]", "answer": "x"}\n'
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=named)
+def test_the_commands_of_a_page_run(
+    page: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.jsonl", "FILE"):
+        (tmp_path / name).write_text(LINE)
+    for words in runnable(page):
+        given = settled(words, tiny)
+        monkeypatch.setattr(sys, "argv", given[1:] if given[1] == "run.py" else given[2:])
+        try:
+            cli.main() if given[1] == "run.py" else runpy.run_module(given[2], run_name="__main__")
+        except SystemExit as stop:
+            assert not stop.code, (words, capfd.readouterr().err)
+
+
+# -- the site ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", choices("sampler"))
 def test_every_sampler_has_its_page(name: str) -> None:
-    page = (ROOT / "docs" / "samplers" / f"{name}.md").read_text()
+    page = (DOCS / "samplers" / f"{name}.md").read_text()
     assert page.startswith(f"# {name}\n")
-    assert f"(samplers/{name}.md)" in (ROOT / "docs" / "samplers.md").read_text()
-    if name in ("eb", "klass", "pc", "dus", "saber", "wino"):
+    assert f"(samplers/{name}.md)" in (DOCS / "samplers.md").read_text()
+    if name in ("eb", "klass", "pc", "dus", "saber", "wino", "rcr", "remdm"):
         assert "not compared with a reference" in page.lower()
+
+
+@pytest.mark.parametrize(("group", "page"), [("blocks", "blocks"), ("eos", "eos")])
+def test_every_part_is_in_its_table(group: str, page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text()
+    assert [name for name in choices(group) if f"| `{name}` |" not in text] == []
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="mkdocs-material is not installed: pip install 'dllm[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "diffusion" / "index.html").is_file()

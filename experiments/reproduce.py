@@ -1,0 +1,204 @@
+"""``python -m experiments.reproduce``: every number and picture of README and docs that needs no GPU, made again.
+
+Each entry runs a command and compares what it prints or writes with a document. It fails when a figure differs by more
+than the entry's tolerance. ``--list`` shows the entries, ``--only NAME...`` runs some of them.
+
+Counts and scores repeat exactly on one machine; on another, two nearly equal logits may change places, which moves a
+score by a point and a mean by a little. Times are in no entry.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+Table = dict[tuple[str, str], list[str]]  # (heading, first cell) -> the other cells
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """A figure agrees within ``absolute`` or ``share`` of what the document says, whichever is more."""
+
+    absolute: float = 0.0
+    share: float = 0.0
+
+    def agrees(self, said: float, found: float) -> bool:
+        return abs(said - found) <= max(self.absolute, self.share * abs(said)) + 1e-9
+
+    def __str__(self) -> str:
+        parts = [f"{self.absolute:g}"] * bool(self.absolute) + [f"{100 * self.share:g} %"] * bool(self.share)
+        return " or ".join(parts) or "equal"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One document's figures. command: arguments of Python; OUT stands for an empty folder. compare: differences of
+    the document from what was printed, and written to that folder."""
+
+    name: str
+    document: str
+    command: tuple[str, ...]
+    minutes: float
+    compare: Callable[[Entry, str, Path], Iterator[str]]
+    tolerance: Tolerance = Tolerance()
+
+
+# -- comparing --------------------------------------------------------------------------------------------------
+
+
+def tables(text: str) -> Table:
+    """The rows of all Markdown tables, by the heading above them and their first cell."""
+    found: Table = {}
+    heading = ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            heading = line.strip("# ")
+        elif line.startswith("|") and not re.match(r"^\|[\s:|-]+\|$", line):
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            found[heading, cells[0]] = cells[1:]
+    return found
+
+
+def same_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """Every table row that was printed stands in the document, and the other way round under the same headings."""
+    document, made = tables((ROOT / entry.document).read_text()), tables(printed)
+    if not made:
+        yield "the command printed no table"
+    headings = {heading for heading, _ in made}
+    if headings == {""}:  # the command prints a bare table: find where the document has it
+        headings = {heading for heading, first in document if ("", first) in made}
+        made = {(heading, first): cells for heading in headings for (_, first), cells in made.items()}
+    for key in sorted({key for key in document if key[0] in headings} | made.keys()):
+        if key not in made:
+            yield f"{key[0]}: the document's row {key[1]!r} was not made again"
+        elif key not in document:
+            yield f"{key[0]}: row {key[1]!r} is missing in the document"
+        else:
+            yield from different_cells(f"{key[0]}: {key[1]}", document[key], made[key], entry.tolerance)
+
+
+def different_cells(
+    place: str, said: Sequence[str], found: Sequence[str], tolerance: Tolerance
+) -> Iterator[str]:
+    """Cells of one row that do not agree, by their column."""
+    if len(said) != len(found):
+        yield f"{place}: {len(said)} cells in the document, {len(found)} now"
+        return
+    for number, (one, other) in enumerate(zip(said, found, strict=True), 2):
+        if not agree(one, other, tolerance):
+            yield f"{place}, column {number}: {one!r} in the document, {other!r} now"
+
+
+def agree(said: str, found: str, tolerance: Tolerance) -> bool:
+    """Same words, and numbers within the tolerance."""
+    if NUMBER.sub("#", said) != NUMBER.sub("#", found):
+        return False
+    pairs = zip(NUMBER.findall(said), NUMBER.findall(found), strict=True)
+    return all(tolerance.agrees(float(one), float(other)) for one, other in pairs)
+
+
+def same_page(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The output is the document."""
+    if printed != (ROOT / entry.document).read_text():
+        yield "the document differs from what the command prints"
+
+
+def same_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """Every file that was written stands in the document's folder with the same content."""
+    made = sorted(folder.iterdir())
+    if not made:
+        yield "the command wrote no file"
+    for file in made:
+        there = ROOT / entry.document / file.name
+        if not there.is_file():
+            yield f"{entry.document} lacks {file.name}"
+        elif not agree(there.read_text(), file.read_text(), entry.tolerance):
+            yield f"{there.relative_to(ROOT)} differs"
+
+
+def all_equal(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The command's own comparison; its exit code says the rest."""
+    if not printed.strip():
+        yield "the command printed nothing"
+
+
+# -- what there is ----------------------------------------------------------------------------------------------
+
+DATA = ROOT / "tests" / "data"
+GOLDENS = [str(file.relative_to(ROOT)) for file in sorted(DATA.glob("goldens/*.json"))]
+MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors"))]
+CARD = "dllm/models/checkpoints/{}/README.md"
+
+ENTRIES = [
+    Entry("pictures", "docs/pictures", ("-m", "experiments.doc_pictures", "OUT"), 0.3, same_files, Tolerance(0.2)),
+    Entry("compatibility", "docs/compatibility.md", ("-m", "dllm.compatibility"), 0.2, same_page),
+    Entry("parity", "docs/reproducing.md", ("tests/parity.py", *MODELS), 0.3, all_equal),
+    Entry("goldens", "docs/reproducing.md", ("tests/replay.py", *GOLDENS), 3, all_equal),
+    Entry(
+        "samplers", "docs/samplers.md", ("-m", "experiments.compare_samplers"), 5, same_tables, Tolerance(2, 0.05)
+    ),
+    *(
+        Entry(
+            f"card-{name}", CARD.format(name), ("-m", "experiments.eval_mini", name, "--count", "100"), 4, same_tables,
+            Tolerance(3),
+        )
+        for name in ("mini-llada", "mini-dream")
+    ),
+]  # fmt: skip
+
+
+def run(entry: Entry) -> list[str]:
+    """What differs; empty when nothing does."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "out"
+        folder.mkdir()
+        command = [sys.executable, *(str(folder) if word == "OUT" else word for word in entry.command)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        said = last_line(done.stderr or done.stdout)
+        problems = [f"exit code {done.returncode}: {said}"] if done.returncode else []
+        return problems + list(entry.compare(entry, done.stdout, folder))
+
+
+def last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "nothing said")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    names = [entry.name for entry in ENTRIES]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="show the entries and stop")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    given = parser.parse_args(arguments)
+    chosen = [entry for entry in ENTRIES if entry.name in given.only]
+    if given.list:
+        for entry in chosen:
+            words = " ".join(entry.command[:4]) + (" ..." if len(entry.command) > 4 else "")
+            print(f"{entry.name:14} {entry.document:44} about {entry.minutes:g} min, {entry.tolerance}: python {words}")
+        return 0
+    failed = [entry.name for entry in chosen if not reported(entry)]
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} reproduced" + (f"; not: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+def reported(entry: Entry) -> bool:
+    """Run an entry and print what came of it."""
+    began = time.perf_counter()
+    problems = run(entry)
+    minutes = (time.perf_counter() - began) / 60
+    print(f"{'FAILS' if problems else 'equal':6} {entry.name} ({entry.document}), {minutes:.1f} min", flush=True)
+    for problem in problems:
+        print(f"       {problem}", flush=True)
+    return not problems
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

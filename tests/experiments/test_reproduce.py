@@ -1,0 +1,112 @@
+"""The reproduction of the documents: it passes what agrees and finds what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments import reproduce
+from experiments.reproduce import (
+    ENTRIES,
+    ROOT,
+    Entry,
+    Tolerance,
+    agree,
+    main,
+    same_files,
+    same_page,
+    same_tables,
+    tables,
+)
+
+DOCUMENT = """# A page
+
+## One model
+
+| name | score | speed |
+|---|---:|---:|
+| `a` | 100 (97-100) | 3.8 ±0.5 |
+| b | 61 | |
+
+## Prose
+
+| name | score | speed |
+|---|---|---|
+| a | 1 | 2 |
+"""
+
+
+def entry_for(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tolerance: Tolerance) -> Entry:
+    (tmp_path / "page.md").write_text(text)
+    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    return Entry("test", "page.md", (), 0, same_tables, tolerance)
+
+
+def test_numbers_agree_within_the_tolerance_and_words_exactly() -> None:
+    assert agree("100 (97-100)", "99 (96-100)", Tolerance(1)) and not agree("100 (97-100)", "98 (96-100)", Tolerance(1))
+    assert agree("30.0", "30.6", Tolerance(0, 0.02)) and not agree("30.0", "30.7", Tolerance(0, 0.02))
+    assert not agree("yes", "no", Tolerance(9)) and not agree("3 (1)", "3", Tolerance(9))
+    assert agree("-0.5", "-0.5", Tolerance())
+
+
+def test_tables_are_found_by_their_heading() -> None:
+    found = tables(DOCUMENT)
+    assert found["One model", "b"] == ["61", ""] and found["Prose", "a"] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("61", "61"), []), (("61", "63"), []), (("61", "64"), ["column 2", "'61'", "'64'"]),
+        (("| b | 61 | |\n", ""), ["'b'", "not made again"]), (("| b |", "| c |"), ["'c'", "missing in the document"]),
+        (("3.8 ±0.5 |", "3.8 |"), ["column 3"]), (("| 61 | |", "| 61 |"), ["2 cells", "1 now"]),
+    ],
+)  # fmt: skip
+def test_what_differs_is_named(
+    change: tuple[str, str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = entry_for(DOCUMENT, tmp_path, monkeypatch, Tolerance(2))
+    printed = DOCUMENT.split("## Prose")[0].replace(*change)
+    problems = "\n".join(same_tables(entry, printed, tmp_path))
+    assert bool(problems) == bool(words), problems
+    assert all(word in problems for word in words), problems
+
+
+def test_a_command_that_prints_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = entry_for(DOCUMENT, tmp_path, monkeypatch, Tolerance(2))
+    assert list(same_tables(entry, "", tmp_path)) == ["the command printed no table"]
+    assert list(same_page(entry, "other", tmp_path))
+    (tmp_path / "out").mkdir()
+    assert list(same_files(entry, "", tmp_path / "out")) == ["the command wrote no file"]
+
+
+def test_files_are_compared_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    for folder, text in (("docs", '<rect x="1.0"/>'), ("out", '<rect x="1.1"/>')):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.svg").write_text(text)
+    assert list(same_files(Entry("t", "docs", (), 0, same_files, Tolerance(0.2)), "", tmp_path / "out")) == []
+    assert list(same_files(Entry("t", "docs", (), 0, same_files), "", tmp_path / "out")) == ["docs/a.svg differs"]
+    (tmp_path / "out" / "b.svg").write_text("")
+    assert "docs lacks b.svg" in list(same_files(Entry("t", "docs", (), 0, same_files), "", tmp_path / "out"))
+
+
+def test_all_of_it_takes_under_half_an_hour_and_names_what_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sum(entry.minutes for entry in ENTRIES) < 30
+    assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
+    assert all((ROOT / entry.document).exists() for entry in ENTRIES)
+    assert main(["--list"]) == 0
+    assert capsys.readouterr().out.count("\n") == len(ENTRIES)
+
+
+def test_the_pictures_of_the_docs_come_out_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "pictures"]) == 0, capsys.readouterr().out
+
+
+def test_a_failing_command_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = Entry("broken", "README.md", ("-c", "raise SystemExit('no')"), 0, same_page)
+    monkeypatch.setattr(reproduce, "ENTRIES", [broken])
+    assert main([]) == 1
+    out = capsys.readouterr().out
+    assert "FAILS  broken" in out and "exit code 1: no" in out and "0 of 1 reproduced; not: broken" in out
