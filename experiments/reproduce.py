@@ -185,7 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{entry.name:14} {entry.document:44} about {entry.minutes:g} min, {entry.tolerance}: python {words}")
         return 0
     failed = [entry.name for entry in chosen if not reported(entry)]
-    print(f"{len(chosen) - len(failed)} of {len(chosen)} reproduced" + (f"; not: {', '.join(failed)}" if failed else ""))
+    rest = f"; not: {', '.join(failed)}" if failed else ""
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} reproduced{rest}")
     return 1 if failed else 0
 
 
