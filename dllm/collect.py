@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Request
-from dllm.cost import Cost
+from dllm.cost import Cost, Work, joined
 from dllm.denoise import Turn
 from dllm.results import Result
 from dllm.scores import Ids
@@ -38,7 +38,8 @@ class Row:
 
 
 class Collector:
-    """One batch. ``fixed`` [R, L] is the turn that fixed each column (0: none), ``queries`` [R] query rows so far."""
+    """One batch. ``fixed`` [R, L] is the turn that fixed each column (0: none), ``spent`` [R, 3] query rows (averaged
+    over layers), FLOPs and bytes (without the weights) so far."""
 
     def __init__(
         self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
@@ -48,9 +49,8 @@ class Collector:
         self.words, self.cost = words, cost
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
-        self.queries = torch.zeros(len(requests), dtype=torch.int64)
-        self.spent = torch.zeros(len(requests), 2, dtype=torch.float64)  # FLOPs, bytes without the weights
-        self.layers = 1
+        self.spent = torch.zeros(len(requests), 3, dtype=torch.float64)
+        self.works: list[tuple[Tensor, Work]] = []  # not yet added to ``spent``: once a row is enough
         self.fixed: Tensor | None = None
         self.began = self.last = time.perf_counter()
 
@@ -59,13 +59,9 @@ class Collector:
         names, canvas = turn.canvas.request, turn.canvas
         if self.fixed is None:
             self.fixed = torch.zeros_like(canvas.tokens)
-            self.queries, self.spent = self.queries.to(names.device), self.spent.to(names.device)
+            self.spent = self.spent.to(names.device)
         owner = names if turn.forwarded_by is None else names[turn.forwarded_by]
-        self.queries.index_add_(0, owner, turn.work.queries.sum(1))
-        self.layers = turn.work.queries.shape[1]
-        if self.cost is not None:
-            spent = torch.stack([self.cost.flops(turn.work), self.cost.bytes(turn.work)], 1)
-            self.spent.index_add_(0, owner, spent)
+        self.works.append((owner, turn.work))
         # A position is fixed by the last turn that still saw it masked.
         seen = self.fixed if len(names) == len(self.requests) else self.fixed[names]
         seen = torch.where(canvas.masked, turn.view.blocks.turn[:, None], seen)
@@ -95,6 +91,17 @@ class Collector:
             self.records[name].append(record_turn(turn, row, now - self.last, self.cost))
         self.last = now
 
+    def _add_up(self) -> None:
+        """Move what is in ``works`` to ``spent``."""
+        if not self.works:
+            return
+        owner = torch.cat([names for names, _ in self.works])
+        work = joined([work for _, work in self.works])
+        none = torch.zeros_like(owner, dtype=torch.float64)
+        flops, moved = (none, none) if self.cost is None else (self.cost.flops(work), self.cost.bytes(work))
+        self.spent.index_add_(0, owner, torch.stack([work.queries.double().mean(1), flops, moved], 1))
+        self.works = []
+
     def _finish(self, turn: Turn) -> list[int]:
         owner, canvas, seconds = turn.step.owner, turn.candidates, time.perf_counter() - self.began
         finished = []
@@ -115,6 +122,7 @@ class Collector:
     def result(self, number: int) -> Result:
         request = self.requests[number]
         start, length = request.answer_start, len(request.tokens)
+        self._add_up()
         row = self.rows.get(number) or Row(list(request.tokens), start, length, 0, 0.0)
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
@@ -130,9 +138,9 @@ class Collector:
         turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].tolist()
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
-            nfe=row.nfe, query_tokens=round(int(self.queries[number]) / self.layers), seconds=row.seconds,
+            nfe=row.nfe, query_tokens=round(self.spent[number, 0].item()), seconds=row.seconds,
             stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given,
-            flops=self.spent[number, 0].item(), bytes=self.spent[number, 1].item() + row.nfe * self._weights(),
+            flops=self.spent[number, 1].item(), bytes=self.spent[number, 2].item() + row.nfe * self._weights(),
             words=self.words(canvas), trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 

@@ -38,6 +38,15 @@ class Work:
         return Work(both[0].sum(0), both[1].amax(0), both[2].sum(0))
 
 
+def joined(works: Sequence[Work]) -> Work:
+    """Several forwards of one decode as one list of candidates."""
+    scored = [work.scored for work in works if work.scored is not None]
+    queries, keys, refreshed = (
+        torch.cat([getattr(work, name) for work in works]) for name in ("queries", "keys", "refreshed")
+    )
+    return Work(queries, keys, refreshed, torch.cat(scored) if scored else None)
+
+
 @dataclass(frozen=True)
 class Machine:
     """Peak rates: dense matrix FLOP/s in the usual dtype (bfloat16 on GPUs), and memory bytes/s. From data sheets,
