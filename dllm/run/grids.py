@@ -11,6 +11,7 @@ from typing import Any
 from dllm.errors import UserError
 from dllm.parts import composed
 from dllm.run.overrides import names, parsed
+from dllm.store import writing
 
 FLAGS = ("-m", "--multirun")
 OWN = ("name", "output", "experiment", "grids")  # what the sweep itself needs to know
@@ -31,6 +32,8 @@ def expanded(arguments: Sequence[str]) -> list[list[str]]:
     folder = Path(str(config.output)) / str(name)
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} is the folder of a single run. Choose another name=NAME for the sweep.")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     place = [f"name={name!r}", f"hydra.sweep.dir={str(folder)!r}"]
     kept = [text for text in arguments if text not in FLAGS and (text not in own or names([text]) != ["name"])]
     return [["-m", *grid, *kept, *place] for grid in grids_of(config.grids)]

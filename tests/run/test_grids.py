@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ def test_all_methods_are_all_samplers() -> None:
     assert set(grids("methods")[0]["sampler"]) == set(choices("sampler"))
 
 
-def test_a_sweep_is_given_to_hydra_grid_by_grid() -> None:
+def test_a_sweep_is_given_to_hydra_grid_by_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     plain = ["sampler=static", "name=x"]
     assert expanded(plain) == [plain]
     found = expanded(["cache=none", "-m", "grids=[{sampler:[static,eb]},{sampler:order}]", "name=x", "output=here"])

@@ -63,6 +63,12 @@ def test_a_sweep_needs_a_task_with_questions(run: Run) -> None:
     assert outcome.code == 2 and "task=prompt holds no questions to score. Choose one of" in outcome.err
 
 
+def test_a_place_that_cannot_be_written_is_a_sentence(run: Run) -> None:
+    Path("file").write_text("")
+    outcome = run(*SMALL, "output=file")
+    assert outcome.code == 2 and "cannot write to file/s" in outcome.err and outcome.err.count("\n") == 1
+
+
 def test_sweeps_and_single_runs_do_not_share_a_folder(run: Run) -> None:
     run(*SMALL, "sampler=confidence")
     assert "is the folder of a sweep" in run("name=s", "+task.count=4").err
