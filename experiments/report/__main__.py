@@ -66,13 +66,8 @@ def section(
     pieces: list[Piece] = [
         Heading(f"{name}: suite {stamps[0] or 'without a name'}"),
         Note(f"Template {stamps[1] or '-'}, data {stamps[2] or '-'}. {machines(cells)}"),
-        picture(cells, out / f"quality-tpf{mark}.png", lambda cell: cell.measures.tpf, FORWARD),
-        picture(cells, out / f"quality-speed{mark}.png", lambda cell: cell.measures.speed, SECOND),
+        *pictures([cell for cell in cells if cell.scores], out, mark),
     ]
-    for model, figure in plots.falls(cells).items():
-        file = out / f"tasks-{model}{mark}.png"
-        plots.save(figure, file)
-        pieces.append(Picture(file, f"Each sub-task's score as more tokens are decoded per forward, {model}."))
     for model in dict.fromkeys(cell.model for cell in cells):
         mine = [cell for cell in cells if cell.model == model]
         made = {
@@ -83,6 +78,21 @@ def section(
         for kind, (head, table) in made.items():
             pieces += [Heading(f"{model}: {head}", 3), table]
             (out / f"{kind}-{model}{mark}.csv").write_text(table.csv())
+    return pieces
+
+
+def pictures(cells: Sequence[Cell], out: Path, mark: str) -> list[Piece]:
+    """Nothing where nobody could judge anything."""
+    if not cells:
+        return [Note("No score could be judged, so there are no pictures.")]
+    pieces: list[Piece] = [
+        picture(cells, out / f"quality-tpf{mark}.png", lambda cell: cell.measures.tpf, FORWARD),
+        picture(cells, out / f"quality-speed{mark}.png", lambda cell: cell.measures.speed, SECOND),
+    ]
+    for model, figure in plots.falls(cells).items():
+        file = out / f"tasks-{model}{mark}.png"
+        plots.save(figure, file)
+        pieces.append(Picture(file, f"Each sub-task's score as more tokens are decoded per forward, {model}."))
     return pieces
 
 

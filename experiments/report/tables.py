@@ -114,7 +114,7 @@ def curves(cells: Sequence[Cell]) -> Table:
     """A line for each method: its curve in single numbers."""
     levels = [f"PB{level}{kind}" for level in LEVELS for kind in ("", " interp.")]
     heads = ["method", "settings", "AUP", *levels, "best score", "incomplete"]
-    found = methods(cells)
+    found = methods([cell for cell in cells if cell.scores])
     expected = {task for cell in cells for task in cell.scores}
     rows = []
     for method in sorted(found, key=lambda one: -figures.mean_aup(one, found)):

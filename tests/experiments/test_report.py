@@ -153,6 +153,13 @@ def test_two_suites_are_never_in_one_table(sweep: Path) -> None:
     assert len((sweep / "report" / "table-mini-llada-2.csv").read_text().splitlines()) == 2
 
 
+def test_a_suite_that_nobody_could_judge_has_tables_only(tmp_path: Path) -> None:
+    cell(tmp_path / "a", ["sampler=static"], {"copy": [None, None]}, 8)
+    page = report([tmp_path], tmp_path / "report").read_text()
+    assert "No score could be judged" in page and not list((tmp_path / "report").glob("*.png"))
+    assert "lists/copy" in (tmp_path / "report" / "table-mini-llada.csv").read_text()  # named as missing
+
+
 def test_nothing_to_report_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no results of a task. Make some with"):
         read(tmp_path)
