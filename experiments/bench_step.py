@@ -1,0 +1,192 @@
+"""How fast a turn is, beside what no implementation beats: ``python -m experiments.bench_step``.
+
+On a CUDA machine: an 8B LLaDA-shaped and a 7B Dream-shaped model in bfloat16 with seeded random weights made on the
+device; forwards/s, tokens/s, p50 and p95 of a turn for every cache and batch size, beside the floor that ``dllm.cost``
+computes from the turn's own work and the machine's measured rates. On a CPU the same for a model of 100 M parameters,
+scaled down. ``--plain`` compares the decode without a cache with a plain loop in the style of the published code, for
+LLaDA's vocabulary of 126,464: same weights, same tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dllm import part
+from dllm.canvas import Canvas, Request
+from dllm.cost import Cost, Machine, measured
+from dllm.denoise import Turn, denoise
+from dllm.eos.base import Keep
+from dllm.forward import Forward
+from dllm.kernels.choose import CHOICES, use_triton
+from dllm.kernels.packed import can_pack, pack
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Transformer
+from dllm.scores import Ids, Sampling
+
+SMALL = ModelConfig(
+    family="llada", width=768, layers=12, heads=12, kv_heads=12, head_dim=64, mlp_width=2304, vocab=126464,
+    max_length=8192, eps=1e-5, theta=5e5, mask_id=126336, eos_id=126081, pad_id=126081, rotary_dim=64,
+    rope_float32=True,
+)  # fmt: skip
+MODELS = {
+    "small": SMALL,
+    "llada-8b": replace(SMALL, width=4096, layers=32, heads=32, kv_heads=32, head_dim=128, mlp_width=12288,
+                        rotary_dim=128),
+    "dream-7b": replace(SMALL, family="dream", width=3584, layers=28, heads=28, kv_heads=4, head_dim=128,
+                        mlp_width=18944, vocab=152064, eps=1e-6, theta=1e6, mask_id=151666, eos_id=151643,
+                        pad_id=151643, rotary_dim=128, rope_float32=False, qkv_bias=True, prediction_shift=1),
+}  # fmt: skip
+WHOLE = ("elastic", "window")  # published without blocks
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Rows, prompt and answer in tokens, block length, and how many tokens a row commits per turn."""
+
+    batch: int
+    prompt: int
+    answer: int
+    block: int
+    per_turn: int
+
+
+def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Transformer:
+    """Weights made where they stay: an 8B model never passes through the host."""
+    with torch.device("meta"):
+        model = Transformer(config).to(dtype).eval().requires_grad_(False)
+    model = model.to_empty(device=device)
+    noise = torch.Generator(device).manual_seed(seed)
+    for name, weight in model.named_parameters():
+        weight.data.fill_(1.0) if "norm" in name else weight.data.normal_(std=0.02, generator=noise)
+    return model
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return torch.randint(0, 50_000, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def decode(model: Transformer, cache: str, load: Workload) -> Iterator[Turn]:
+    """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache."""
+    config = model.config
+    blocks = part("blocks", "whole") if cache in WHOLE else part("blocks", "fixed", block_length=load.block)
+    sampler = part("sampler", "static", steps=load.answer // load.per_turn)
+    ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
+    forward = Forward.of(model, part("cache", cache), ids, Sampling(suppress_mask=False), sampler, blocks, Keep())
+    requests = [Request.answer(prompt_of(load.prompt, row), load.answer, ids.mask) for row in range(load.batch)]
+    with torch.inference_mode():
+        yield from denoise(Canvas.of(requests, ids.eos, model.device), forward, sampler, blocks, Keep())
+
+
+def plain(model: Transformer, prompt: list[int], load: Workload) -> Tensor:
+    """The plain loop: the whole canvas forward, logits of every row, float64 softmax over all of them."""
+    config = model.config
+    x = torch.tensor([prompt + [config.mask_id or 0] * load.answer])
+    with torch.inference_mode():
+        for begin in range(load.prompt, load.prompt + load.answer, load.block):
+            for _ in range(load.block // load.per_turn):
+                logits = model.head(model.encode(x))
+                proposal = logits.argmax(-1)
+                p = logits.double().softmax(-1)
+                confidence = p.gather(-1, proposal.unsqueeze(-1)).squeeze(-1)
+                confidence[x != config.mask_id] = -torch.inf
+                confidence[:, begin + load.block :] = -torch.inf
+                chosen = confidence[0].topk(load.per_turn).indices
+                x[0, chosen] = proposal[0, chosen]
+    return x[0]
+
+
+def against_plain(load: Workload, repeats: int) -> None:
+    """Seconds of both loops, one after the other ``repeats`` times, so that a busy machine slows both."""
+    network = random_model(SMALL, torch.device("cpu"), torch.float32)
+    ours = copy.deepcopy(network)
+    if can_pack(ours.device, ours.dtype):  # as ``dllm.load`` does
+        pack(ours)
+    prompt, times, equal = prompt_of(load.prompt), ([], []), True
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        expected = plain(network, prompt, load)
+        between = time.perf_counter()
+        *_, last = decode(ours, "none", load)
+        ended = time.perf_counter()
+        equal &= torch.equal(last.candidates.tokens[0], expected)
+        times[0].append(between - began)
+        times[1].append(ended - between)
+    slow, fast = (statistics.median(some[1:]) for some in times)
+    print(f"plain loop {load.answer / slow:7.2f} tokens/s   ours {load.answer / fast:7.2f} tokens/s   "
+          f"{slow / fast:.2f}x   same tokens: {equal}")  # fmt: skip
+
+
+def measure(model: Transformer, cache: str, load: Workload, machine: Machine, limit: int) -> str:
+    """One line of the table: the first ``limit`` turns after two decodes' worth of warming up."""
+    wait = torch.cuda.synchronize if model.device.type == "cuda" else (lambda: None)
+    cost = Cost(model.config, model.dtype.itemsize)
+    for turn, _ in enumerate(decode(model, cache, load)):
+        if turn > 2:
+            break
+    times, floors, began = [], [], time.perf_counter()
+    for number, turn in enumerate(decode(model, cache, load)):
+        wait()
+        ended = time.perf_counter()
+        times.append(ended - began)
+        flops, moved = float(cost.flops(turn.work).sum()), float(cost.bytes(turn.work).sum())
+        floors.append(cost.floor(flops, moved, machine, float(turn.work.queries.sum(0).max())))
+        if number + 1 == limit:
+            break
+        began = time.perf_counter()
+    middle, late = statistics.median(times), sorted(times)[int(0.95 * (len(times) - 1))]
+    rate, total = len(times) / sum(times), sum(floors) / sum(times)
+    return (f"{cache:8} {load.batch:5} {rate:10.2f} {rate * load.batch * load.per_turn:10.1f} {1000 * middle:10.2f} "
+            f"{1000 * late:10.2f} {1000 * statistics.median(floors):10.2f} {100 * total:8.1f} %")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
+    parser.add_argument("--plain", action="store_true", help="against the plain loop, on the CPU")
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="default: small on a CPU, the others on a GPU")
+    parser.add_argument("--caches", nargs="+", default=["none", "prefix", "dual", "elastic", "window"])
+    parser.add_argument("--batches", type=int, nargs="+", default=None, help="default: 1 4 16 on a GPU, 1 2 on a CPU")
+    parser.add_argument("--kernels", nargs="+", choices=CHOICES, default=["auto"])
+    parser.add_argument("--prompt", type=int, default=None)
+    parser.add_argument("--answer", type=int, default=None)
+    parser.add_argument("--per-turn", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=None, help="turns to time in each line")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    gpu = torch.cuda.is_available() and not options.plain
+    device, dtype = (torch.device("cuda"), torch.bfloat16) if gpu else (torch.device("cpu"), torch.float32)
+    prompt, answer = options.prompt or (768 if gpu else 64), options.answer or (256 if gpu else 64)
+    name = torch.cuda.get_device_name() if gpu else f"CPU, {options.threads} threads"
+    print(f"{name}, {str(dtype)[6:]}, prompt {prompt}, answer {answer}, block 32, load {os.getloadavg()[0]:.1f}")
+    if options.plain:
+        against_plain(Workload(1, prompt, answer, 32, options.per_turn), options.repeats)
+        return
+    machine = measured(device, dtype)
+    print(f"measured ceiling: {machine.flops / 1e12:.2f} TFLOP/s, {machine.bytes / 1e9:.0f} GB/s")
+    for model_name in options.models or (["llada-8b", "dream-7b"] if gpu else ["small"]):
+        model = random_model(MODELS[model_name], device, dtype)
+        if can_pack(device, dtype):
+            pack(model)
+        for kernels in options.kernels:
+            model.use_kernels(use_triton(kernels, device))
+            print(f"\n{model_name}, kernels={kernels}\ncache    batch forwards/s   tokens/s     p50 ms     p95 ms "
+                  f"  floor ms  floor/time")  # fmt: skip
+            for cache in options.caches:
+                for batch in options.batches or ([1, 4, 16] if gpu else [1, 2]):
+                    load = Workload(batch, prompt, answer, 32, options.per_turn)
+                    print(measure(model, cache, load, machine, options.turns or (64 if gpu else 34)), flush=True)
+        del model
+
+
+if __name__ == "__main__":
+    main()
