@@ -12,6 +12,7 @@ from rich.console import Console
 from dllm import Decoder, load
 from dllm.denoise import Turn
 from dllm.models.bundle import Model
+from dllm.run.decode import progress
 from dllm.view import live
 from dllm.view.live import LiveView, Picture
 from dllm.view.palette import STOPS, colour, luminance, turn_style
@@ -125,3 +126,15 @@ def test_a_terminal_without_unicode_gets_plain_signs(model: Model) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), force_terminal=True, width=40)
     view = LiveView(console, lambda tokens: "w", model.ids)
     assert view.glyphs.mask == "_" and view.glyphs.edge == "|"
+
+
+def test_several_samples_come_with_an_estimate(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = view_of(decoder_of(model))
+    clock = [0.0]
+    monkeypatch.setattr(live.time, "perf_counter", lambda: clock[0])
+    result = decoder_of(model)("w1")[0]
+    notes = []
+    for _ in progress(iter([(number, result) for number in range(4)]), 4, view):
+        notes.append(view.note)
+        clock[0] += 2.0
+    assert notes[1:] == [f"sample {n} of 4, about {left} s left" for n, left in ((2, 2), (3, 1), (4, 0))]

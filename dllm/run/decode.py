@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -126,8 +127,10 @@ def progress(
 ) -> Iterator[tuple[int, Result]]:
     """Count finished samples: in the live view's status line, or as a bar on stderr when there are several."""
     if isinstance(observe, LiveView):
+        began = time.perf_counter()
         for count, entry in enumerate(results, 1):
-            observe.note = f"sample {count} of {total}" if total > 1 else ""
+            left = (time.perf_counter() - began) / count * (total - count)
+            observe.note = f"sample {count} of {total}, about {left:.0f} s left" if total > 1 else ""
             yield entry
     else:
         pause = 0.1 if sys.stderr.isatty() else 10
