@@ -1,0 +1,148 @@
+"""What every kernel reaches of the machine: ``python -m experiments.bench_kernels`` on a CUDA machine.
+
+Per kernel and shape: microseconds (median and 95th percentile of ``--repeats``), GB/s and TFLOP/s counted from what it
+must at least read, write and multiply, the share of the measured ceiling (a large copy, a large matrix product), and
+the same for the plain torch operations that define it. On a CPU the definitions alone are timed, scaled down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.cost import Machine, measured
+from dllm.kernels import add_norm, commit, credit, drift, head_statistics, rope_scatter, row_statistics
+from dllm.kernels.choose import use_triton
+
+Run = Callable[[bool], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """``run(triton)`` once moves ``moved`` bytes and does ``flops`` operations at the least."""
+
+    name: str
+    shape: str
+    run: Run
+    moved: float
+    flops: float = 0.0
+
+
+def nbytes(*tensors: Tensor) -> float:
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+
+
+def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Case]:
+    """LLaDA-8B's shapes (32 heads of 128, width 4,096, 126,464 tokens), or an eighth of them."""
+    width, heads, size, vocabulary = (512, 4, 128, 15_808) if small else (4096, 32, 128, 126_464)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=dtype, device=device)
+
+    for rows in (32,) if small else (32, 256, 1024):
+        logits = noise(rows, vocabulary)
+        yield Case("row_statistics", f"{rows} x {vocabulary}",
+                   lambda on, z=logits: row_statistics.row_statistics(z, triton=on), nbytes(logits))  # fmt: skip
+    weight = noise(vocabulary, width)
+    for rows in (32,) if small else (16, 32, 64, 128, 256, 512):
+        hidden = noise(rows, width)
+        flops = 2.0 * rows * width * vocabulary
+        both = nbytes(weight, hidden)
+        yield Case("head, fused", f"{rows} rows", lambda on, h=hidden: (
+            head_statistics.fused(h, weight) if on else head_statistics.reference(h, weight)), both, flops)
+        yield Case("head, chunked", f"{rows} rows", lambda on, h=hidden: head_statistics.chunked(
+            h, lambda x: head_statistics.logits_of(x, weight), triton=on), both, flops)
+    gain = noise(width)
+    for rows in (32,) if small else (32, 256, 8192):
+        x, residual = noise(rows, width), noise(rows, width)
+        yield Case("add_norm", f"{rows} x {width}", lambda on, a=x, b=residual: add_norm.add_norm(a, b, gain, 1e-5, on),
+                   4 * nbytes(x))
+        q, k, v = (noise(1, rows, heads, size) for _ in range(3))
+        keys, values = noise(1, heads, 2 * rows, size), noise(1, heads, 2 * rows, size)
+        angle = torch.rand(1, rows, 1, size // 2, device=device)
+        columns = torch.randperm(2 * rows, device=device)[None, :rows]
+        yield Case("rope_scatter", f"{rows} tokens", lambda on, q=q, k=k, v=v, c=angle, s=columns, a=keys, b=values: (
+            rope_scatter.rope_scatter(q, k, v, c, c, s, a, b, True, on)), 2 * nbytes(q, k, v))
+    yield from few(device, heads, vocabulary, noise)
+
+
+def few(device: torch.device, heads: int, vocabulary: int, noise: Callable[..., Tensor]) -> Iterator[Case]:
+    """What works on the rows of one block, or on a few attention rows."""
+    rows, slots, keys = 32, credit.SLOTS, 1024
+    logits = noise(1, rows, vocabulary).float()
+    columns, ready = torch.arange(rows, device=device)[None], torch.ones(1, rows, dtype=torch.bool, device=device)
+    tokens, threshold = torch.zeros(1, rows, dtype=torch.int64, device=device), torch.ones(1, device=device).double()
+    yield Case("commit", f"{rows} x {vocabulary}", lambda on: commit.commit(
+        logits, columns, ready, tokens, ready, threshold, on), nbytes(logits))  # fmt: skip
+    found = row_statistics.row_statistics(logits[0])
+    ids = torch.randint(0, vocabulary, (rows, slots), device=device)
+    held, one = torch.rand(rows, slots, device=device).double(), torch.ones(rows, device=device).double()
+    picked = logits[0].gather(1, ids)
+    yield Case("sparse_credit", f"{rows} x {slots} slots", lambda on: credit.sparse_credit(
+        picked, found["token"], found["first"], found["logsumexp"], ids, held, ready[0], one, one, one, on),
+        2 * nbytes(ids, held) + nbytes(picked))  # fmt: skip
+    old, new = noise(1, heads, 4, keys).float(), noise(1, heads, 4, keys).float()
+    yield Case("drift.similarity", f"4 rows, {keys} keys", lambda on: drift.similarity(old, new, "heads", on),
+               nbytes(old, new))
+    window, real = noise(1, heads, 16, keys).float(), torch.ones(1, 16, dtype=torch.bool, device=device)
+    yield Case("drift.received", f"16 rows, {keys} keys", lambda on: drift.received(window, real, on), nbytes(window))
+
+
+def timed(run: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:
+    """Median and 95th percentile in seconds."""
+    times = []
+    for turn in range(repeats + 3):
+        if device.type == "cuda":
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            run()
+            end.record()
+            end.synchronize()
+            seconds = begin.elapsed_time(end) / 1000
+        else:
+            began = time.perf_counter()
+            run()
+            seconds = time.perf_counter() - began
+        if turn > 2:
+            times.append(seconds)
+    times.sort()
+    return times[len(times) // 2], times[int(0.95 * (len(times) - 1))]
+
+
+def line(case: Case, way: str, times: tuple[float, float], machine: Machine) -> str:
+    middle, late = times
+    share = max(case.moved / machine.bytes, case.flops / machine.flops) / middle
+    return (f"{case.name:17} {case.shape:21} {way:7} {1e6 * middle:10.1f} {1e6 * late:10.1f} "
+            f"{case.moved / middle / 1e9:9.1f} {case.flops / middle / 1e12:9.2f} {100 * share:8.1f} %")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", nargs="+", help="kernels whose names begin so")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    gpu = torch.cuda.is_available()
+    device, dtype = torch.device("cuda" if gpu else "cpu"), torch.bfloat16 if gpu else torch.float32
+    ways = {"torch": False} | ({"triton": True} if use_triton("auto", device) else {})
+    machine = measured(device, dtype)
+    name = torch.cuda.get_device_name() if gpu else f"CPU, {options.threads} threads, load {os.getloadavg()[0]:.1f}"
+    print(f"{name}, {str(dtype)[6:]}, ceiling {machine.flops / 1e12:.2f} TFLOP/s, {machine.bytes / 1e9:.0f} GB/s")
+    print("kernel            shape                 way         p50 us     p95 us      GB/s   TFLOP/s  of ceiling")
+    for case in cases(not gpu, device, dtype):
+        if options.only and not case.name.startswith(tuple(options.only)):
+            continue
+        for way, on in ways.items():
+            print(line(case, way, timed(lambda on=on, case=case: case.run(on), device, options.repeats), machine),
+                  flush=True)
+
+
+if __name__ == "__main__":
+    main()

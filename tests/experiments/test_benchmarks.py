@@ -1,0 +1,47 @@
+"""The benchmarks measure what they say: their kernels' calls are right, and their plain loop gives our tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dllm.cost import Machine
+from experiments import bench_kernels, bench_step
+
+CPU = torch.device("cpu")
+QUICK = ("add_norm", "rope_scatter", "sparse_credit", "drift.received")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_way_of_a_kernel_runs(name: str) -> None:
+    case = next(case for case in bench_kernels.cases(True, CPU, torch.float32) if case.name == name)
+    case.run(True)
+    times = bench_kernels.timed(lambda: case.run(False), CPU, 3)
+    assert 0 < times[0] <= times[1]
+    assert case.name in bench_kernels.line(case, "torch", times, Machine("m", 1e12, 1e10))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> bench_step.ModelConfig:
+    config = replace(bench_step.SMALL, width=64, layers=2, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300,
+                     mask_id=298, eos_id=299, pad_id=299, rotary_dim=16)  # fmt: skip
+    monkeypatch.setattr(bench_step, "SMALL", config)
+    monkeypatch.setattr(bench_step, "prompt_of", lambda length, seed=0: [(7 * at + seed) % 290 for at in range(length)])
+    return config
+
+
+def test_the_plain_loop_and_ours_give_the_same_tokens(
+    tiny: bench_step.ModelConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench_step.against_plain(bench_step.Workload(1, 9, 24, 8, 2), repeats=1)
+    assert "same tokens: True" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cache", ["none", "dual", "window"])
+def test_a_line_of_the_table(tiny: bench_step.ModelConfig, cache: str) -> None:
+    model = bench_step.random_model(tiny, CPU, torch.float32)
+    line = bench_step.measure(model, cache, bench_step.Workload(2, 9, 16, 8, 2), Machine("m", 1e12, 1e10), 5)
+    assert line.split()[:2] == [cache, "2"]
+    assert all(float(number) > 0 for number in line.split()[2:7])
