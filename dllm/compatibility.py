@@ -30,8 +30,8 @@ HEAD = """# What goes with what
 Made by `python -m dllm.compatibility` from what every part declares: what a sampler needs, and what a cache supplies.
 A combination that is refused is refused before weights are read, with the reason and the nearest one that works.
 
-**yes**: with every block schedule. **Names**: with these schedules only. **A number**: refused, for the reason below
-the tables. End-of-text policy `keep`; the last table shows the others.
+**yes**: with every block schedule. **Names**: with these schedules only; after **not**: with all others. **A number**:
+refused, for the reason below the tables. End-of-text policy `keep`; the last table shows the others.
 """
 
 
@@ -79,13 +79,14 @@ def refusal(kind: Kind, sampler: Any, blocks: Any, cache: Any, eos: Any) -> str 
 
 
 def cell(kind: Kind, sampler: Any, cache: Any, schedules: dict[str, Any], eos: Any, reasons: Reasons) -> str:
-    """``yes``, the schedules that work, or the number of the reason why none does."""
+    """``yes``, the few schedules that work or that do not, or the number of the reason why none works."""
     found = {name: refusal(kind, sampler, blocks, cache, eos) for name, blocks in schedules.items()}
     working = [name for name, reason in found.items() if reason is None]
-    if len(working) == len(found):
+    refused = [name for name in found if name not in working]
+    if not refused:
         return "yes"
     if working:
-        return ", ".join(working)
+        return ", ".join(working) if len(working) < len(refused) else f"not {', '.join(refused)}"
     return reasons.number(str(found["fixed"]))
 
 

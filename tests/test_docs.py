@@ -173,7 +173,7 @@ def test_every_sampler_has_its_page(name: str) -> None:
         assert "not compared with a reference" in page.lower()
 
 
-@pytest.mark.parametrize(("group", "page"), [("blocks", "blocks"), ("eos", "eos")])
+@pytest.mark.parametrize(("group", "page"), [("blocks", "blocks"), ("cache", "caches"), ("eos", "eos")])
 def test_every_part_is_in_its_table(group: str, page: str) -> None:
     text = (DOCS / f"{page}.md").read_text()
     assert [name for name in choices(group) if f"| `{name}` |" not in text] == []
