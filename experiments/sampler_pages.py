@@ -1,0 +1,50 @@
+"""``python -m experiments.sampler_pages``: each sampler's page says what docs/samplers.md found on the mini models."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from dllm.parts import choices
+from experiments.reproduce import Table, tables
+
+DOCS = Path(__file__).parents[1] / "docs"
+MARK, BEFORE = "**On the mini models.**", "**Source.**"
+LINK = "[The whole table](../samplers.md#what-they-do-on-the-mini-models)."
+SCORE, FORWARDS, SAME = 0, 1, 3  # columns of the table behind the name
+
+
+def paragraph(name: str, found: Table) -> str:
+    """What the tables say of one sampler."""
+    return textwrap.fill(f"{MARK} {' '.join(_sentences(name, found))} {LINK}", 118, break_on_hyphens=False)
+
+
+def _sentences(name: str, found: Table) -> Iterator[str]:
+    for heading, first in found:
+        if first == name and heading.startswith("mini-"):
+            cells = found[heading, first]
+            yield (
+                f"{heading.split(',')[0]}: {cells[SCORE]} % right with {cells[FORWARDS]} forwards, and for "
+                f"{cells[SAME]} % of the items the text of one token per step."
+            )
+
+
+def with_paragraph(page: str, text: str) -> str:
+    """The page with the paragraph before its source, in place of an older one."""
+    kept = [part for part in page.split("\n\n") if not part.startswith(MARK)]
+    at = next(number for number, part in enumerate(kept) if part.startswith(BEFORE))
+    return "\n\n".join([*kept[:at], text, *kept[at:]])
+
+
+def pages() -> dict[Path, str]:
+    """Every sampler's page as it should be."""
+    found = tables((DOCS / "samplers.md").read_text())
+    files = {name: DOCS / "samplers" / f"{name}.md" for name in choices("sampler")}
+    return {file: with_paragraph(file.read_text(), paragraph(name, found)) for name, file in files.items()}
+
+
+if __name__ == "__main__":
+    for file, text in pages().items():
+        file.write_text(text)
+        print(file)
