@@ -11,7 +11,7 @@ test: .venv/installed lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 laws: .venv/installed
-	DLLM_LAWS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_laws.py
+	DLLM_LAWS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_laws.py tests/test_matrix.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .
