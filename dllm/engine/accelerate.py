@@ -65,6 +65,6 @@ def gather(store: Store) -> None:
         with Store.attach(store.folder, file.name) as part:
             done = store.done
             for row in part.rows:
-                if key_of(row) not in done:
+                if key_of(row) not in done:  # a file holds no sample twice
                     store.write(row)
         file.unlink()

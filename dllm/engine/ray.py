@@ -19,11 +19,12 @@ from dllm.store import Key, Store, key_of
 
 @dataclass
 class Open:
-    """A cell in the works: its folder, and how many units of it are still out."""
+    """A cell in the works: its folder, what is done, and how many units of it are still out."""
 
     cell: Cell
     store: Store
-    units: int = 0
+    done: set[Key]
+    units: int
     stamped: bool = False
 
 
@@ -93,7 +94,7 @@ class Ray(Engine):
                 yield cell
                 continue
             step = max(1, self.shard // cell.evaluation.config["batch_size"])
-            work = Open(cell, store, -(-len(missing) // step))
+            work = Open(cell, store, store.done, -(-len(missing) // step))
             self.progress.total += sum(map(len, missing))
             yield from (Unit(work, tuple(missing[at : at + step])) for at in range(0, len(missing), step))
 
@@ -135,13 +136,14 @@ class Ray(Engine):
         if not work.stamped:
             work.store.stamp(environment)
             work.stamped = True
-        if key_of(row) not in work.store.done:
+        if key_of(row) not in work.done:
             work.store.write(row, trace)
+            work.done.add(key_of(row))
             self.progress.update()
 
     def _retried(self, unit: Unit, error: Exception) -> list[Unit]:
         """What is left of a unit, a batch each, so that in the end only the one that costs workers is missing."""
-        done = unit.of.store.done
+        done = unit.of.done
         left = [keys for keys in unit.batches if not done.issuperset(keys)]
         if unit.failed < self.retries:
             unit.of.units += len(left)
