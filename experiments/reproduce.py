@@ -161,7 +161,7 @@ def run(entry: Entry) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "out"
         folder.mkdir()
-        command = [sys.executable, *(str(folder) if word == "OUT" else word for word in entry.command)]
+        command = [sys.executable, *(word.replace("OUT", str(folder)) for word in entry.command)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         said = last_line(done.stderr or done.stdout)
         problems = [f"exit code {done.returncode}: {said}"] if done.returncode else []

@@ -97,19 +97,24 @@ def summary(group: str, name: str) -> str:
     text = read(group, name)
     heads = [line[2:] for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @")]
     if heads and text.splitlines().index(f"# {heads[0]}") < 2:
-        return heads[0].rstrip(".")
+        return plain(heads[0].rpartition(". ")[0] if heads[0].endswith(":") else heads[0])
     targets = [re.search(rf"^\s*{key}: (\S+)", text, re.MULTILINE) for key in ("_target_", "run")]
     return next((sentence_of(target[1].rpartition(".")[0]) for target in targets if target), "")
 
 
 def sentence_of(module: str) -> str:
-    """The first paragraph of a module's docstring, without full stop, ``group=name:`` and the papers' numbers."""
+    """The first paragraph of a module's docstring, without ``group=name:``."""
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None, module
     words = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    words = " ".join(words.split("\n\n")[0].split()).replace("``", "").rstrip(".")
-    words = re.sub(r" \((?:([^()]+?),? )?arXiv [^()]*\)", lambda found: f" ({found[1]})" if found[1] else "", words)
+    words = plain(" ".join(words.split("\n\n")[0].split()))
     return re.sub(r"^\w+=.*?: (\w)", lambda found: found[1].upper(), words)
+
+
+def plain(words: str) -> str:
+    """Without markup, the full stop and the papers' numbers, whose names stay."""
+    words = words.replace("``", "").rstrip(".")
+    return re.sub(r" \((?:([^()]+?),? )?arXiv [^()]*\)", lambda found: f" ({found[1]})" if found[1] else "", words)
 
 
 def setting_lines(config: DictConfig, chosen: dict[str, str | None], width: int) -> Iterator[str]:
