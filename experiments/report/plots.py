@@ -123,11 +123,12 @@ def speedups(axis: Axes, found: Sequence[Method], x: X) -> None:
 
 def legend(figure: Figure, look: Look, starred: bool = True) -> None:
     handles = [
-        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1, label=name)
+        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * (colour != GREY), label=name)
         for name, (colour, marker) in look.items()
     ]
     star = Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label="one token per step")
-    handles += [star] if starred else []
+    full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label="filled: Pareto-optimal")
+    handles += [star, full] if starred else []
     figure.legend(handles=handles, loc="outside right upper", frameon=False, handlelength=2.2)
 
 
