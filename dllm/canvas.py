@@ -181,12 +181,13 @@ def move(state: T, device: torch.device | str) -> T:
     return replace(state, **{f.name: getattr(state, f.name).to(device) for f in fields(state)})  # type: ignore
 
 
-def pack(where: Tensor, columns: Tensor) -> Tensor:
+def pack(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
     """``columns`` [L] of the True entries of each row of ``where`` [B, L], ascending, padded with L: [B, w].
 
-    The widest row decides w, which costs one copy to the host.
+    The widest row decides w, which costs one copy to the host, unless a ``width`` is given that none exceeds.
     """
-    return torch.where(where, columns, len(columns)).sort(dim=1).values[:, : int(where.sum(1).max())]
+    width = int(where.sum(1).max()) if width is None else width
+    return torch.where(where, columns, len(columns)).sort(dim=1).values[:, :width]
 
 
 def per_row(value: Any, canvas: Canvas, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -71,7 +71,7 @@ class Collector:
             self.fixed[names] = seen
         if self.trace:
             self._record(turn, names)
-        return self._finish(turn) if bool(turn.finished.any()) else []
+        return self._finish(turn) if turn.checked and bool(turn.finished.any()) else []
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class Turn:
     forwarded [M]: the candidates this forward ran on, ``work`` what it computed for each, ``forwarded_by`` [M] whose
     they were, ``kept`` [B] which of them go on (None: all). canvas [B]: those that were kept, whose ``view``
     the sampler saw. step: its decision. candidates [N]: the canvases after it and after the end-of-text policy.
-    span [B]: the blocks after closing.
+    span [B]: the blocks after closing. checked: whether blocks could close (see ``denoise``).
     """
 
     forwarded: Canvas
@@ -40,6 +41,7 @@ class Turn:
     step: Step
     candidates: Canvas
     span: Span
+    checked: bool = True
 
     @property
     def canvas(self) -> Canvas:
@@ -51,13 +53,21 @@ class Turn:
         return self.span.done
 
 
-def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText) -> Iterator[Turn]:
-    """Denoise ``canvas`` to the end, yielding every turn. Rows leave the batch as they finish."""
-    span, state = blocks.start(canvas, sampler.lookahead), sampler.start(canvas, blocks)
+def denoise(
+    canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, every: int | None = None
+) -> Iterator[Turn]:
+    """Denoise ``canvas`` to the end, yielding every turn. Rows leave the batch as they finish.
+
+    every: shapes are static, and the host asks the device only after so many turns whether blocks are full; a row whose
+    block is waits, computed but idle. None: after every turn, and every shape is exact.
+    """
+    span, state = blocks.start(canvas, sampler.lookahead, every is not None), sampler.start(canvas, blocks)
     session, ids = forward.start(canvas), forward.propose.ids
-    candidates, owner, upcoming = canvas, None, None
-    while not all(done := span.done.tolist()):
-        if any(done):
+    candidates, owner, upcoming, check = canvas, None, None, True
+    for turn in count(1):
+        if check and all(done := span.done.tolist()):
+            return
+        if check and any(done):
             candidates, owner, span, state, session, upcoming = drop(candidates, owner, span, state, session, upcoming)
         scores, work = forward(candidates, span, session, owner, upcoming)
         forwarded, forwarded_by, span = candidates, owner, span.forwarded()
@@ -73,8 +83,9 @@ def denoise(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, 
         candidates = apply(step, view, ids.mask)
         candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
         candidates, span = blocks.revise(candidates, span, ids.mask)
-        span = blocks.advance(candidates, span, owner, step.stop)
-        yield Turn(forwarded, forwarded_by, kept, work, view, step, candidates, span)
+        check = turn % (every or 1) == 0
+        span = blocks.advance(candidates, span, owner, step.stop) if check else span
+        yield Turn(forwarded, forwarded_by, kept, work, view, step, candidates, span, check)
 
 
 def look(canvas: Canvas, scores: Scores, span: Span) -> View:

@@ -75,7 +75,7 @@ class Forward:
         hidden, place = self._hidden(canvas, plan, session, owner)
         slot = self._slot(canvas, place)
         known = wanted if place is None or slot is None else wanted & (slot >= 0)
-        rows = pack(known, canvas.columns)  # [N, r] targets
+        rows = pack(known, canvas.columns, self._most(span, hidden.shape[1]))  # [N, r] targets
         inside = rows.clamp(max=length - 1)
         at = inside if slot is None else slot.gather(1, inside).clamp(min=0)
         keep_logits, logits = any(need.logits for need in self.needs), None
@@ -93,6 +93,12 @@ class Forward:
         )  # fmt: skip
         guided = 2 if self.propose.sampling.guidance else 1
         return scores, replace(session.count(), scored=guided * known.sum(1))
+
+    def _most(self, span: Span, queries: int) -> int | None:
+        """The most rows that the head can be asked for, if the host knows it."""
+        if span.sizes is None:
+            return None
+        return min(queries, span.sizes.width) if all(need.region == "block" for need in self.needs) else queries
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L], -1 if it was not computed (None: in order).

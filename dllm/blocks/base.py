@@ -22,13 +22,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """What the host knows of a turn's sizes without asking the device: no row has more than ``width`` open columns, no
+    block begins before column ``low``, and some row's block may have had no forward yet (``opening``)."""
+
+    width: int
+    low: int = 0
+    opening: bool = True
+
+
+@dataclass(frozen=True)
 class Span:
     """Where each row stands. Columns and counts are int64 [B]; masks are [B, L].
 
     begin, end: the current block, ``block`` its columns. reach: end of the last block that is open (= end without
     lookahead), ``inside`` the columns of all open blocks. number: index of the current block. masked: positions it had
     to fill when it opened. forwards: forwards it has had, the current one included. turn: forwards of the whole row.
-    done [B]: nothing is left to decide. ahead: how many further blocks are open with the current one.
+    done [B]: nothing is left to decide. ahead: how many further blocks are open with the current one. sizes: bounds
+    that make all shapes static; None: sizes are read off the device, exactly.
     """
 
     begin: Tensor
@@ -42,6 +53,7 @@ class Span:
     block: Tensor
     inside: Tensor
     ahead: int = 0
+    sizes: Sizes | None = None
 
     def resized(self, canvas: Canvas, end: Tensor, reach: Tensor) -> Span:
         """The same blocks with other ends; the masks are made here, so that no turn has to."""
@@ -52,7 +64,14 @@ class Span:
 
     def forwarded(self) -> Span:
         """After one more forward."""
-        return replace(self, forwards=self.forwards + 1, turn=self.turn + 1)
+        sizes = None if self.sizes is None else replace(self.sizes, opening=False)
+        return replace(self, forwards=self.forwards + 1, turn=self.turn + 1, sizes=sizes)
+
+    def sized(self, opening: bool) -> Span:
+        """With bounds that hold until blocks open again; one copy to the host."""
+        if self.sizes is None:
+            return self
+        return replace(self, sizes=Sizes(self.sizes.width, int(self.begin.min()), opening or self.sizes.opening))
 
 
 class Blocks:
@@ -78,11 +97,18 @@ class Blocks:
     def needs(self) -> tuple[Need, ...]:
         return ()
 
-    def start(self, canvas: Canvas, ahead: int = 0) -> Span:
-        """The first block of every row, with ``ahead`` further ones open."""
+    def widest(self, length: int) -> int:
+        """The most columns that a block of a canvas of ``length`` columns can have."""
+        return length
+
+    def start(self, canvas: Canvas, ahead: int = 0, static: bool = False) -> Span:
+        """The first block of every row, with ``ahead`` further ones open. static: with bounds on its sizes."""
         zero, nowhere = torch.zeros_like(canvas.start), torch.zeros_like(canvas.masked)
         done = torch.zeros_like(canvas.cut)
-        return self._open(canvas, Span(zero, zero, zero, zero - 1, zero, zero, zero, done, nowhere, nowhere, ahead))
+        length = len(canvas.columns)
+        sizes = Sizes(min(length, self.widest(length) * (1 + ahead))) if static else None
+        nothing = Span(zero, zero, zero, zero - 1, zero, zero, zero, done, nowhere, nowhere, ahead, sizes)
+        return self._open(canvas, nothing).sized(opening=True)
 
     def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
         """Called with the scores of every forward, before anything is committed from them (AdaBlock sizes here)."""
@@ -114,7 +140,7 @@ class Blocks:
             unfinished = _any_by(unfinished, owner, span.done)
             candidates = candidates.select(first_of(owner))
         if bool((close & unfinished).any()):
-            span = merge(close & unfinished, self._open(candidates, span), span)
+            span = merge(close & unfinished, self._open(candidates, span), span).sized(opening=True)
         return replace(span, done=span.done | (close & ~unfinished))
 
     def _open(self, canvas: Canvas, span: Span) -> Span:

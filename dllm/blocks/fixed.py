@@ -24,6 +24,9 @@ class Fixed(Blocks):
         begin = canvas.grid + index * self.block_length
         return begin, begin + self.block_length, index - before
 
+    def widest(self, length: int) -> int:
+        return min(length, self.block_length)
+
     def count(self, canvas: Canvas) -> Tensor:
         before = (canvas.start - canvas.grid) // self.block_length
         return -((canvas.grid - canvas.end) // self.block_length) - before

@@ -32,13 +32,15 @@ class Plan:
 
     columns [B, L]: those to compute; None: every valid one. ready [B, L]: positions that may be committed from it
     (None: all that it predicts). only [B, L]: rows with an entry commit exactly those. shadows [B, x]: columns (L: no
-    column) that get an extra row, a mask that sees every column but its own and that no other row sees.
+    column) that get an extra row, a mask that sees every column but its own and that no other row sees. width: no row
+    has more columns than this, if the host knows it (then shapes are static).
     """
 
     columns: Tensor | None = None
     ready: Tensor | None = None
     only: Tensor | None = None
     shadows: Tensor | None = None
+    width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,13 +106,14 @@ class Session(Memory):
 class Cache:
     """Base of all policies. What it supplies: ``regions`` that its forwards score on every turn (see ``Need``), with
     ``opening`` all of them on the forward that opens a block; ``committed`` positions of the open blocks too;
-    ``branches``: several candidates; ``shadows``: rows that stand in for committed tokens; ``full`` and
-    ``block_causal``: kinds of attention it serves."""
+    ``branches``: several candidates; ``static``: plans whose shapes the host knows; ``shadows``: rows that stand in for
+    committed tokens; ``full`` and ``block_causal``: kinds of attention it serves."""
 
     regions: frozenset[str] = frozenset({"block"})
     opening = True
     committed = True
     branches = False
+    static = False
     shadows = True
     full = True
     block_causal = False

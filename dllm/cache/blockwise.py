@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dllm.blocks.base import Span
+from dllm.blocks.base import Sizes, Span
 from dllm.cache.base import Plan
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
@@ -27,12 +27,21 @@ class Blockwise(Buffered):
         """Columns [B, L] of a reuse forward that starts at column ``begin`` [B, 1]."""
         raise NotImplementedError
 
+    def widest(self, sizes: Sizes) -> int:
+        """The most columns that ``part`` can have, one at its left aside."""
+        raise NotImplementedError
+
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         build = span.forwards == 0
         begin = span.begin[:, None] - (1 if self.query_left else 0)
-        columns = None if bool(build.all()) else build[:, None] | self.part(canvas, span, begin)
+        columns, width = None, None
+        if span.sizes is not None:
+            reuse = min(self.length, self.widest(span.sizes) + self.query_left)
+            width = self.length if span.sizes.opening else reuse
+        if width is not None or not bool(build.all()):
+            columns = build[:, None] | self.part(canvas, span, begin)
         if self.config.prediction_shift == 0 or self.query_left:
-            return Plan(columns)
+            return Plan(columns, width=width)
         open_ = canvas.undecided & span.block
         first = open_ & (open_.cumsum(1) == 1) & build[:, None]
-        return Plan(columns, only=first)
+        return Plan(columns, only=first, width=width)

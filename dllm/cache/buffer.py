@@ -61,7 +61,7 @@ class Buffered(Session):
         self.wanted, self.valid, self.keys = wanted, valid, attended
         self.fold, self.branched, self.slots, self.extra = None, owner, None, None
         self.whole = plan.columns is None and plan.shadows is None and bool(valid.all())
-        columns = None if self.whole else pack(wanted, candidates.columns)
+        columns = None if self.whole else pack(wanted, candidates.columns, plan.width)
         if owner is None:
             self.attended, self.written = attended, self.written | wanted
             holds = ~attended | self.written
@@ -72,7 +72,7 @@ class Buffered(Session):
             self.branched = None
             self._share(columns, attended & ~wanted, owner)
             return columns
-        self.visible, self.reach = visible_part(attended)
+        self.visible, self.reach = visible_part(attended) if plan.width is None else (attended, self.length)
         if plan.shadows is not None and columns is not None:
             return self._shadow(columns, plan.shadows, attended)
         self.slots = columns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dllm.blocks.base import Span
+from dllm.blocks.base import Sizes, Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.cache.blockwise import Blockwise
 from dllm.canvas import Canvas
@@ -18,7 +18,7 @@ class Dual(Cache):
     stay attended until the next full forward (as published); otherwise they go at once.
     """
 
-    branches = True
+    branches = static = True
 
     def __init__(self, query_left: bool = True, keep_stale_tail: bool = False) -> None:
         self.query_left, self.keep_stale_tail = query_left, keep_stale_tail
@@ -34,6 +34,9 @@ class BlockOnly(Blockwise):
 
     def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:
         return (canvas.columns >= begin) & (canvas.columns < span.reach[:, None])
+
+    def widest(self, sizes: Sizes) -> int:
+        return sizes.width
 
     def keep_attended(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor:
         if not self.keep_stale_tail or owner is not None or plan.columns is None:

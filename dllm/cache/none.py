@@ -17,7 +17,7 @@ class NoCache(Cache):
     """The reference that every policy is measured against."""
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
-    branches = block_causal = True
+    branches = block_causal = static = True
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Everything(config.attention_block, ragged=shrinks or not bool(canvas.valid.all()))
@@ -31,11 +31,11 @@ class Everything(Fresh, Session):
         self.attention_block, self.ragged = attention_block, ragged
 
     def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
-        return Plan()
+        return Plan(width=None if span.sizes is None else len(canvas.columns))
 
     def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
         length = len(candidates.columns)
-        queries = pack(candidates.valid, candidates.columns) if self.ragged else None
+        queries = pack(candidates.valid, candidates.columns, plan.width) if self.ragged else None
         self.rows = candidates.valid.sum(1, keepdim=True)
         if plan.shadows is not None:
             ordinary = candidates.columns.expand_as(candidates.tokens) if queries is None else queries

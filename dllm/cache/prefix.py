@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dllm.blocks.base import Span
+from dllm.blocks.base import Sizes, Span
 from dllm.cache.base import Cache, Session
 from dllm.cache.blockwise import Blockwise
 from dllm.canvas import Canvas
@@ -18,7 +18,7 @@ class Prefix(Cache):
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
-    branches = True
+    branches = static = True
 
     def __init__(self, query_left: bool = True) -> None:
         self.query_left = query_left
@@ -30,3 +30,6 @@ class Prefix(Cache):
 class FromBlockOn(Blockwise):
     def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:
         return canvas.columns >= begin
+
+    def widest(self, sizes: Sizes) -> int:
+        return self.length - sizes.low

@@ -36,6 +36,7 @@ class Window(Cache):
     """
 
     committed = False
+    static = True
 
     def __init__(
         self, active_tokens: int = 16, window_tokens: int = 64, refresh_interval: int = 32, queries: str = "masks",
@@ -76,7 +77,7 @@ class Phases(Buffered):
         super().__init__(canvas, config)
         self.policy = policy
         self.phase = self.recent = torch.zeros_like(canvas.masked)
-        self.anchor, self.refreshed = canvas.start, torch.zeros_like(canvas.cut)
+        self.anchor, self.refreshed, self.turns = canvas.start, torch.zeros_like(canvas.cut), 0
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         policy, masks = self.policy, canvas.undecided
@@ -96,7 +97,16 @@ class Phases(Buffered):
             ready = active | (masks & refresh[:, None])
         columns = torch.where(refresh[:, None], self.phase, live)
         self.refreshed, self.last = refresh, columns
-        return Plan(columns, ready=ready, only=only)
+        self.turns += 1
+        return Plan(columns, ready=ready, only=only, width=None if span.sizes is None else self._widest())
+
+    def _widest(self) -> int:
+        """The most columns of this forward: the whole canvas, or the active masks, what predicts them, and what the
+        phase has committed. Rows begin together, so the host can count their turns."""
+        policy = self.policy
+        if policy.range or policy.reference_eos or (self.turns - 1) % policy.refresh_interval == 0:
+            return self.length
+        return min(self.length, 2 * policy.active_tokens + max(policy.window_tokens, policy.active_tokens))
 
     def _fix_phase(self, canvas: Canvas, near: Tensor, refresh: Tensor) -> None:
         """With the far field in a phase's first forward, what the phase attends to is settled after its commits."""

@@ -23,7 +23,7 @@ class FillAfterBlock(EndOfText):
     def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
         rest = candidates.undecided & ~span.block
         full = ~(candidates.undecided & span.block).any(1) & ~span.done
-        if not bool((full & rest.any(1)).any()):
+        if span.sizes is None and not bool((full & rest.any(1)).any()):
             return candidates
         ends = answer_ends(candidates, eos_id)
         ended = (ends & span.block).any(1) if self.when == "any" else (ends | ~span.block).all(1)

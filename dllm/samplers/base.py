@@ -111,7 +111,8 @@ class Sampler:
 
     def propose(self, view: View, state: State) -> Step:
         """What the loop calls: ``step`` for the rows that act, the plan's ``only`` for those it forces."""
-        step = self.step(view, state) if bool(view.acts.any()) else Step(torch.zeros_like(view.open))
+        acting = view.blocks.sizes is not None or bool(view.acts.any())
+        step = self.step(view, state) if acting else Step(torch.zeros_like(view.open))
         forced, acts = view.forced, view.acts[:, None]
         may = view.open if forced is None else view.open & acts
         if step.owner is not None:

@@ -1,0 +1,131 @@
+"""Static shapes: a turn asks the device for nothing, and decides what the exact one decides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from harness import Combination, forward_of, model, parts_of, requests
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dllm.cache.buffer import Buffered
+from dllm.canvas import Canvas
+from dllm.denoise import Turn, denoise
+from dllm.scores import Sampling
+
+CACHES = ("none", "prefix", "dual", "window")
+ASKING = ("item", "is_nonzero", "_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount",
+          "repeat_interleave")  # fmt: skip
+CHECKS = ("denoise", "advance", "sized", "drop", "start")  # what may ask, between turns and at the start
+
+
+class Trap(TorchDispatchMode):
+    """Notes every copy to the host by the function of ours that caused it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def note(self) -> None:
+        frame = sys._getframe(1)
+        while "/dllm/" not in frame.f_code.co_filename:
+            assert frame.f_back is not None
+            frame = frame.f_back
+        self.asked.append(frame.f_code.co_name)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = func.overloadpacket.__name__
+        by_mask = name.startswith("index") and any(
+            isinstance(one, Tensor) and one.dtype == torch.bool for one in (args[1] if len(args) > 1 else None) or ()
+        ) if name in ("index", "index_put", "index_put_") else False  # fmt: skip
+        if by_mask or name.startswith(ASKING):
+            self.note()
+        return func(*args, **(kwargs or {}))
+
+
+def turns(combination: Combination, every: int | None, dtype: torch.dtype = torch.float64) -> Iterator[Turn]:
+    network, parts = model(combination.model, dtype), parts_of(combination)
+    forward = forward_of(network, parts, Sampling(tempered=parts[0].tempered))
+    canvas = Canvas.of(requests(), network.config.pad_id or 0)
+    with torch.inference_mode():
+        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], every)
+
+
+def answers(combination: Combination, every: int | None) -> dict[int, list[int]]:
+    out = {}
+    for turn in turns(combination, every):
+        for row, name in enumerate(turn.candidates.request.tolist()):
+            canvas = turn.candidates
+            out[name] = canvas.tokens[row, : int(canvas.length[row])].masked_fill(
+                canvas.masked[row, : int(canvas.length[row])], -1).tolist()  # fmt: skip
+    return out
+
+
+def combinations() -> list[Combination]:
+    return [
+        Combination(sampler, "whole" if cache == "window" else "fixed", cache, eos, name)
+        for cache in CACHES for name in ("tiny-llada", "tiny-dream")
+        for sampler, eos in (("confidence", "fill_after_block"), ("static", "keep"))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("combination", combinations(), ids=str)
+def test_the_same_tokens_whenever_the_host_looks(combination: Combination) -> None:
+    expected = answers(combination, None)
+    for every in (1, 5):
+        assert answers(combination, every) == expected
+
+
+@pytest.mark.parametrize("combination", [c for c in combinations() if c.sampler == "confidence"], ids=str)
+def test_no_copy_to_the_host_inside_a_turn(combination: Combination, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Buffered, "debug", False)  # its assertion asks
+    trap, seen = Trap(), 0
+
+    def listed(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            trap.note()
+            return original(*args, **kwargs)
+
+        return call
+
+    for name in ("tolist", "cpu", "numpy"):
+        monkeypatch.setattr(Tensor, name, listed(getattr(Tensor, name)))
+    running = turns(combination, 4)
+    next(running)
+    trap.asked.clear()
+    with trap:
+        for number, turn in enumerate(running, 2):
+            assert set(trap.asked) <= set(CHECKS)
+            assert turn.checked == (number % 4 == 0)
+            if number % 4 in (2, 3):
+                assert trap.asked == [], "between two checks nothing is asked at all"
+            trap.asked.clear()
+            seen += 1
+    assert seen > 4
+
+
+def test_the_trap_sees_what_the_exact_turn_asks() -> None:
+    running, trap = turns(Combination("confidence", "fixed", "dual"), None), Trap()
+    next(running)
+    with trap:
+        next(running)
+    assert {"pack", "propose", "visible_part"} <= set(trap.asked)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_shapes_repeat_between_openings(cache: str) -> None:
+    """The network sees the whole canvas, or one other number of rows that does not change while no block opens."""
+    combination, seen = Combination("static", "whole" if cache == "window" else "fixed", cache), []
+    network = model(combination.model)
+    handle = network.layers[0].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape[1]))
+    try:
+        for turn in turns(combination, 4):
+            if not turn.checked:
+                seen.append(-1)
+    finally:
+        handle.remove()
+    assert len(set(seen) - {-1}) <= (4 if cache == "prefix" else 2)
