@@ -16,7 +16,7 @@ import pytest
 
 from dllm import cli
 from dllm.models import bundle
-from dllm.parts import composed
+from dllm.parts import composed, groups
 from dllm.run.overrides import names, quote, quoted
 
 ROOT = Path(__file__).parent.parent
@@ -352,7 +352,7 @@ def test_the_commands_of_the_readme_name_things_that_exist() -> None:
     for command in commands:
         arguments = quoted([word for word in shlex.split(command, comments=True) if not word.startswith("-")])
         config = composed(arguments)
-        assert all(name.split(".")[0] in config for name in names(arguments))
+        assert all(name.split(".")[0] in [*config, *groups()] for name in names(arguments))
 
 
 def test_runs_of_one_second_get_folders_of_their_own(tmp_path: Path) -> None:
