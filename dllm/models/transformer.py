@@ -305,6 +305,12 @@ class Transformer(nn.Module):
             if isinstance(part, Transformer | Attention | RMSNorm):
                 part.triton = triton
 
+    def compile_parts(self) -> None:
+        """Let torch.compile fuse what lies between the matrix products of every MLP, once."""
+        for layer in cast("Iterable[Layer]", self.layers):
+            if layer.mlp._compiled_call_impl is None:
+                layer.mlp.compile()
+
     @property
     def dtype(self) -> torch.dtype:
         return self.embed.weight.dtype
@@ -372,9 +378,12 @@ def block_causal(
 ) -> Tensor | None:
     """Which keys [B, n, S] a query may see: all, or those of its own and earlier attention blocks.
 
-    ``keys`` [B, S] restricts further (padding). None, [B, S] or [B, n, S] comes back, whichever suffices.
+    ``keys`` [B, S] or [B, n, S] restricts further (padding, shadow rows). None, [B, S] or [B, n, S] comes back,
+    whichever suffices.
     """
     if block is None:
         return keys
     visible = key_positions[:, None, :] // block <= query_positions[:, :, None] // block
-    return visible if keys is None else visible & keys[:, None, :]
+    if keys is None:
+        return visible
+    return visible & (keys if keys.dim() == 3 else keys[:, None, :])
