@@ -9,15 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from dllm.errors import Unfit, UserError
 from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
 from dllm.models.weights import read_config
-from dllm.parts import choices, part
+from dllm.parts import build, choices, composed
 from dllm.setting import Setting, validate
 
+GROUPS = ("sampler", "blocks", "cache", "eos")
 # Parts that have no defaults to be built with. The values do not matter for what goes together.
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "list"): {"lengths": [32]},
@@ -64,8 +68,17 @@ class Reasons:
         return str(self.numbers.setdefault(sentence, len(self.numbers) + 1))
 
 
-def built(group: str) -> dict[str, Any]:
-    return {name: part(group, name, **OPTIONS.get((group, name), {})) for name in choices(group)}
+def built() -> list[dict[str, Any]]:
+    """Every choice of every group. One configuration, 40 ms to compose, gives one choice of each."""
+    found: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    for names in zip_longest(*(choices(group) for group in GROUPS)):
+        chosen = {group: name for group, name in zip(GROUPS, names, strict=True) if name is not None}
+        config = composed([f"{group}={name}" for group, name in chosen.items()])
+        for group, name in chosen.items():
+            for key, value in OPTIONS.get((group, name), {}).items():
+                OmegaConf.update(config[group], key, value)
+            found[group][name] = build(group, config[group])
+    return list(found.values())
 
 
 def refusal(kind: Kind, sampler: Any, blocks: Any, cache: Any, eos: Any) -> str | None:
@@ -99,7 +112,7 @@ def table(corner: str, columns: list[str], rows: dict[str, list[str]]) -> Iterat
 
 def page() -> str:
     """The page in Markdown."""
-    samplers, schedules, caches, policies = (built(group) for group in ("sampler", "blocks", "cache", "eos"))
+    samplers, schedules, caches, policies = built()
     reasons, lines = Reasons(), [HEAD]
     for kind in Kind.all():
         rows = {

@@ -12,6 +12,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from dllm import Decoder, Result, load, part
+from dllm import Decoder, Model, Result, load, part
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, page
 from dllm.view.palette import hexes
@@ -29,6 +30,11 @@ SHUFFLE = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
 SORT = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 LETTER, ROW = 8.4, 26  # width of a monospaced letter at 14 px, height of a line
 INK, DIM, PAPER = "#1b1b1f", "#5d5d66", "#ffffff"
+
+
+@cache
+def mini() -> Model:
+    return load("mini-llada")
 
 
 @dataclass
@@ -61,7 +67,7 @@ class Drawing:
 def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **options: object) -> Result:
     """One traced answer as one block without an end-of-text policy."""
     rule = part("sampler", sampler, **options)
-    return Decoder(load("mini-llada"), rule, "whole", eos="keep", gen_length=length)(prompt, trace=True)[0]
+    return Decoder(mini(), rule, "whole", eos="keep", gen_length=length)(prompt, trace=True)[0]
 
 
 def film(result: Result, title: str) -> str:
@@ -110,10 +116,10 @@ def film_one_by_one() -> str:
 def queries() -> str:
     """Query rows of every forward, per cache, in a decode of one token per forward."""
     caches = ["none", "prefix", "dual", "window"]
-    decoder = {name: work_of(name) for name in caches}
-    most = max(max(work) for work in decoder.values())
+    works = {name: work_of(name) for name in caches}
+    most = max(max(work) for work in works.values())
     drawing = Drawing.of(700, 8 + 92 * len(caches))
-    for number, (name, work) in enumerate(decoder.items()):
+    for number, (name, work) in enumerate(works.items()):
         y = 8 + 92 * number
         drawing.text(8, y + 34, f"cache={name}")
         drawing.text(8, y + 54, f"{sum(work)} rows in all", DIM)
@@ -127,7 +133,7 @@ def queries() -> str:
 def work_of(cache: str) -> list[int]:
     options = {"active_tokens": 8, "window_tokens": 16, "refresh_interval": 8} if cache == "window" else {}
     decoder = Decoder(
-        load("mini-llada"), "static", part("blocks", "fixed", block_length=16), part("cache", cache, **options), "keep",
+        mini(), "static", part("blocks", "fixed", block_length=16), part("cache", cache, **options), "keep",
         gen_length=48,
     )  # fmt: skip
     turns = decoder(SORT, trace=True)[0].traced().turns
@@ -138,7 +144,7 @@ def terminal() -> str:
     """The live view in the middle of a decode, as rich draws it."""
     nowhere = io.StringIO()
     console = Console(record=True, width=72, height=8, file=nowhere, force_terminal=True, color_system="truecolor")
-    decoder = Decoder(load("mini-llada"), part("sampler", "static"), gen_length=32)
+    decoder = Decoder(mini(), part("sampler", "static"), gen_length=32)
     view = LiveView(console, decoder.prompts.text, decoder.model.ids)
     turns = decoder.turns(SORT)
     first = next(turns)
