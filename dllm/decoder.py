@@ -23,6 +23,7 @@ from dllm.models.bundle import Model
 from dllm.parts import part
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.results import Result
+from dllm.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.scores import Sampling
 from dllm.setting import Setting, validate
@@ -38,14 +39,15 @@ class Decoder:
     >>> print(decoder("Copy the list: [\\"Ann\\", \\"Bob\\"]")[0].text)  # doctest: +SKIP
 
     gen_length: masks after the prompt. chat: apply the model's chat template to string prompts (default: when it has
-    one). stop: strings that end an answer. Raises UserError when the parts do not fit together or the model.
+    one). stop: strings that end an answer. runtime: ``eager``, ``static`` or a ``Runtime``. Raises UserError when the
+    parts do not fit together or the model.
     """
 
     def __init__(
         self, model: Model, sampler: Sampler | str = "confidence", blocks: Blocks | str = "fixed",
         cache: Cache | str = "none", eos: EndOfText | str = "fill_after_block", *, gen_length: int = 128,
         batch_size: int = 1, sampling: Sampling | None = None, stop: Sequence[str] = (), chat: bool | None = None,
-        **options: Any,
+        runtime: Runtime | str = "eager", **options: Any,
     ) -> None:  # fmt: skip
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
@@ -60,6 +62,8 @@ class Decoder:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name)
         validate(setting, self.sampler, self.cache, self.eos)
+        self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
+        self.runtime.check(self.cache)
         self.cost = Cost(model.config, model.transformer.dtype.itemsize)
         self.forward = Forward.of(
             model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos
@@ -147,7 +151,8 @@ class Decoder:
         device = self.model.transformer.device
         at_zero = self.model.config.attention_block is not None
         canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
-        yield from denoise(canvas, self._traced() if trace else self.forward, self.sampler, self.blocks, self.eos)
+        forward, every = self._traced() if trace else self.forward, self.runtime.every
+        yield from denoise(canvas, forward, self.sampler, self.blocks, self.eos, every)
 
     def _traced(self) -> Forward:
         """The forward with the one statistic that a trace wants and a sampler may not."""

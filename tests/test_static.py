@@ -12,9 +12,11 @@ from harness import Combination, forward_of, model, parts_of, requests
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dllm import Decoder, UserError, load, part
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
 from dllm.denoise import Turn, denoise
+from dllm.runtime import Runtime
 from dllm.scores import Sampling
 
 CACHES = ("none", "prefix", "dual", "window")
@@ -114,6 +116,31 @@ def test_the_trap_sees_what_the_exact_turn_asks() -> None:
     with trap:
         next(running)
     assert {"pack", "propose", "visible_part"} <= set(trap.asked)
+
+
+def test_every_runtime_gives_the_same_answer() -> None:
+    network = load("mini-llada")
+    prompts: list[Any] = ['Sort the list:\n["Kai", "Emma", "Hugo"]', 'Copy the list:\n["Ann"]']
+    expected = [result.tokens for result in Decoder(network, gen_length=32, batch_size=2)(prompts)]
+    static = Decoder(network, gen_length=32, batch_size=2, cache="none", runtime=Runtime("static", 3))
+    assert [result.tokens for result in static(prompts)] == expected
+
+
+@pytest.mark.parametrize("cache", ["elastic", "dkv", "dkv_greedy", "recap"])
+def test_a_cache_of_changing_shapes_is_refused(cache: str) -> None:
+    reason = f"runtime=static needs shapes that do not change, and cache={cache} .*Use runtime=eager, or cache=none"
+    with pytest.raises(UserError, match=reason):
+        Runtime("static", 2).check(part("cache", cache))
+    Runtime("eager").check(part("cache", cache))
+
+
+def test_runtimes_that_cannot_be() -> None:
+    with pytest.raises(UserError, match="runtime='statik' must be one of eager, static. Did you mean 'static'"):
+        Runtime("statik")
+    with pytest.raises(UserError, match="check_every=0 must be at least 1"):
+        Runtime("static", 0)
+    with pytest.raises(UserError, match="check_every=2 needs runtime=static"):
+        Runtime("eager", 2)
 
 
 @pytest.mark.parametrize("cache", CACHES)

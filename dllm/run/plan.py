@@ -19,7 +19,8 @@ from dllm.models import bundle
 from dllm.parts import build, part
 from dllm.prompts import Prompts
 from dllm.run.jobs import Entry, Job, entries_of, jobs_of
-from dllm.run.options import Options, sampling_of
+from dllm.run.options import Options, of_kind, sampling_of
+from dllm.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.scores import Sampling
 from dllm.setting import Setting, validate
@@ -69,6 +70,7 @@ class Plan:
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name)
         validate(setting, parts.sampler, parts.cache, parts.eos)
+        runtime_of(config).check(parts.cache)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")
         return Plan(config, options, parts, sampling, prompts, path)
@@ -90,7 +92,7 @@ class Plan:
         return Decoder(
             model, part("sampler", sampler) if sampler else parts.sampler, parts.blocks, parts.cache, parts.eos,
             gen_length=options.gen_length, batch_size=options.batch_size, sampling=self.sampling, stop=options.stop,
-            chat=options.chat,
+            chat=options.chat, runtime=runtime_of(self.config),
         )  # fmt: skip
 
     def load(self) -> bundle.Model:
@@ -127,6 +129,11 @@ class Plan:
         if self.options.name is not None:
             return Path(self.options.output) / self.options.name
         return fresh_folder(Path(self.options.output), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+
+
+def runtime_of(config: Mapping[str, Any]) -> Runtime:
+    """Raises UserError for what no run can have."""
+    return Runtime(config["runtime"], of_kind("check_every", config["check_every"], (int,)))
 
 
 def fresh_folder(parent: Path, name: str) -> Path:
