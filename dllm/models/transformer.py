@@ -305,12 +305,6 @@ class Transformer(nn.Module):
             if isinstance(part, Transformer | Attention | RMSNorm):
                 part.triton = triton
 
-    def compile_parts(self) -> None:
-        """Let torch.compile fuse what lies between the matrix products of every MLP, once."""
-        for layer in cast("Iterable[Layer]", self.layers):
-            if layer.mlp._compiled_call_impl is None:
-                layer.mlp.compile()
-
     @property
     def dtype(self) -> torch.dtype:
         return self.embed.weight.dtype
