@@ -41,15 +41,17 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Entry:
-    """One document's figures. command: arguments of Python; OUT stands for an empty folder. compare: differences of
-    the document from what was printed, and written to that folder."""
+    """One document's figures. commands: arguments of Python, one after the other; OUT stands for an empty folder.
+    compare: differences of the document from what was printed, and written to that folder; ``made``: a pattern for
+    the paths of the files there that count."""
 
     name: str
     document: str
-    command: tuple[str, ...]
+    commands: tuple[tuple[str, ...], ...]
     minutes: float
     compare: Callable[[Entry, str, Path], Iterator[str]]
     tolerance: Tolerance = Tolerance()
+    made: str = "[^/]+"
 
 
 # -- comparing --------------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ def same_page(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
 
 def same_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """Every file that was written stands in the document's folder with the same content."""
-    made = sorted(folder.iterdir())
+    made = sorted(f for f in folder.rglob("*") if re.fullmatch(entry.made, f.relative_to(folder).as_posix()))
     if not made:
         yield "the command wrote no file"
     for file in made:
@@ -138,20 +140,29 @@ GOLDENS = [str(file.relative_to(ROOT)) for file in sorted(DATA.glob("goldens/*.j
 MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors"))]
 CARD = "dllm/models/checkpoints/{}/README.md"
 
+SWEEP = (
+    ("run.py", "-m", "experiment=small", "output=OUT", "name=small"),
+    ("-m", "experiments.report", "OUT/small", "--out", "OUT/report"),
+)
+
 ENTRIES = [
-    Entry("pictures", "docs/pictures", ("-m", "experiments.doc_pictures", "OUT"), 0.3, same_files, Tolerance(0.2)),
-    Entry("compatibility", "docs/compatibility.md", ("-m", "dllm.compatibility"), 0.2, same_page),
-    Entry("parity", "docs/reproducing.md", ("tests/parity.py", *MODELS), 0.3, all_equal),
-    Entry("goldens", "docs/reproducing.md", ("tests/replay.py", *GOLDENS), 3, all_equal),
+    Entry("pictures", "docs/pictures", (("-m", "experiments.doc_pictures", "OUT"),), 0.3, same_files, Tolerance(0.2)),
+    Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.compatibility"),), 0.2, same_page),
+    Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
+    Entry("goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS),), 1, all_equal),
     Entry(
-        "samplers", "docs/samplers.md", ("-m", "experiments.compare_samplers"), 5, same_tables, Tolerance(2, 0.05)
+        "samplers", "docs/samplers.md", (("-m", "experiments.compare_samplers"),), 5, same_tables, Tolerance(2, 0.05)
     ),
     *(
         Entry(
-            f"card-{name}", CARD.format(name), ("-m", "experiments.eval_mini", name, "--count", "100"), 4, same_tables,
-            Tolerance(3),
+            f"card-{name}", CARD.format(name), (("-m", "experiments.eval_mini", name, "--count", "100"),), 3.5,
+            same_tables, Tolerance(3),
         )
         for name in ("mini-llada", "mini-dream")
+    ),
+    Entry(
+        "sweep", "docs/pictures/small", SWEEP, 10, same_files, Tolerance(3, 0.05),
+        r"report/(curves|table|tasks|limits)-.*\.csv",
     ),
 ]  # fmt: skip
 
@@ -161,11 +172,14 @@ def run(entry: Entry) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "out"
         folder.mkdir()
-        command = [sys.executable, *(word.replace("OUT", str(folder)) for word in entry.command)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        said = last_line(done.stderr or done.stdout)
-        problems = [f"exit code {done.returncode}: {said}"] if done.returncode else []
-        return problems + list(entry.compare(entry, done.stdout, folder))
+        printed, problems = "", []
+        for words in entry.commands:
+            command = [sys.executable, *(word.replace("OUT", str(folder)) for word in words)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            printed += done.stdout
+            if done.returncode:
+                problems.append(f"exit code {done.returncode}: {last_line(done.stderr or done.stdout)}")
+        return problems + list(entry.compare(entry, printed, folder))
 
 
 def last_line(text: str) -> str:
@@ -181,8 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [entry for entry in ENTRIES if entry.name in given.only]
     if given.list:
         for entry in chosen:
-            words = " ".join(entry.command[:4]) + (" ..." if len(entry.command) > 4 else "")
-            print(f"{entry.name:14} {entry.document:44} about {entry.minutes:g} min, {entry.tolerance}: python {words}")
+            words = "; ".join("python " + " ".join(command[:5]) for command in entry.commands)
+            print(f"{entry.name:16} {entry.document:46} about {entry.minutes:g} min, {entry.tolerance}: {words}")
         return 0
     failed = [entry.name for entry in chosen if not reported(entry)]
     rest = f"; not: {', '.join(failed)}" if failed else ""

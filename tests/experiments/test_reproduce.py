@@ -106,7 +106,7 @@ def test_the_pictures_of_the_docs_come_out_again() -> None:
 
 
 def test_a_failing_command_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    broken = Entry("broken", "README.md", ("-c", "raise SystemExit('no')"), 0, same_page)
+    broken = Entry("broken", "README.md", (("-c", "print('a')"), ("-c", "raise SystemExit('no')")), 0, same_page)
     monkeypatch.setattr(reproduce, "ENTRIES", [broken])
     assert main([]) == 1
     out = capsys.readouterr().out
