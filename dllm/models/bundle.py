@@ -10,6 +10,7 @@ import torch
 from dllm.errors import UserError, nearest
 from dllm.kernels.choose import use_triton
 from dllm.kernels.packed import can_pack, pack
+from dllm.models import quantize as quantization
 from dllm.models.config import ModelConfig
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
@@ -52,22 +53,25 @@ def locate(path: str | Path, weights: bool = True) -> Path:
 
 def load(
     path: str | Path, device: str = "cpu", dtype: str | torch.dtype = "float32", mask_id: int | None = None,
-    kernels: str = "auto",
+    kernels: str = "auto", quantize: str | None = None,
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding.
 
     device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, else the CPU). dtype: of the weights and the
     arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch`` or ``auto`` (Triton's on GPUs that
-    have them). Raises UserError when anything does not fit, before weights are
-    read where it can.
+    have them). quantize: ``int8`` for weights in eight bits (torchao). Raises UserError when anything does not fit,
+    before weights are read where it can.
     """
     kind, place = parse_dtype(dtype), parse_device(device)
     triton = use_triton(kernels, place_of(place))
+    quantization.check(quantize)
     _, config, tokenizer, ids = describe(path, mask_id)
     folder = locate(path)
     transformer = load_model(folder, place, kind, config)
     transformer.use_kernels(triton)
-    if not triton and can_pack(transformer.device, transformer.dtype):
+    if quantize is not None:
+        quantization.quantize(transformer, quantize)
+    elif not triton and can_pack(transformer.device, transformer.dtype):
         pack(transformer)
     return Model(transformer, config, tokenizer, ids, Path(path).expanduser().resolve().name, folder)
 

@@ -170,14 +170,14 @@ def _stamped(task: Task) -> dict[str, str]:
     return {f"task {name}": value for name, value in task.stamp().items()}
 
 
-def model_of(config: Mapping[str, Any], device: str | None) -> tuple[str, str, str, int | None, str]:
+def model_of(config: Mapping[str, Any], device: str | None) -> tuple[str, str, str, int | None, str, str | None]:
     """What decides which weights are read, and where to; ``device`` is an engine's choice."""
     model = config["model"]
     place = device or str(model["device"])
-    return str(model["path"]), place, str(model["dtype"]), model["mask_id"], str(config["kernels"])
+    return str(model["path"]), place, str(model["dtype"]), model["mask_id"], str(config["kernels"]), model["quantize"]
 
 
 @lru_cache(maxsize=1)
-def loaded(path: str, device: str, dtype: str, mask_id: int | None, kernels: str) -> bundle.Model:
+def loaded(path: str, device: str, dtype: str, mask_id: int | None, kernels: str, quantize: str | None) -> bundle.Model:
     """The weights; kept for the next cell of a sweep, and the last ones only, since two may not fit."""
-    return bundle.load(path, device, dtype, mask_id, kernels)
+    return bundle.load(path, device, dtype, mask_id, kernels, quantize)

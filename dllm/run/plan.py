@@ -15,7 +15,7 @@ from dllm.decoder import Decoder
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
-from dllm.models import bundle
+from dllm.models import bundle, quantize
 from dllm.parts import build, part
 from dllm.prompts import Prompts
 from dllm.run.jobs import Entry, Job, entries_of, jobs_of
@@ -66,6 +66,7 @@ class Plan:
         if tokenizer is not None:
             parts = replace(parts, blocks=parts.blocks.bound(prompts.ids_of))
         bundle.parse_dtype(model["dtype"])
+        quantize.check(model["quantize"])
         use_triton(config["kernels"], bundle.place_of(bundle.parse_device(model["device"])))
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name)
@@ -98,7 +99,9 @@ class Plan:
     def load(self) -> bundle.Model:
         """The weights, at last."""
         model = self.config["model"]
-        return bundle.load(model["path"], model["device"], model["dtype"], model["mask_id"], self.config["kernels"])
+        return bundle.load(
+            model["path"], model["device"], model["dtype"], model["mask_id"], self.config["kernels"], model["quantize"]
+        )
 
     def refuse_folder(self) -> None:
         """Raise UserError when the run's folder is there and belongs to another configuration."""
