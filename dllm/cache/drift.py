@@ -13,7 +13,7 @@ def attention_scores(query: Tensor, keys: Tensor, visible: Tensor | None) -> Ten
     -inf where not visible [B, S]."""
     heads, shared = query.shape[2], keys.shape[1]
     grouped = query.unflatten(2, (shared, heads // shared)).permute(0, 2, 3, 1, 4).flatten(2, 3)  # [B, H_kv, g r, h]
-    scores = (grouped @ keys.transpose(-1, -2)) * query.shape[-1] ** -0.5
+    scores = (grouped * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
     if visible is not None:
         scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))

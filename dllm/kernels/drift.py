@@ -27,19 +27,17 @@ def similarity_reference(old: Tensor, new: Tensor, axis: str) -> Tensor:
     every key, averaged over the visible keys (the published code); ``keys``: the cosine over the keys of every head,
     averaged (the paper's formula). Norms count as 1e-8 at least. Rows that see no key have similarity 1.
     """
-    a, b = (torch.nan_to_num(scores.softmax(-1)) for scores in (old, new))
-    visible = (old > -torch.inf).any(1)  # [B, m, S]
-    if axis == "keys":
-        out = cosine(a, b, 3).mean(1)
-    else:
-        out = (cosine(a, b, 1) * visible).sum(-1) / visible.sum(-1).clamp(min=1)
-    return torch.where(visible.any(-1), out, 1.0)
+    a, b = old.softmax(-1), new.softmax(-1)
+    visible = (old[:, 0] > -torch.inf).sum(-1)  # [B, m]: a key is hidden from all heads or from none
+    # Both weights of a hidden key are 0, and so is its cosine.
+    out = cosine(a, b, 3).mean(1) if axis == "keys" else cosine(a, b, 1).sum(-1) / visible
+    return torch.where(visible > 0, out, 1.0)
 
 
 def cosine(a: Tensor, b: Tensor, dim: int) -> Tensor:
     """``F.cosine_similarity``, without its vector norms, which on a CPU take 20 times as long over an outer axis."""
-    norms = [(x * x).sum(dim).sqrt().clamp(min=1e-8) for x in (a, b)]
-    return (a * b).sum(dim) / (norms[0] * norms[1])
+    squares = [(x * x).sum(dim).clamp_(min=1e-16) for x in (a, b)]
+    return (a * b).sum(dim) / (squares[0] * squares[1]).sqrt_()
 
 
 @jit
@@ -113,8 +111,9 @@ def similarity(old: Tensor, new: Tensor, axis: str, triton: bool = False) -> Ten
 def received_reference(scores: Tensor, real: Tensor) -> Tensor:
     """Attention that every key receives [B, S]: the softmax of ``scores`` [B, H, m, S] summed over the heads and the
     ``real`` rows [B, m] (a row of -inf gives nothing)."""
-    weights = torch.nan_to_num(scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1))
-    return (weights * real[:, None, :, None]).sum((1, 2))
+    weights = scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1)
+    by_row = torch.nan_to_num(weights.sum(1))  # [B, m, S]
+    return (by_row * real[:, :, None]).sum(1)
 
 
 @jit

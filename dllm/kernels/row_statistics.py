@@ -31,11 +31,12 @@ MERGE = Shape({"ROWS": 4}, warps=1)
 
 def reference(logits: Tensor, wanted: frozenset[str] = ALL) -> dict[str, Tensor]:
     """``token`` (int64) and the ``wanted`` statistics (float64) of logit rows [..., V], each [...]."""
-    best = logits.argmax(-1, keepdim=True)  # ties: the lowest id
+    best = first_largest(logits)
     largest = logits.gather(-1, best)
     dead = largest.squeeze(-1) == -torch.inf
     below = logits - largest.masked_fill(dead.unsqueeze(-1), 0.0)
-    weight = below.exp().scatter_(-1, best, 0.0)
+    once = wanted.isdisjoint(("second", "gap", "entropy"))  # then nobody reads ``below`` again: no second array
+    weight = (below.exp_() if once else below.exp()).scatter_(-1, best, 0.0)
     total = 1 + weight.sum(-1).double()
     out = {"token": best.squeeze(-1)}
     if "first" in wanted:
@@ -49,6 +50,21 @@ def reference(logits: Tensor, wanted: frozenset[str] = ALL) -> dict[str, Tensor]
     if "logsumexp" in wanted:
         out["logsumexp"] = largest.squeeze(-1).double() + (total - 1).log1p()
     return {name: value for name, value in out.items() if name in wanted or name == "token"}
+
+
+def first_largest(logits: Tensor, block: int = 512) -> Tensor:
+    """Index [..., 1] of the largest of V logits, the lowest of equals. As ``argmax``, but by blocks on a CPU, where a
+    maximum takes a tenth of the time of its place (4.5 ms for 32 rows of 126,464)."""
+    length = logits.shape[-1]
+    if logits.device.type != "cpu" or length < 4 * block:
+        return logits.argmax(-1, keepdim=True)
+    whole = length // block * block
+    highest = logits[..., :whole].unflatten(-1, (-1, block)).amax(-1)
+    if whole < length:
+        highest = torch.cat([highest, logits[..., whole:].amax(-1, keepdim=True)], -1)
+    begin = block * highest.argmax(-1, keepdim=True)
+    inside = (begin + torch.arange(block)).clamp(max=length - 1)
+    return inside.gather(-1, logits.gather(-1, inside).argmax(-1, keepdim=True))
 
 
 class Partial(NamedTuple):
