@@ -19,8 +19,9 @@ class Blockwise(Buffered):
     none, and the full forward commits exactly that position.
     """
 
-    def __init__(self, canvas: Canvas, config: ModelConfig, query_left: bool) -> None:
+    def __init__(self, canvas: Canvas, config: ModelConfig, query_left: bool, shrinks: bool) -> None:
         super().__init__(canvas, config)
+        self.even = not shrinks and bool(canvas.valid.all())
         self.query_left = query_left and config.prediction_shift > 0
 
     def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ class Buffered(Session):
         self.branched: Tensor | None = None  # owner of the candidates that hold buffers of their own
         self.slots: Tensor | None = None  # where the queries write, if not to their columns
         self.extra: Tensor | None = None  # shadow rows [N, 1]
+        self.even = False  # the host knows that every column is always attended: then no mask slows attention down
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         """The policy: a Plan whose ``columns`` [B, L] are to be computed (None: all valid ones)."""
@@ -72,7 +73,8 @@ class Buffered(Session):
             self.branched = None
             self._share(columns, attended & ~wanted, owner)
             return columns
-        self.visible, self.reach = visible_part(attended) if plan.width is None else (attended, self.length)
+        self.visible, self.reach = visible_part(attended) if plan.width is None else (
+            None if self.even else attended, self.length)  # fmt: skip
         if plan.shadows is not None and columns is not None:
             return self._shadow(columns, plan.shadows, attended)
         self.slots = columns

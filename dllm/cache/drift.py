@@ -23,3 +23,55 @@ def attention_scores(query: Tensor, keys: Tensor, visible: Tensor | None) -> Ten
 def mean_of(similarity: Tensor, real: Tensor) -> Tensor:
     """Mean of the real rows' similarities [B, r], one per batch row [B]."""
     return (similarity * real).sum(1) / real.sum(1).clamp(min=1)
+
+
+def strongest(total: Tensor, count: int) -> Tensor:
+    """The ``count`` largest of each row [B, S], as a mask; the lowest of equals, which topk does not promise."""
+    chosen = torch.zeros_like(total, dtype=torch.bool)
+    for _ in range(count):
+        chosen = chosen.scatter(1, total.masked_fill(chosen, -torch.inf).argmax(1, keepdim=True), True)
+    return chosen
+
+
+class Past:
+    """Scores of the rows watched in the last forward, by layer: where a row is still watched they are the old ones of
+    this forward, since neither its query nor the keys have changed in between."""
+
+    def __init__(self) -> None:
+        self.columns: Tensor | None = None
+        self.last: dict[int, Tensor] = {}
+        self.now: dict[int, Tensor] = {}
+
+    def match(self, watched: Tensor, length: int, keys: int, same_keys: bool) -> None:
+        """Begin a forward that watches columns ``watched`` [B, r] (padded with ``length``) over so many ``keys``."""
+        same_keys = same_keys and all(scores.shape[-1] == keys for scores in self.now.values())
+        self.last, self.now = (self.now if same_keys else {}), {}
+        self.watched, self.missing, self.source = watched, watched, None
+        if self.last and self.columns is not None and not torch.equal(self.columns, watched):
+            known = watched[:, :, None] == self.columns[:, None, :]
+            found = known.any(2) | (watched == length)
+            self.missing = watched[:, :0] if bool(found.all()) else watched
+            if self.missing.shape[1]:
+                self.last = {}  # rows that are new need old queries; then all are computed, in one product
+            else:
+                self.source = known.to(torch.uint8).argmax(2)
+        elif self.last:
+            self.missing = watched[:, :0]
+        self.columns = watched
+
+    def lacking(self, layer: int) -> Tensor:
+        """Columns [B, m] whose old scores have to be computed."""
+        return self.missing if layer in self.last else self.watched
+
+    def old(self, layer: int) -> Tensor:
+        """Scores [B, H, r, S] from the last forward."""
+        scores = self.last[layer]
+        if self.source is None:
+            return scores
+        batch = torch.arange(len(scores), device=scores.device)[:, None]
+        return scores.transpose(1, 2)[batch, self.source].transpose(1, 2)
+
+    def select(self, rows: Tensor) -> Past:
+        self.now = {layer: scores[rows] for layer, scores in self.now.items()}
+        self.columns = None if self.columns is None else self.columns[rows]
+        return self

@@ -24,12 +24,14 @@ class Dual(Cache):
         self.query_left, self.keep_stale_tail = query_left, keep_stale_tail
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return BlockOnly(canvas, config, self.query_left, self.keep_stale_tail)
+        return BlockOnly(canvas, config, self.query_left, shrinks, self.keep_stale_tail)
 
 
 class BlockOnly(Blockwise):
-    def __init__(self, canvas: Canvas, config: ModelConfig, query_left: bool, keep_stale_tail: bool) -> None:
-        super().__init__(canvas, config, query_left)
+    def __init__(
+        self, canvas: Canvas, config: ModelConfig, query_left: bool, shrinks: bool, keep_stale_tail: bool
+    ) -> None:
+        super().__init__(canvas, config, query_left, shrinks)
         self.keep_stale_tail = keep_stale_tail
 
     def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 from dllm.blocks.base import Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.cache.buffer import Buffered
-from dllm.cache.drift import SIMILARITIES, attention_scores, mean_of
-from dllm.cache.rows import place_of, predictors, rows_at, rows_of
+from dllm.cache.drift import SIMILARITIES, Past, attention_scores, mean_of, strongest
+from dllm.cache.rows import place_of, predictors, rows_of
 from dllm.canvas import Canvas, pack
 from dllm.cost import Work
 from dllm.errors import UserError, in_range, nearest
@@ -64,6 +64,7 @@ class Drifting(Buffered):
         self.tracked = torch.zeros_like(canvas.masked)
         self.boundary, self.later = (torch.zeros_like(canvas.start) for _ in range(2))
         self.inputs: list[Tensor] = []
+        self.past = Past()
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         may = canvas.undecided & span.inside
@@ -80,53 +81,65 @@ class Drifting(Buffered):
         return Plan(~begun[:, None] | self.watched | new | self.window, ready=window)
 
     def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
-        self.columns = candidates.columns
-        self.counts: list[Tensor] = []
+        self.columns, before = candidates.columns, self.attended
         self.bounds: list[int] = self.boundary.tolist()
-        self.names = pack(self.watched, self.columns), pack(self.window & candidates.valid, self.columns)
-        return super().begin(plan, candidates, owner)
+        watched, window = pack(self.watched, self.columns), pack(self.window & candidates.valid, self.columns)
+        self.watches, self.looks = watched, torch.cat([window, watched], 1)
+        columns = super().begin(plan, candidates, owner)
+        self.past.match(watched, self.length, self.reach, torch.equal(before, self.attended))
+        self.rows, self.counts = (self.valid.sum(1), self.wanted.sum(1)), list[Tensor]()
+        self._at(columns)
+        return columns
+
+    def _at(self, columns: Tensor | None) -> None:
+        """Where the rows of ``looks`` are among the computed ones."""
+        self.at = self.looks if columns is None else place_of(columns, self.length).gather(1, self.looks)
 
     def enter(
         self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
     ) -> tuple[Tensor, Tensor | None]:
         if len(self.inputs) <= layer:
             self.inputs.append(hidden.new_zeros(len(self.boundary), self.length + 1, hidden.shape[2]))
-        held, watched = self.inputs[layer], self.names[0]
-        self.old = project(rows_of(held, watched), watched) if self._tests(layer) else None
+        held, lacking = self.inputs[layer], self.past.lacking(layer)
+        self.old = project(rows_of(held, lacking), lacking) if self._tests(layer) and lacking.shape[1] else None
         if columns is None:
             held[:, : self.length] = hidden
         else:
             held.scatter_(1, columns.unsqueeze(-1).expand_as(hidden), hidden)
         full = self.boundary <= layer
-        self.counts.append(torch.where(full, self.valid.sum(1), self.wanted.sum(1)))
+        self.counts.append(torch.where(full, *self.rows))
         if columns is None or layer not in self.bounds:
             return hidden, columns
         if not self._reuses(layer) and bool(self.valid.all()):
-            return held[:, : self.length], None
-        columns = pack(torch.where(full[:, None], self.valid, self.wanted), self.columns)
-        return rows_of(held, columns), columns
+            hidden, columns = held[:, : self.length], None
+        else:
+            columns = pack(torch.where(full[:, None], self.valid, self.wanted), self.columns)
+            hidden = rows_of(held, columns)
+        self._at(columns)
+        return hidden, columns
 
     def _reuses(self, layer: int) -> bool:
         return max(self.bounds) > layer
 
     def _tests(self, layer: int) -> bool:
-        return self._reuses(layer) and self.names[0].shape[1] > 0 and self.policy.first_layer is None
+        return self._reuses(layer) and self.watches.shape[1] > 0 and self.policy.first_layer is None
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        self.slots = columns
-        watched, window = self.names
+        self.slots, tests, window = columns, self._tests(layer), self.looks.shape[1] - self.watches.shape[1]
         before = None
         if self.old is not None:
             before = attention_scores(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
+        elif tests:
+            before = self.past.old(layer)
         query, keys, values, visible = super().exchange(layer, fresh, columns)
-        place = None if columns is None else place_of(columns, self.length)
-        looked_at = window if before is None else torch.cat([window, watched], 1)
-        scores = attention_scores(rows_at(query, looked_at, place), keys, visible)
-        if before is not None:
-            scores, after = scores.split([window.shape[1], watched.shape[1]], 2)
+        at, real = (self.at, self.looks < self.length) if tests else (self.at[:, :window], None)
+        scores = attention_scores(rows_of(query, at), keys, visible)
+        if before is not None and real is not None:
+            scores, after = scores.split([window, at.shape[1] - window], 2)
+            self.past.now[layer] = after
             alike = similarity(before, after, self.policy.similarity, fresh.triton)
-            self._test(layer, mean_of(alike, watched < self.length))
-        self._track(received(scores, window < self.length, fresh.triton))
+            self._test(layer, mean_of(alike, real[:, window:]))
+        self._track(received(scores, self.looks[:, :window] < self.length, fresh.triton))
         return query, keys, values, visible
 
     def _test(self, layer: int, similarity: Tensor) -> None:
@@ -140,9 +153,9 @@ class Drifting(Buffered):
 
     def _track(self, total: Tensor) -> None:
         """Watch the decided positions that the window attends to most, ``total`` [B, S] of all its rows and heads."""
-        total = torch.where(self.decided[:, : total.shape[1]], total, 0.0)
-        best = total.sort(dim=1, descending=True, stable=True).indices[:, : self.policy.track_num]
-        self.tracked = self.tracked.scatter(1, best, True)
+        keys = total.shape[1]
+        best = strongest(torch.where(self.decided[:, :keys], total, 0.0), self.policy.track_num)
+        self.tracked[:, :keys] |= best
 
     def count(self) -> Work:
         queries = torch.stack(self.counts, 1)
@@ -150,6 +163,6 @@ class Drifting(Buffered):
         return Work(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole)
 
     def select(self, rows: Tensor) -> Session:
-        self.inputs = [held[rows] for held in self.inputs]
+        self.inputs, self.past = [held[rows] for held in self.inputs], self.past.select(rows)
         self.tracked, self.boundary, self.later = self.tracked[rows], self.boundary[rows], self.later[rows]
         return super().select(rows)

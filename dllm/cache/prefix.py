@@ -24,7 +24,7 @@ class Prefix(Cache):
         self.query_left = query_left
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return FromBlockOn(canvas, config, self.query_left)
+        return FromBlockOn(canvas, config, self.query_left, shrinks)
 
 
 class FromBlockOn(Blockwise):

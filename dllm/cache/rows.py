@@ -30,7 +30,3 @@ def rows_of(values: Tensor, index: Tensor) -> Tensor:
     batch = torch.arange(len(index), device=index.device)[:, None]
     return values[batch, index.clamp(max=values.shape[1] - 1)]
 
-
-def rows_at(values: Tensor, columns: Tensor, place: Tensor | None) -> Tensor:
-    """Rows of values [B, m, ...] that belong to ``columns`` [B, n], by ``place_of`` (None: in order)."""
-    return rows_of(values, columns if place is None else place.gather(1, columns))
