@@ -74,8 +74,8 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
     return torch.randint(0, 50_000, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def decode(model: Transformer, cache: str, load: Workload) -> Iterator[Turn]:
-    """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache."""
+def decode(model: Transformer, cache: str, load: Workload, every: int | None = None) -> Iterator[Turn]:
+    """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache. every: see ``denoise``."""
     config = model.config
     blocks = part("blocks", "whole") if cache in WHOLE else part("blocks", "fixed", block_length=load.block)
     sampler = part("sampler", "static", steps=load.answer // load.per_turn)
@@ -83,7 +83,7 @@ def decode(model: Transformer, cache: str, load: Workload) -> Iterator[Turn]:
     forward = Forward.of(model, part("cache", cache), ids, Sampling(suppress_mask=False), sampler, blocks, Keep())
     requests = [Request.answer(prompt_of(load.prompt, row), load.answer, ids.mask) for row in range(load.batch)]
     with torch.inference_mode():
-        yield from denoise(Canvas.of(requests, ids.eos, model.device), forward, sampler, blocks, Keep())
+        yield from denoise(Canvas.of(requests, ids.eos, model.device), forward, sampler, blocks, Keep(), every)
 
 
 def plain(model: Transformer, prompt: list[int], load: Workload) -> Tensor:
@@ -125,15 +125,17 @@ def against_plain(load: Workload, repeats: int) -> None:
           f"{slow / fast:.2f}x   same tokens: {equal}")  # fmt: skip
 
 
-def measure(model: Transformer, cache: str, load: Workload, machine: Machine, limit: int) -> str:
-    """One line of the table: the first ``limit`` turns after two decodes' worth of warming up."""
+def measure(
+    model: Transformer, cache: str, load: Workload, machine: Machine, limit: int, every: int | None = None
+) -> str:
+    """One line of the table: the first ``limit`` turns of a decode, after the first three of another to warm up."""
     wait = torch.cuda.synchronize if model.device.type == "cuda" else (lambda: None)
     cost = Cost(model.config, model.dtype.itemsize)
-    for turn, _ in enumerate(decode(model, cache, load)):
+    for turn, _ in enumerate(decode(model, cache, load, every)):
         if turn > 2:
             break
     times, floors, began = [], [], time.perf_counter()
-    for number, turn in enumerate(decode(model, cache, load)):
+    for number, turn in enumerate(decode(model, cache, load, every)):
         wait()
         ended = time.perf_counter()
         times.append(ended - began)
@@ -144,8 +146,10 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
         began = time.perf_counter()
     middle, late = statistics.median(times), sorted(times)[int(0.95 * (len(times) - 1))]
     rate, total = len(times) / sum(times), sum(floors) / sum(times)
-    return (f"{cache:8} {load.batch:5} {rate:10.2f} {rate * load.batch * load.per_turn:10.1f} {1000 * middle:10.2f} "
-            f"{1000 * late:10.2f} {1000 * statistics.median(floors):10.2f} {100 * total:8.1f} %")  # fmt: skip
+    runtime = "eager" if every is None else "static"
+    return (f"{cache:8} {runtime:7} {load.batch:5} {rate:10.2f} {rate * load.batch * load.per_turn:10.1f} "
+            f"{1000 * middle:10.2f} {1000 * late:10.2f} {1000 * statistics.median(floors):10.2f} "
+            f"{100 * total:8.1f} %")  # fmt: skip
 
 
 def main() -> None:
@@ -179,12 +183,15 @@ def main() -> None:
             pack(model)
         for kernels in options.kernels:
             model.use_kernels(use_triton(kernels, device))
-            print(f"\n{model_name}, kernels={kernels}\ncache    batch forwards/s   tokens/s     p50 ms     p95 ms "
+            print(f"\n{model_name}, kernels={kernels}\n"
+                  f"cache    runtime batch forwards/s   tokens/s     p50 ms     p95 ms "
                   f"  floor ms  floor/time")  # fmt: skip
             for cache in options.caches:
                 for batch in options.batches or ([1, 4, 16] if gpu else [1, 2]):
                     load = Workload(batch, prompt, answer, 32, options.per_turn)
-                    print(measure(model, cache, load, machine, options.turns or (64 if gpu else 34)), flush=True)
+                    for every in (None, 32) if part("cache", cache).static else (None,):
+                        limit = options.turns or (64 if gpu else 34)
+                        print(measure(model, cache, load, machine, limit, every), flush=True)
         del model
 
 

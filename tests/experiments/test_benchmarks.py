@@ -39,9 +39,9 @@ def test_the_plain_loop_and_ours_give_the_same_tokens(
     assert "same tokens: True" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("cache", ["none", "dual", "window"])
-def test_a_line_of_the_table(tiny: bench_step.ModelConfig, cache: str) -> None:
+@pytest.mark.parametrize(("cache", "every"), [("none", None), ("dual", 4), ("window", None)])
+def test_a_line_of_the_table(tiny: bench_step.ModelConfig, cache: str, every: int | None) -> None:
     model = bench_step.random_model(tiny, CPU, torch.float32)
-    line = bench_step.measure(model, cache, bench_step.Workload(2, 9, 16, 8, 2), Machine("m", 1e12, 1e10), 5)
-    assert line.split()[:2] == [cache, "2"]
-    assert all(float(number) > 0 for number in line.split()[2:7])
+    line = bench_step.measure(model, cache, bench_step.Workload(2, 9, 16, 8, 2), Machine("m", 1e12, 1e10), 5, every)
+    assert line.split()[:3] == [cache, "static" if every else "eager", "2"]
+    assert all(float(number) > 0 for number in line.split()[3:8])
