@@ -1,10 +1,11 @@
 """Wall clock of every cache against none, beside the FLOPs it saves: ``python -m experiments.bench_cache``.
 
-A seeded random LLaDA-shaped model (width 768, 12 layers, MLP 2304, 32,768 tokens, float32), prompt 512, one
-token per step. The first, a middle and the last block of the answer are decoded for real, forward by forward, with what
-lies before them already decided; the rest is integrated: each kind of forward (refresh or reuse) takes, between
-measured places, the time that lies between. None is timed beside every policy. Prints speed-up and FLOP ratio, whose quotient is what the implementation
-makes of the policy; peak memory beside model and buffers; threads and load.
+A seeded random LLaDA-shaped model (width 768, 12 layers, MLP 2304, 32,768 tokens, float32), prompt 512, one token per
+step. The first, a middle and the last block of the answer are decoded for real, forward by forward, with what lies
+before them already decided; the rest is integrated: each kind of forward (refresh or reuse) takes, between measured
+places, the time that lies between. None is timed beside every policy, since other work on the machine slows both.
+Prints speed-up and FLOP ratio, whose quotient is what the implementation makes of the policy; peak memory beside model
+and buffers; threads and load.
 """
 
 from __future__ import annotations

@@ -46,26 +46,26 @@ class Past:
         """Begin a forward that watches columns ``watched`` [B, r] (padded with ``length``) over so many ``keys``."""
         same_keys = same_keys and all(scores.shape[-1] == keys for scores in self.now.values())
         self.last, self.now = (self.now if same_keys else {}), {}
-        self.watched, self.missing, self.source = watched, watched, None
-        if self.last and self.columns is not None and not torch.equal(self.columns, watched):
-            known = watched[:, :, None] == self.columns[:, None, :]
-            found = known.any(2) | (watched == length)
-            self.missing = watched[:, :0] if bool(found.all()) else watched
-            if self.missing.shape[1]:
-                self.last = {}  # rows that are new need old queries; then all are computed, in one product
-            else:
-                self.source = known.to(torch.uint8).argmax(2)
-        elif self.last:
-            self.missing = watched[:, :0]
-        self.columns = watched
+        before, self.columns = self.columns, watched
+        self.missing, self.source = watched[:, :0], None
+        if not self.last or before is None or torch.equal(before, watched):
+            return
+        lacks = ~(watched[:, :, None] == before[:, None, :]).any(2) & (watched < length)
+        self.missing = torch.where(lacks, watched, length).sort(1).values[:, : int(lacks.sum(1).max())]
+        there = torch.cat([before, self.missing], 1)
+        self.source = (watched[:, :, None] == there[:, None, :]).to(torch.uint8).argmax(2)
 
     def lacking(self, layer: int) -> Tensor:
         """Columns [B, m] whose old scores have to be computed."""
-        return self.missing if layer in self.last else self.watched
+        assert self.columns is not None
+        return self.missing if layer in self.last else self.columns
 
-    def old(self, layer: int) -> Tensor:
-        """Scores [B, H, r, S] from the last forward."""
-        scores = self.last[layer]
+    def old(self, layer: int, computed: Tensor | None) -> Tensor:
+        """Old scores [B, H, r, S] of all watched rows, with those ``computed`` [B, H, m, S] of the ones that lacked."""
+        if layer not in self.last:
+            assert computed is not None
+            return computed
+        scores = self.last[layer] if computed is None else torch.cat([self.last[layer], computed], 2)
         if self.source is None:
             return scores
         batch = torch.arange(len(scores), device=scores.device)[:, None]

@@ -85,6 +85,7 @@ class Drifting(Buffered):
         self.bounds: list[int] = self.boundary.tolist()
         watched, window = pack(self.watched, self.columns), pack(self.window & candidates.valid, self.columns)
         self.watches, self.looks = watched, torch.cat([window, watched], 1)
+        self.real = self.looks < self.length
         columns = super().begin(plan, candidates, owner)
         self.past.match(watched, self.length, self.reach, torch.equal(before, self.attended))
         self.rows, self.counts = (self.valid.sum(1), self.wanted.sum(1)), list[Tensor]()
@@ -126,20 +127,17 @@ class Drifting(Buffered):
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         self.slots, tests, window = columns, self._tests(layer), self.looks.shape[1] - self.watches.shape[1]
-        before = None
+        computed = None
         if self.old is not None:
-            before = attention_scores(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
-        elif tests:
-            before = self.past.old(layer)
+            computed = attention_scores(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
         query, keys, values, visible = super().exchange(layer, fresh, columns)
-        at, real = (self.at, self.looks < self.length) if tests else (self.at[:, :window], None)
-        scores = attention_scores(rows_of(query, at), keys, visible)
-        if before is not None and real is not None:
-            scores, after = scores.split([window, at.shape[1] - window], 2)
+        scores = attention_scores(rows_of(query, self.at if tests else self.at[:, :window]), keys, visible)
+        if tests:
+            scores, after = scores[:, :, :window], scores[:, :, window:]
             self.past.now[layer] = after
-            alike = similarity(before, after, self.policy.similarity, fresh.triton)
-            self._test(layer, mean_of(alike, real[:, window:]))
-        self._track(received(scores, self.looks[:, :window] < self.length, fresh.triton))
+            alike = similarity(self.past.old(layer, computed), after, self.policy.similarity, fresh.triton)
+            self._test(layer, mean_of(alike, self.real[:, window:]))
+        self._track(received(scores, self.real[:, :window], fresh.triton))
         return query, keys, values, visible
 
     def _test(self, layer: int, similarity: Tensor) -> None:
