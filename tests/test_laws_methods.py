@@ -65,9 +65,9 @@ STATIC = {
 @pytest.mark.parametrize("inner", STATIC.values(), ids=STATIC)
 def test_freedave_gives_the_static_tokens_with_no_more_forwards(name: str, depth: int, inner: Sampler) -> None:
     for blocks in BLOCKS:
-        steps = getattr(inner, "steps", None)
-        plain = decode(name, inner, blocks, 24 if steps is None else 12)
-        draft = decode(name, FreeDave(inner, depth), blocks, 24 if steps is None else 12)
+        count = 8 if getattr(inner, "steps", None) is None else 6
+        plain = decode(name, inner, blocks, count)
+        draft = decode(name, FreeDave(inner, depth), blocks, count)
         assert [one.canvas for one in draft] == [one.canvas for one in plain]
         assert all(one.nfe <= other.nfe for one, other in zip(draft, plain, strict=True))
         assert depth > 1 or [one.nfe for one in draft] == [one.nfe for one in plain]
