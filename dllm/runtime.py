@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from dllm.cache.base import Cache, name_of
 from dllm.errors import UserError, nearest
-
-if TYPE_CHECKING:
-    from dllm.cache.base import Cache
 
 RUNTIMES = ("eager", "static")
 
@@ -42,8 +39,7 @@ class Runtime:
     def check(self, cache: Cache) -> None:
         """Refuse, with UserError, a cache whose shapes change from turn to turn."""
         if self.name != "eager" and not cache.static:
-            policy = type(cache).__module__.rpartition(".")[2]
             raise UserError(
-                f"runtime={self.name} needs shapes that do not change, and cache={policy} computes other rows every "
-                "turn. Use runtime=eager, or cache=none, prefix, dual or window."
+                f"runtime={self.name} needs shapes that do not change, and cache={name_of(cache)} computes other "
+                "rows every turn. Use runtime=eager, or cache=none, prefix, dual or window."
             )
