@@ -128,12 +128,14 @@ class Blocks:
     def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None, stop: Tensor | None = None) -> Span:
         """Close what every candidate has filled, open what is next. ``owner`` [N] is each candidate's row; ``stop`` [B]
         ends rows that have nothing left, whatever their block waits for."""
-        full = ~(candidates.undecided & of(span.block, owner)).any(1)
+        waits = (candidates.undecided & of(span.block, owner)).any(1)
+        if stop is None and bool(waits.all()):  # the usual turn, which then costs three small operations
+            return span
         if owner is not None:
-            full = ~_any_by(~full, owner, span.done)
-        close = full & (span.forwards >= self.min_forwards) & ~span.done
+            waits = _any_by(waits, owner, span.done)
+        close = ~waits & (span.forwards >= self.min_forwards) & ~span.done
         close = close if stop is None else close | stop
-        if not bool(close.any()):  # the usual turn, which then costs four small operations
+        if not bool(close.any()):
             return span
         unfinished = candidates.undecided.any(1)
         if owner is not None:

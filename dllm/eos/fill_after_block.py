@@ -21,10 +21,10 @@ class FillAfterBlock(EndOfText):
         self.when = when
 
     def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
-        rest = candidates.undecided & ~span.block
-        full = ~(candidates.undecided & span.block).any(1) & ~span.done
-        if span.sizes is None and not bool((full & rest.any(1)).any()):
+        waits = (candidates.undecided & span.block).any(1)
+        if span.sizes is None and bool(waits.all()):  # the usual turn: no block is full
             return candidates
+        rest, full = candidates.undecided & ~span.block, ~waits & ~span.done
         ends = answer_ends(candidates, eos_id)
         ended = (ends & span.block).any(1) if self.when == "any" else (ends | ~span.block).all(1)
         rest = rest & (candidates.columns >= span.end[:, None]) & (full & ended)[:, None]

@@ -130,7 +130,7 @@ def chunked(
         parts.append(row_statistics(chunk, wanted, triton))
         if at is not None:
             parts[-1]["logit"] = chunk.gather(1, at[begin : begin + CHUNK, None]).squeeze(1).double()
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def head_statistics(

@@ -33,22 +33,22 @@ def reference(logits: Tensor, wanted: frozenset[str] = ALL) -> dict[str, Tensor]
     """``token`` (int64) and the ``wanted`` statistics (float64) of logit rows [..., V], each [...]."""
     best = first_largest(logits)
     largest = logits.gather(-1, best)
-    dead = largest.squeeze(-1) == -torch.inf
-    below = logits - largest.masked_fill(dead.unsqueeze(-1), 0.0)
+    below = logits - largest.clamp(min=torch.finfo(logits.dtype).min)  # of minus infinities: again minus infinity
+    largest = largest.squeeze(-1)
     once = wanted.isdisjoint(("second", "gap", "entropy"))  # then nobody reads ``below`` again: no second array
     weight = (below.exp_() if once else below.exp()).scatter_(-1, best, 0.0)
     total = 1 + weight.sum(-1).double()
     out = {"token": best.squeeze(-1)}
     if "first" in wanted:
-        out["first"] = (1 / total).masked_fill(dead, 0.0)
+        out["first"] = (largest > -torch.inf) / total
     if "second" in wanted or "gap" in wanted:
         runner = below.scatter(-1, best, -torch.inf).amax(-1).double()
-        out |= {"second": runner.exp() / total, "gap": (-runner).masked_fill(dead, 0.0)}
+        out |= {"second": runner.exp() / total, "gap": (-runner).masked_fill(largest == -torch.inf, 0.0)}
     if "entropy" in wanted:
         spread = (weight * below.masked_fill(below == -torch.inf, 0.0)).sum(-1).double()
         out["entropy"] = (total - 1).log1p() - spread / total
     if "logsumexp" in wanted:
-        out["logsumexp"] = largest.squeeze(-1).double() + (total - 1).log1p()
+        out["logsumexp"] = largest.double() + (total - 1).log1p()
     return {name: value for name, value in out.items() if name in wanted or name == "token"}
 
 
