@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log2
+from math import isnan, log2
 from typing import Any
 
 from dllm.denoise import Turn
@@ -104,11 +104,16 @@ def lossless_minimum(guesses: Sequence[Guess], depth: int | None = None) -> int:
     return fewest(jumps(guesses), depth)
 
 
+def bits_of(chances: Iterable[float | None]) -> float:
+    """The sum of -log2 p over tokens; those whose probability is not known (None, nan) count nothing."""
+    return sum(-log2(max(p, 1e-300)) for p in chances if p is not None and not isnan(p))
+
+
 def bits(trace: Trace) -> list[float]:
-    """Bits that every forward decided: the sum of -log2 p over the tokens it committed (of the kept candidate)."""
+    """Bits that every forward decided: ``bits_of`` the tokens it committed (of the kept candidate)."""
     kept = [record.kept for record in trace.turns[1:]] + [0]
     return [
-        sum(-log2(max(p, 1e-300)) for p in record.candidates[number].confidence)
+        bits_of(record.candidates[number].confidence)
         for record, number in zip(trace.turns, kept, strict=True)
     ]
 

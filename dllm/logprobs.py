@@ -22,13 +22,13 @@ from dllm.models.transformer import at_least_float32
 from dllm.scores import Sampling
 from dllm.trace import Trace
 
-LogProbs = list[float | None]  # None: given, filled by a policy, or never decided
+LogProbs = list[float | None]  # None: given, filled by a policy, never decided, or not known
 ROWS = 8  # canvases in a forward
 
 
 @dataclass(frozen=True)
 class Commit:
-    """The commit that stands in the end: its turn (from 0), position, token and confidence."""
+    """The commit that stands in the end: its turn (from 0), position, token and confidence, 0 where not known."""
 
     turn: int
     position: int
@@ -44,7 +44,7 @@ def standing(trace: Trace) -> list[Commit]:
         for position in record.remasked[candidate]:
             found.pop(position, None)
         for position, token, confidence, _, _ in commits.rows():
-            found[position] = Commit(turn, position, token, confidence)
+            found[position] = Commit(turn, position, token, confidence or 0.0)
         for position in (*record.filled[candidate], *record.rolled[candidate]):
             found.pop(position, None)
     return sorted(found.values(), key=lambda commit: (commit.turn, -commit.confidence, commit.position))
@@ -54,7 +54,7 @@ def at_commit(trace: Trace) -> LogProbs:
     """By position of the answer. Of proposals drawn by Dream's convention: under the tempered distribution."""
     values: LogProbs = [None] * (trace.length - trace.start)
     for commit in standing(trace):
-        if commit.confidence > 0:  # ``eos_last`` sets confidences aside
+        if commit.confidence > 0:
             values[commit.position] = math.log(commit.confidence)
     return values
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from math import nan
+from math import isnan, nan
 from typing import Any
 
 from torch import Tensor
@@ -15,17 +15,17 @@ from dllm.denoise import Turn
 
 @dataclass(frozen=True)
 class Commits:
-    """Positions (relative to the answer's start), the ids they were fixed to, their probability, whether they were
-    forced by the progress guarantee or the cache's plan instead of accepted by the rule, and the entropy in nats of the
-    distribution they came from."""
+    """Positions (relative to the answer's start), the ids they were fixed to, their probability (None: not known),
+    whether they were forced by the progress guarantee or the cache's plan instead of accepted by the rule, and the
+    entropy in nats of the distribution they came from."""
 
     positions: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    confidence: list[float] = field(default_factory=list)
+    confidence: list[float | None] = field(default_factory=list)
     forced: list[bool] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
 
-    def rows(self) -> Iterator[tuple[int, int, float, float, bool]]:
+    def rows(self) -> Iterator[tuple[int, int, float | None, float, bool]]:
         """Position, token, confidence, entropy (nan where it was not measured) and forced of every commit."""
         entropy = self.entropy or [nan] * len(self.positions)
         return zip(self.positions, self.tokens, self.confidence, entropy, self.forced, strict=True)
@@ -146,6 +146,19 @@ def record_turn(turn: Turn, row: int, seconds: float, cost: Cost | None = None) 
     )  # fmt: skip
 
 
+def probabilities(turn: Turn, candidate: int, row: int) -> Tensor:
+    """Probability [L] of the token that a candidate of batch row ``row`` writes at each position.
+
+    nan where nobody knows it: the sampler writes another token than was proposed and gives no probability of its own
+    (the oracle's, credited ones), or ``eos_last`` has set the confidence aside.
+    """
+    scores, step = turn.view.scores, turn.step
+    known = scores.confidence[row] if step.confidence is None else step.confidence[candidate]
+    if step.tokens is not None and step.confidence is None:
+        known = known.masked_fill(step.tokens[candidate] != scores.token[row], nan)
+    return known.masked_fill(known < 0, nan)
+
+
 def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
     step = turn.step
     columns = step.commit[candidate].nonzero()[:, 0]
@@ -155,7 +168,7 @@ def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
     entropy = turn.view.scores.entropy
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),
-        confidence=turn.view.scores.confidence[row][columns].tolist(),
+        confidence=[None if isnan(p) else p for p in probabilities(turn, candidate, row)[columns].tolist()],
         forced=[False] * len(columns) if accepted is None else (~accepted).tolist(),
         entropy=[] if entropy is None else entropy[row][columns].tolist(),
     )  # fmt: skip

@@ -109,5 +109,6 @@ def commit_differences(then: Commits, now: Commits) -> Iterator[str]:
     for number, at in enumerate(then.positions):
         for name in ("tokens", "confidence", "forced"):
             one, other = getattr(then, name)[number], getattr(now, name)[number]
-            if abs(one - other) > (TOLERANCE if name == "confidence" else 0):
+            near = None not in (one, other) and abs(one - other) <= (TOLERANCE if name == "confidence" else 0)
+            if one is not other and not near:
                 yield f"{name}={one} for its commit at {at} in the trace, {other} now"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import log2
 from typing import Any
 
-from torch import Tensor
-
 from dllm.denoise import Turn
+from dllm.limits import bits_of
+from dllm.trace import probabilities
 
 Decided = tuple[float, int, int]  # bits, commits, forced commits
 
@@ -36,10 +35,10 @@ class Tally:
 
     def _decided(self, turn: Turn, candidate: int, row: int) -> Decided:
         commit = turn.step.commit[candidate]
-        confidence: Tensor = turn.view.scores.confidence[row][commit]
+        chances = probabilities(turn, candidate, row)[commit].tolist()
         accepted = turn.step.accepted
         forced = 0 if accepted is None else int((~accepted[candidate][commit]).sum())
-        return sum(-log2(max(p, 1e-300)) for p in confidence.tolist()), int(commit.sum()), forced
+        return bits_of(chances), int(commit.sum()), forced
 
     def columns(self, number: int) -> dict[str, Any]:
         """Entries of a row of results: lists with one number for each forward of the request."""

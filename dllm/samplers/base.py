@@ -56,15 +56,18 @@ class View:
 class Step:
     """What a sampler decides. N candidates; N = B and ``owner`` None for one candidate per row.
 
-    commit [N, L]: positions to fix; tokens [N, L]: to these ids (None: the scores' proposals). accepted [N, L]: those
-    that the rule itself accepted, the rest were forced (None: a schedule, which judges no single position). remask
-    [N, L]: commits to undo. owner [N]: the row each candidate comes from, ascending. state: the entries of the
-    sampler's state that changed. next [B, L]: the positions it will commit in its next turn, numbered from 1 in its
-    order (0: not then), if it knows. stop [B]: rows that are finished now, whatever their blocks still wait for.
+    commit [N, L]: positions to fix; tokens [N, L]: to these ids (None: the scores' proposals). confidence [N, L]: the
+    probability of each of ``tokens``, for traces (None: where they are not the scores' proposals, nobody knows).
+    accepted [N, L]: those that the rule itself accepted, the rest were forced (None: a schedule, which judges no single
+    position). remask [N, L]: commits to undo. owner [N]: the row each candidate comes from, ascending. state: the
+    entries of the sampler's state that changed. next [B, L]: the positions it will commit in its next turn, numbered
+    from 1 in its order (0: not then), if it knows. stop [B]: rows that are finished now, whatever their blocks still
+    wait for.
     """
 
     commit: Tensor
     tokens: Tensor | None = None
+    confidence: Tensor | None = None
     accepted: Tensor | None = None
     remask: Tensor | None = None
     owner: Tensor | None = None

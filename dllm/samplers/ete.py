@@ -105,9 +105,10 @@ class ETE(Sampler):
         first = counts.cumsum(0) - counts
         branch = torch.arange(len(owner), device=owner.device) - first[owner]
         tokens = torch.where(explored[owner], ids[owner, branch][:, None], view.scores.token[owner])
+        confidence = torch.where(explored[owner], chances[owner, branch][:, None], view.scores.confidence[owner])
         prior = chances.log().expand(-1, self.width) if chances.shape[1] == 1 else chances.log()
         return Step(
-            (commit | explored)[owner], tokens=tokens, accepted=exploit[owner],
+            (commit | explored)[owner], tokens=tokens, confidence=confidence, accepted=exploit[owner],
             owner=None if len(owner) == len(counts) else owner, state={"prior": prior},
         )  # fmt: skip
 

@@ -97,6 +97,6 @@ def commit_data(commits: Commits) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rounded(number: float) -> float | None:
+def rounded(number: float | None) -> float | None:
     """Six digits: more than the page shows, and half the size of the file. JSON knows no nan."""
-    return float(f"{number:.6g}") if isfinite(number) else None
+    return float(f"{number:.6g}") if number is not None and isfinite(number) else None

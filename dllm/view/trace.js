@@ -183,7 +183,7 @@ function sentence(record, event) {
   if (event.kind === "roll") return `forward ${event.step}: masked again by the block schedule`;
   if (event.kind === "fill") return `forward ${event.step}: filled with end of text by the policy`;
   const token = `${JSON.stringify(record.words[event.token] ?? "")} (id ${event.token})`;
-  const p = event.p >= 0 ? `, confidence ${event.p.toPrecision(4)}` : ", confidence set aside";
+  const p = event.p === null ? ", confidence not known" : `, confidence ${event.p.toPrecision(4)}`;
   const entropy = event.entropy === undefined || event.entropy === null ? "" : `, entropy ${event.entropy.toPrecision(3)} nats`;
   return `forward ${event.step}: ${token}${p}${entropy}${event.forced ? ", forced: the rule had not accepted it" : ""}`;
 }
