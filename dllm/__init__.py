@@ -2,7 +2,7 @@
 
 >>> from dllm import Decoder, load  # doctest: +SKIP
 >>> decoder = Decoder(load("mini-llada"))  # doctest: +SKIP
->>> print(decoder("Sort the list:\\n[\\"Kai\\", \\"Emma\\"]")[0].text)  # doctest: +SKIP
+>>> print(decoder('Sort the list:\\n["Kai", "Emma", "Hugo"]')[0].text)  # doctest: +SKIP
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Decoder:
     """A model with its decoding parts. Parts are names from the configuration or objects of your own.
 
     >>> decoder = Decoder(load("mini-llada"), sampler="confidence", gen_length=32)  # doctest: +SKIP
-    >>> print(decoder("Copy the list: [\\"Ann\\", \\"Bob\\"]")[0].text)  # doctest: +SKIP
+    >>> print(decoder('Copy the list:\\n["Kai", "Emma", "Hugo"]')[0].text)  # doctest: +SKIP
 
     gen_length: masks after the prompt. chat: apply the model's chat template to string prompts (default: when it has
     one). stop: strings that end an answer. runtime: ``eager``, ``static`` or a ``Runtime``. Raises UserError when the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dllm import cli
+from dllm import Decoder, cli, load
 from dllm.cache.base import Cache
 from dllm.cache.buffer import Buffered
 from dllm.parts import choices, composed
@@ -90,6 +91,32 @@ def test_the_model_file_of_the_page_has_the_keys_of_ours() -> None:
     (block,) = code(DOCS / "add_a_model.md", "yaml")
     ours = yaml.safe_load((ROOT / "dllm/conf/model/llada-8b-instruct.yaml").read_text())
     assert yaml.safe_load(block).keys() == ours.keys()
+
+
+SHOWN = re.compile(r"(Copy|Sort|Reverse|Shuffle) the list:(.{0,8}?)(\[\\*\"[^\]']*\])", re.DOTALL)
+
+
+def shown(text: str) -> list[tuple[str, str]]:
+    """The task and the names of every list prompt in a text; escapes of the language around it are undone."""
+    found = []
+    for ask, between, names in SHOWN.findall(text):
+        assert re.fullmatch(r"\\+n|\n *", between), f"{ask} the list:{between}{names}: the list has a line of its own"
+        found.append((ask, names.replace("\\", "")))
+    return found
+
+
+TEXTS = [*READ, *sorted((ROOT / "dllm").rglob("*.py")), *sorted((ROOT / "dllm/conf/model").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("file", [file for file in TEXTS if SHOWN.search(file.read_text())], ids=named)
+def test_the_small_model_answers_every_prompt_that_is_shown(file: Path) -> None:
+    decoder = Decoder(load("mini-llada"), gen_length=32)
+    for ask, names in shown(file.read_text()):
+        given, answer = json.loads(names), json.loads(decoder(f"{ask} the list:\n{names}")[0].text)
+        if ask == "Shuffle":
+            assert sorted(answer) == sorted(given) and answer != given
+        else:
+            assert answer == {"Copy": given, "Sort": sorted(given), "Reverse": given[::-1]}[ask], f"{ask}: {names}"
 
 
 # -- commands ---------------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from dllm.parts import choices, composed, groups
 
-EXAMPLES = """
+EXAMPLES = r"""
 python run.py                                   the default prompt with a small model that comes along
-python run.py prompt="Sort the list: [b, a]"    a prompt of yours
+python run.py prompt=$'Sort the list:\n["Kai", "Emma", "Hugo"]'
 python run.py prompts=FILE batch_size=8         a JSON-lines file, one {"prompt": "..."} per line
 python run.py chat=true                         a conversation
 python run.py sampler=static sampler.steps=16   another sampler, and one of its options

@@ -10,7 +10,7 @@ import pytest
 from dllm import Decoder, UserError, load
 from dllm.parts import build, composed
 
-PROMPT = 'Copy the list:\n["Kai", "Emma"]'
+PROMPT = 'Copy the list:\n["Kai", "Emma", "Ada"]'
 
 
 def decode(*overrides: str, text: str = PROMPT) -> str:
