@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
+from dllm.cache.access import Access, Room
 from dllm.canvas import Canvas, first_of
 from dllm.cost import Work
 from dllm.errors import Unfit
@@ -101,6 +102,17 @@ class Session(Memory):
     def select(self, rows: Tensor) -> Session:
         """The session of the given rows, after some finished."""
         raise NotImplementedError
+
+    def access(self) -> Access:
+        """All that the network reads and writes in the forward just begun, besides its rows (static caches only)."""
+        raise NotImplementedError
+
+    def lacks(self) -> tuple[int, ...] | None:
+        """Shape of the buffer of keys, and of that of values, that every layer still lacks (None: nothing)."""
+        return None
+
+    def furnish(self, room: Room) -> None:
+        """Take buffers from outside, which may have served another session."""
 
 
 class Cache:

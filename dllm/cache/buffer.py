@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
+from dllm.cache.access import Access, Room, Store
 from dllm.cache.base import Fold, Plan, Session
 from dllm.canvas import Canvas, pack
 from dllm.cost import Work
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Exchanged, Project, Projected
-
-Store = tuple[Tensor, Tensor]  # keys, values [B, H_kv, L + 1 + x, h]
 
 
 class Buffered(Session):
@@ -40,6 +39,7 @@ class Buffered(Session):
         self.branched: Tensor | None = None  # owner of the candidates that hold buffers of their own
         self.slots: Tensor | None = None  # where the queries write, if not to their columns
         self.extra: Tensor | None = None  # shadow rows [N, 1]
+        self.room: Room | None = None  # holds the buffers that came from outside
         self.even = False  # the host knows that every column is always attended: then no mask slows attention down
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
@@ -114,9 +114,18 @@ class Buffered(Session):
         return hidden, columns
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        keys, values = self._room(layer, fresh)
-        query = fresh.into(keys, values, columns if self.slots is None else self.slots)
-        return query, keys[:, :, : self.reach], values[:, :, : self.reach], self.visible
+        self._room(layer, fresh)
+        return self.access().exchange(layer, fresh, columns)
+
+    def access(self) -> Access:
+        return Access(self.visible, self.slots, self.reach, self.stores if self.branched is None else self.drafts)
+
+    def lacks(self) -> tuple[int, ...] | None:
+        config = self.config
+        return (len(self.written), config.kv_heads, self.length + 1, config.head_dim) if None in self.stores else None
+
+    def furnish(self, room: Room) -> None:
+        self.stores, self.room = list(room.stores), room
 
     def _room(self, layer: int, fresh: Projected) -> Store:
         """The buffers that this forward writes to, made at the first forward and widened for more scratch slots."""
@@ -155,7 +164,8 @@ class Buffered(Session):
         return Work(queries, self.keys.sum(1, keepdim=True), refreshed)
 
     def select(self, rows: Tensor) -> Session:
-        self.stores = [None if store is None else (store[0][rows], store[1][rows]) for store in self.stores]
+        self.stores = [None if store is None else (moved_up(store[0], rows), moved_up(store[1], rows))
+                       for store in self.stores]  # fmt: skip
         self.written, self.attended, self.masks = self.written[rows], self.attended[rows], self.masks[rows]
         return self
 
@@ -171,6 +181,12 @@ def visible_part(attended: Tensor) -> tuple[Tensor | None, int]:
 def blank(key: Tensor, size: int) -> Tensor:
     """A buffer of ``size`` slots for rows like ``key`` [B, H_kv, n, h]. Zeros: a masked NaN would still spread."""
     return key.new_zeros(key.shape[0], key.shape[1], size, key.shape[3])
+
+
+def moved_up(store: Tensor, rows: Tensor) -> Tensor:
+    """The given rows of a buffer at its own place, so that what was recorded on it still finds them."""
+    store[: len(rows)] = store[rows]
+    return store[: len(rows)]
 
 
 def spread_over(slots: Tensor, store: Tensor) -> Tensor:

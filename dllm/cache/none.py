@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
+from dllm.cache.access import Access
 from dllm.cache.base import Cache, Plan, Session
 from dllm.canvas import Canvas, pack
 from dllm.cost import Work
@@ -56,6 +57,9 @@ class Everything(Fresh, Session):
 
     def select(self, rows: Tensor) -> Session:
         return self
+
+    def access(self) -> Access:
+        return Access(self.visible)
 
 
 def shadow_visibility(ordinary: Tensor, shadows: Tensor, length: int) -> Tensor:
