@@ -8,14 +8,14 @@ from torch import Tensor
 from dllm.blocks.base import Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.cache.buffer import Buffered
-from dllm.cache.drift import SIMILARITIES, Past, attention_scores, mean_of, strongest
+from dllm.cache.drift import SIMILARITIES, Past, among, attended, attention_weights, mean_of, picked, strongest
 from dllm.cache.rows import place_of, predictors, rows_of
 from dllm.canvas import Canvas, pack
 from dllm.cost import Work
 from dllm.errors import UserError, in_range, nearest
 from dllm.kernels.drift import received, similarity
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Exchanged, Project, Projected
+from dllm.models.transformer import Project, Projected
 
 TRIGGERS = ("same_step", "next_step")
 
@@ -125,20 +125,20 @@ class Drifting(Buffered):
     def _tests(self, layer: int) -> bool:
         return self._reuses(layer) and self.watches.shape[1] > 0 and self.policy.first_layer is None
 
-    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         self.slots, tests, window = columns, self._tests(layer), self.looks.shape[1] - self.watches.shape[1]
         computed = None
         if self.old is not None:
-            computed = attention_scores(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
-        query, keys, values, visible = super().exchange(layer, fresh, columns)
-        scores = attention_scores(rows_of(query, self.at if tests else self.at[:, :window]), keys, visible)
+            computed = attention_weights(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
+        out, weights, at = attended(*self.exchange(layer, fresh, columns), self.at if tests else self.at[:, :window])
         if tests:
-            scores, after = scores[:, :, :window], scores[:, :, window:]
-            self.past.now[layer] = after
-            alike = similarity(self.past.old(layer, computed), after, self.policy.similarity, fresh.triton)
+            self.past.now[layer] = after = picked(weights, at[:, window:])
+            before, keys = self.past.old(layer, computed), self.keys.sum(1)
+            alike = similarity(before, after, keys, self.policy.similarity, fresh.triton)
             self._test(layer, mean_of(alike, self.real[:, window:]))
-        self._track(received(scores, self.real[:, :window], fresh.triton))
-        return query, keys, values, visible
+        looking = among(at[:, :window], self.real[:, :window], weights.shape[2])
+        self._track(received(weights, looking, fresh.triton))
+        return out
 
     def _test(self, layer: int, similarity: Tensor) -> None:
         """Layers after ``layer`` recompute everything in rows [B] whose attention has drifted."""

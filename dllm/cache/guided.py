@@ -12,7 +12,7 @@ from dllm.blocks.base import Span
 from dllm.cache.base import Fold, Plan, Session
 from dllm.canvas import Canvas, select
 from dllm.cost import Work
-from dllm.models.transformer import Exchanged, Project, Projected
+from dllm.models.transformer import Project, Projected
 
 
 class Guided(Session):
@@ -42,8 +42,8 @@ class Guided(Session):
     ) -> tuple[Tensor, Tensor | None]:
         return self.inner.enter(layer, hidden, columns, project)
 
-    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        return self.inner.exchange(layer, fresh, columns)
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        return self.inner.attend(layer, fresh, columns)
 
     def kept(self, rows: Tensor) -> None:
         self.inner.kept(twice(rows, self.candidates))

@@ -76,8 +76,12 @@ class Memory(Protocol):
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         """Rotate and keep the fresh rows; return their queries, and the keys and values they attend to."""
 
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        """Keep the fresh rows; return what they attend to [B, n, H * h]."""
+        return attend(*self.exchange(layer, fresh, columns))
 
-class Fresh:
+
+class Fresh(Memory):
     """No cache: attend to the rows of this forward. ``visible`` is [B, S], [B, n, S] or None for all."""
 
     def __init__(self, visible: Tensor | None = None) -> None:
@@ -268,8 +272,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory) -> Tensor:
         """Rows x [B, n, D] entering the layer to rows leaving it. The memory decides what they attend to."""
         fresh = self.attn.project(self.attn_norm(x), angles)
-        query, keys, values, visible = memory.exchange(self.index, fresh, columns)
-        x, normal = self.mlp_norm(x, self.attn.o(attend(query, keys, values, visible)))
+        x, normal = self.mlp_norm(x, self.attn.o(memory.attend(self.index, fresh, columns)))
         return x + self.mlp(normal)
 
 

@@ -4,41 +4,63 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from dllm.cache.drift import attended, picked
 from dllm.kernels.drift import received, received_reference, similarity, similarity_reference
+from dllm.models.transformer import attend
 
 
-def scores(*shape: int) -> Tensor:
-    return 2 * torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+def weights(*shape: int, seed: int = 0, hidden: slice = slice(0, 0)) -> Tensor:
+    """Softmax rows [B, H, m, S], 0 at the ``hidden`` keys."""
+    scores = 2 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+    scores[..., hidden] = -torch.inf
+    return scores.softmax(-1)
 
 
 @pytest.mark.parametrize("axis", ["heads", "keys"])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 3, 37), (1, 4, 1, 300), (1, 32, 2, 65), (2, 4, 0, 9)], ids=str)
-def test_similarity_equals_the_definition(shape: tuple[int, ...], axis: str) -> None:
-    old = scores(*shape)
-    new = old + scores(*shape[::-1]).permute(3, 2, 1, 0)
-    if shape[-1] > 5:
-        old[..., 3:5], new[..., 3:5] = -torch.inf, -torch.inf  # hidden keys
-        old[-1, :, -1:], new[-1, :, -1:] = -torch.inf, -torch.inf  # a padded row sees none
-    found, expected = similarity(old, new, axis, triton=True), similarity_reference(old, new, axis)
+def test_similarity_equals_the_definition_and_torch(shape: tuple[int, ...], axis: str) -> None:
+    hidden = slice(3, 5) if shape[-1] > 5 else slice(0, 0)
+    old, new = (weights(*shape, seed=seed, hidden=hidden) for seed in (0, 1))
+    keys = torch.full((shape[0],), shape[-1] - len(range(shape[-1])[hidden]))
+    found, expected = similarity(old, new, keys, axis, triton=True), similarity_reference(old, new, keys, axis)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    seen = [key for key in range(shape[-1]) if not hidden.start <= key < hidden.stop]
+    apart = F.cosine_similarity(old[..., seen], new[..., seen], dim=1 if axis == "heads" else 3)
+    torch.testing.assert_close(expected, apart.mean(-1 if axis == "heads" else 1), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("axis", ["heads", "keys"])
-def test_the_same_pattern_has_similarity_one_whatever_is_added_to_a_row(axis: str) -> None:
-    old = scores(1, 3, 2, 50)
-    found = similarity(old, old + torch.tensor([1.0, -2.0, 5.0]).view(3, 1, 1), axis, triton=True)
-    torch.testing.assert_close(found, torch.ones(1, 2), rtol=1e-5, atol=1e-5)
+def test_the_same_rows_have_similarity_one(axis: str) -> None:
+    same, keys = weights(1, 3, 2, 50, hidden=slice(40, 50)), torch.tensor([40])
+    torch.testing.assert_close(similarity(same, same, keys, axis, triton=True), torch.ones(1, 2), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 3, 37), (1, 7, 10, 300), (3, 4, 0, 5)], ids=str)
 def test_received_attention_equals_the_definition_and_adds_up_to_the_real_rows(shape: tuple[int, ...]) -> None:
-    rows, real = scores(*shape), torch.ones(shape[0], shape[2], dtype=torch.bool)
+    rows, real = weights(*shape), torch.ones(shape[0], shape[2], dtype=torch.bool)
     if shape[2] > 2:
-        rows[:, :, 1] = -torch.inf
         real[:, 2] = False
     found = received(rows, real, triton=True)
     torch.testing.assert_close(found, received_reference(rows, real), rtol=1e-5, atol=1e-6)
-    live = shape[1] * (shape[2] - 2 if shape[2] > 2 else shape[2])
+    live = shape[1] * int(real[0].sum())
     torch.testing.assert_close(found.sum(1), torch.full((shape[0],), float(live)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kv_heads", [6, 2])
+@pytest.mark.parametrize("rows", [4, 40])
+def test_weighed_once_or_twice_attention_is_the_same(rows: int, kv_heads: int) -> None:
+    """4 rows are weighed once, of 40 only those asked for; both against the fused product and a softmax by hand."""
+    make = torch.Generator().manual_seed(rows)
+    query = torch.randn(2, rows, 6, 8, generator=make)
+    keys, values = (torch.randn(2, kv_heads, 30, 8, generator=make) for _ in range(2))
+    visible, at = torch.arange(30).expand(2, -1) != 7, torch.tensor([[3, 0, 2], [1, 1, 3]])
+    out, weights, places = attended(query, keys, values, visible, at)
+    found = picked(weights, places)
+    torch.testing.assert_close(out, attend(query, keys, values, visible))
+    batch = torch.arange(2)[:, None]
+    wide = keys.repeat_interleave(6 // kv_heads, 1)
+    scores = torch.einsum("bihd,bhjd->bhij", query[batch, at], wide) / 8**0.5
+    torch.testing.assert_close(found, scores.masked_fill(~visible[:, None, None], -torch.inf).softmax(-1))
