@@ -15,13 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dllm.errors import UserError
-from dllm.run.grids import expanded
+from dllm.run.grids import count, expanded
 from dllm.run.help import help_text
 from dllm.run.overrides import explain, names, quoted
 from dllm.run.plan import resumed
 
 # Jobs of a sweep that an engine takes together, since it spreads the samples of all cells over its workers.
 TOGETHER: list[tuple[dict[str, Any], list[str], Path]] = []
+PLACES: list[str] = []  # what the cells still to come are called, such as "cell 2 of 6"
 
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
@@ -49,7 +50,7 @@ def job(settings: dict[str, Any], given: list[str], folder: Path) -> None:
     if hydra.utils.get_class(settings["engine"]["_target_"]).together:
         TOGETHER.append((settings, given, folder))
     else:
-        sweep([(settings, given)], folder)
+        sweep([(settings, given)], folder, PLACES.pop(0) if PLACES else "")
 
 
 def main() -> None:
@@ -62,7 +63,10 @@ def main() -> None:
         if {"-h", "--help"} & set(given):
             print(help_text(given))
             return
-        for arguments in expanded(given):
+        grids = expanded(given)
+        total = sum(map(count, grids))
+        PLACES[:] = [f"cell {number} of {total}" for number in range(1, total + 1)]
+        for arguments in grids:
             sys.argv[1:] = arguments
             run()
         together()

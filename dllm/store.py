@@ -142,7 +142,7 @@ class Store:
                 file = self.folder / TRACES / trace_name(key_of(row))
                 file.parent.mkdir(exist_ok=True)
                 _replace(file, json.dumps(trace))
-                _replace(file.with_suffix(".html"), page([Pane.of(file.stem, trace)]))
+                _replace(file.with_suffix(".html"), page([Pane.of(self.folder.name, trace)]))
             self._append(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         self.rows.append(row)
 

@@ -113,6 +113,27 @@ def test_pictures_are_drawn_no_more_than_fifteen_times_a_second(
     assert drawn[0] == pytest.approx(0.01) and drawn[-1] == pytest.approx(0.64)
 
 
+def test_animation_shows_every_turn_and_the_masks_before_the_first(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    shown: list[tuple[int, int]] = []
+    monkeypatch.setattr(live.time, "sleep", slept.append)
+    decoder = decoder_of(model)
+    view = view_of(decoder)
+    view.animate = True
+
+    def draw() -> None:
+        assert view.picture is not None
+        shown.append((view.turn, int(view.picture.masked.sum())))
+
+    monkeypatch.setattr(view, "draw", draw)
+    with view:
+        decoder("w1", observe=view)
+    assert list(dict.fromkeys(shown)) == [(turn, 64 - turn) for turn in range(65)]
+    assert len(slept) == 64 and slept == sorted(slept, reverse=True) and 10 < sum(slept) < 15
+
+
 def test_every_turn_is_legible_and_brighter_than_the_one_before() -> None:
     brightness = [luminance(colour(step / 50)) for step in range(51)]
     assert brightness == sorted(brightness)

@@ -38,8 +38,9 @@ def test_a_finished_sample_is_on_disk_before_the_next_one(tmp_path: Path) -> Non
     with Store.open(tmp_path / "run", CONFIG, CONTENT) as run:
         run.write(row("a"))
         assert read_rows(run.folder / "results.jsonl")[0] == [row("a")]
-        run.write(row("a", 1), trace=TRACE)
+        run.write(row("a", 1), trace={**TRACE, "id": "a", "sample": 1})
         assert json.loads((run.folder / "traces" / "a-1.json").read_text())["config"] == TRACE["config"]
+        assert "<h1>run: a, answer 2</h1>" in (run.folder / "traces" / "a-1.html").read_text()
         assert run.done == {("a", 0), ("a", 1)}
 
 

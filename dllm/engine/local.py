@@ -32,7 +32,7 @@ def fill(cell: Cell, store: Store) -> None:
         store.discard()
         raise
     done = store.done
-    with bar(len(evaluation.keys), len(done)) as progress:
+    with bar(len(evaluation.keys), len(done), title=cell.place) as progress:
         for batch in missing:
             for row, trace in evaluation.rows(batch):
                 if key_of(row) not in done:

@@ -17,10 +17,12 @@ BESIDE = ("prompt", "prompts")
 
 @dataclass(frozen=True)
 class Cell:
-    """An evaluation and its folder. ``rows`` reads what is finished, in the order of the items."""
+    """An evaluation and its folder. ``rows`` reads what is finished, in the order of the items. place: which cell of
+    a sweep it is, for the progress bar."""
 
     evaluation: Evaluation
     folder: Path
+    place: str = ""
 
     def open(self) -> Store:
         """Raises UserError when the folder belongs to another configuration, is in use, or cannot be written."""

@@ -39,6 +39,10 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     with plan.store(jobs) as store:
         columns = Session(plan, jobs, store).decode()
     report(columns, store)
+    if plan.options.trace:
+        pages = list(store.folder.glob("traces/*.html"))
+        shown = pages[0] if len(pages) == 1 else f"{store.folder}/traces/*.html"
+        Console(soft_wrap=True).print(Text(f"To replay it, open in a browser: {shown}", "dim"))
 
 
 class Session:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +35,29 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     complete(engine)
 
 
-def sweep(jobs: Sequence[Job], folder: Path) -> None:
-    """Evaluate cells of a sweep, one line each. What cannot work is noted and the rest goes on."""
+def sweep(jobs: Sequence[Job], folder: Path, place: str = "") -> None:
+    """Evaluate cells of a sweep, one line each. What cannot work is noted and the rest goes on.
+
+    place: which of the sweep's cells the only one of ``jobs`` is.
+    """
     if "_target_" not in jobs[0][0]["task"]:
         task_of(jobs[0][0]["task"])  # says so
     engine = engine_of(jobs[0][0])
     told: set[str] = set()
+    before = f"{place}: " if place else ""
 
     def planned() -> Iterator[Cell]:
         for config, given in jobs:
             cell = of_sweep(config, folder, given)
             if isinstance(cell, UserError):
-                say(engine, f"{called(config)}: refused: {cell}")
+                say(engine, f"{before}{called(config)}: refused: {cell}")
                 continue
             tell_missing(engine, cell, told)
-            yield cell
+            yield replace(cell, place=place)
 
     with interruptible(f"the same command and name={folder.name}"):
         for cell in engine.run(planned()):
-            say(engine, headline(cell.evaluation.config, cell.rows()))
+            say(engine, before + headline(cell.evaluation.config, cell.rows()))
     complete(engine)
 
 

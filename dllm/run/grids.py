@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def expanded(arguments: Sequence[str]) -> list[list[str]]:
     place = [f"name={name!r}", f"hydra.sweep.dir={str(folder)!r}"]
     kept = [text for text in arguments if text not in FLAGS and (text not in own or names([text]) != ["name"])]
     return [["-m", *grid, *kept, *place] for grid in grids_of(config.grids)]
+
+
+def count(arguments: Sequence[str]) -> int:
+    """How many combinations Hydra makes of the arguments."""
+    overrides = (parsed(text) for text in arguments if not text.startswith("-"))
+    return prod(len(list(o.sweep_iterator())) for o in overrides if o is not None and o.is_sweep_override())
 
 
 def grids_of(grids: Any) -> Iterator[list[str]]:

@@ -59,7 +59,7 @@ def explain(error: Exception, arguments: Sequence[str]) -> str:
     for problem in _problems([argument for argument in arguments if not argument.startswith("-")]):
         return problem
     first = str(error).strip().splitlines()
-    return f"{first[0] if first else type(error).__name__}. python run.py --help lists what can be set."
+    return f"{first[0].rstrip('.') if first else type(error).__name__}. python run.py --help lists what can be set."
 
 
 def _problems(arguments: Sequence[str]) -> Iterator[str]:
@@ -97,9 +97,17 @@ def _unknown_keys(overrides: Sequence[Override], known: Sequence[str]) -> Iterat
     chosen = {group: ",".join(values) for group, values in tried.items()}
     most = max(map(len, tried.values()), default=1)
     choice = [[f"{group}={values[min(at, len(values) - 1)]}" for group, values in tried.items()] for at in range(most)]
-    keys = list(dict.fromkeys(key for one in choice for key in _keys(composed(one))))
+    each = [list(_keys(composed(one))) for one in choice]
+    keys = list(dict.fromkeys(key for own in each for key in own))
     for override in overrides:
         key = str(override.key_or_group)
+        lacking = [one for one, own in zip(choice, each, strict=True) if key in keys and key not in own]
+        if lacking:
+            without = next((name for name in lacking[0] if name.startswith(key.split(".")[0] + "=")), lacking[0][0])
+            yield (
+                f"{override.input_line} is unknown to {without}. Leave that choice out, or give each its own "
+                "options: 'grids=[{sampler: static, sampler.per_step: [1, 4]}, {sampler: [eb, klass]}]'."
+            )
         if key in known or key in keys or key.split(".")[0] == "hydra" or override.is_add():
             continue
         group = key.rpartition(".")[0]

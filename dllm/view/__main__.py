@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def write(traces: Sequence[Path], output: Path | None = None) -> Path:
     """The page of trace files; returns where it is. Raises UserError for a file that is no trace, or a full disk."""
-    panes = [Pane.of(title, read_trace(file)[0]) for file, title in zip(traces, titles(traces), strict=True)]
+    panes = [Pane.of(file.resolve().parent.parent.name, read_trace(file)[0]) for file in traces]
     stems = "-".join(file.stem for file in traces)
     output = output or traces[0].with_name(f"{stems}.html")
     try:
@@ -35,14 +35,6 @@ def write(traces: Sequence[Path], output: Path | None = None) -> Path:
     except OSError as error:
         raise UserError(f"cannot write {output} ({error.strerror}). Name another place with -o FILE.") from None
     return output
-
-
-def titles(traces: Sequence[Path]) -> list[str]:
-    """File names, with the run's folder before them where names alone are the same."""
-    names = [file.stem for file in traces]
-    if len(set(names)) == len(names):
-        return names
-    return [f"{file.resolve().parent.parent.name}/{file.stem}" for file in traces]
 
 
 if __name__ == "__main__":

@@ -28,9 +28,15 @@ class Pane:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(title: str, data: Mapping[str, Any]) -> Pane:
-        """From the content of a trace file."""
-        return Pane(title, Trace.from_json(data["trace"]), facts(data["config"]))
+    def of(run: str, data: Mapping[str, Any]) -> Pane:
+        """From the content of a trace file and the name of the run that it lies in."""
+        return Pane(f"{run}: {sample_of(data)}", Trace.from_json(data["trace"]), facts(data["config"]))
+
+
+def sample_of(data: Mapping[str, Any]) -> str:
+    """Which prompt, and which of its answers where it is not the first; prompts without a name have a number."""
+    name = f"prompt {data['id']}" if data["id"].isdigit() else str(data["id"])
+    return f"{name}, answer {data['sample'] + 1}" if data["sample"] else name
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, str]:
@@ -43,7 +49,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, str]:
 
 def described(part: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """A part's name, then its options; those of an inner part follow its own name."""
-    yield prefix + part["_target_"].rpartition(".")[2].lower()
+    module, kind = part["_target_"].split(".")[-2:]
+    yield prefix + (kind.lower() if module == "base" else module)
     for key, value in part.items():
         if isinstance(value, Mapping) and "_target_" in value:
             yield from described(value, f"{key}=")

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from experiments.report.cells import Cell
 from experiments.report.figures import pareto, tpf_of
@@ -79,7 +79,9 @@ def panel(axis: Axes, found: Sequence[Method], x: X, look: Look) -> None:
     if start is not None:
         axis.plot(x(start), start.quality, marker="*", color="black", markersize=12, zorder=4, linestyle="none")
     axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
+    low, high = axis.get_xlim()
+    # Powers of two, if there are several in sight.
+    axis.xaxis.set_major_locator(LogLocator(base=2, numticks=9) if high / low >= 4 else MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(min(50.0, *(cell.interval[0] for cell in every)) - 2, 103)

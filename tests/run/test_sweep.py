@@ -20,6 +20,7 @@ def test_a_sweep_has_a_cell_for_each_combination(run: Run, monkeypatch: pytest.M
     outcome = run(*SMALL, "sampler=confidence,localleap", "cache=none,dual")
     assert outcome.code == 0 and outcome.out.count("4 samples") == 4
     assert len(cells_of(SWEEP)) == 4 and all(len(rows) == 4 for rows in cells_of(SWEEP).values())
+    assert [line.split(":")[0] for line in outcome.out.splitlines()] == [f"cell {n} of 4" for n in (1, 2, 3, 4)]
     assert len(loads) <= 1  # the weights are read once (or an earlier test of this process has read them)
     more = run(*SMALL, "sampler=confidence,credit")
     assert more.code == 0 and len(cells_of(SWEEP)) == 5
@@ -36,8 +37,8 @@ def test_what_the_declarations_refuse_is_noted_and_the_rest_goes_on(run: Run) ->
 
 def test_several_grids_make_one_sweep(run: Run) -> None:
     grids = "grids=[{sampler:static,sampler.score:[low_confidence,margin]},{sampler:[confidence,eb]}]"
-    run(*SMALL, grids)
-    assert len(cells_of(SWEEP)) == 4
+    first = run(*SMALL, grids)
+    assert len(cells_of(SWEEP)) == 4 and "cell 4 of 4" in first.out
     run(*SMALL, grids, "sampler.score=margin", "sampler=static")  # what the user sets rules over the grids
     assert len(cells_of(SWEEP)) == 4
 
@@ -47,6 +48,7 @@ def test_several_grids_make_one_sweep(run: Run) -> None:
     [
         (["sampler=static,statik"], ["sampler='statik'", "Did you mean 'static'"]),
         (["sampler=static,order", "sampler.stesp=4"], ["sampler.stesp=4", "Did you mean 'sampler.steps'"]),
+        (["sampler=confidence,static", "sampler.steps=3"], ["sampler.steps=3", "to sampler=confidence", "grids"]),
         (["experiment=smal"], ["experiment='smal'", "'small'"]),
         (["grids=[3]"], ["grids must be a list"]),
     ],

@@ -15,7 +15,7 @@ from dllm import Decoder, UserError, cli, load, part
 from dllm.models.bundle import Model
 from dllm.trace import Commits, Trace, TurnRecord
 from dllm.view.__main__ import main, write
-from dllm.view.page import Pane, page, pane_data
+from dllm.view.page import Pane, facts, page, pane_data
 from tests.view.browser import chromium, opened
 
 PROMPT = 'Sort the list:\n["Kai", "Emma", "Hugo", "Nell"]'
@@ -288,7 +288,8 @@ def test_the_command_writes_a_page_beside_its_trace(model: Model, tmp_path: Path
     main([str(tmp_path / "one.json")])
     assert "mini-llada" in (tmp_path / "one.html").read_text()
     main([str(tmp_path / "one.json"), str(tmp_path / "two.json"), "-o", str(tmp_path / "both.html")])
-    assert "one and two" in (tmp_path / "both.html").read_text()
+    run = tmp_path.parent.name  # traces lie in RUN/traces
+    assert f"<h1>{run}: prompt 1 and {run}: prompt 1</h1>" in (tmp_path / "both.html").read_text()
     assert capsys.readouterr().out.splitlines() == [str(tmp_path / name) for name in ("one.html", "both.html")]
     with pytest.raises(UserError, match="Name another place with -o"):
         write([tmp_path / "one.json"], tmp_path / "nowhere" / "x.html")
@@ -303,7 +304,19 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: Any) ->
     assert error.startswith("Error: ") and "is no trace of this program" in error and error.count("\n") == 1
 
 
-def test_a_traced_run_leaves_a_page_beside_every_trace(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_parts_have_the_names_that_one_types() -> None:
+    config = {"model": {"name": "m"}} | {
+        group: {"_target_": target} for group, target in (
+            ("sampler", "dllm.samplers.eb.EntropyBound"), ("blocks", "dllm.blocks.list.ListBlocks"),
+            ("cache", "dllm.cache.none.NoCache"), ("eos", "dllm.eos.base.Keep"),
+        )
+    }  # fmt: skip
+    assert facts(config) == {"model": "m", "sampler": "eb", "blocks": "list", "cache": "none", "eos": "keep"}
+
+
+def test_a_traced_run_leaves_a_page_beside_every_trace(
+    tiny: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     given = [f"model.path={tiny}", "prompt=w1 w2", "gen_length=8", "samples=2", "trace=true", "name=traced"]
     monkeypatch.setattr("sys.argv", ["run.py", *given])
@@ -311,5 +324,9 @@ def test_a_traced_run_leaves_a_page_beside_every_trace(tiny: Path, tmp_path: Pat
     folder = tmp_path / "runs" / "traced" / "traces"
     assert sorted(file.name for file in folder.iterdir()) == ["1-0.html", "1-0.json", "1-1.html", "1-1.json"]
     data = json.loads((folder / "1-1.json").read_text())
-    assert (folder / "1-1.html").read_text() == page([Pane.of("1-1", data)])
+    assert (folder / "1-1.html").read_text() == page([Pane.of("traced", data)])
+    assert "<h1>traced: prompt 1, answer 2</h1>" in (folder / "1-1.html").read_text()
+    assert "<h1>traced: prompt 1</h1>" in (folder / "1-0.html").read_text()
+    shown = capsys.readouterr().out
+    assert "open in a browser: runs/traced/traces/*.html" in shown
     assert "confidence threshold=0.9" in (folder / "1-0.html").read_text()
