@@ -42,8 +42,8 @@ def decoding_seconds(rows: Sequence[Row]) -> float:
 
 
 def scores_of(rows: Sequence[Row], name: str = "score") -> list[float]:
-    """The values of one metric, rows without it left out."""
-    return [row["scores"][name] for row in rows if row["scores"].get(name) is not None]
+    """The values of one metric; rows without it, or without any scores, are left out."""
+    return [value for row in rows if (value := row.get("scores", {}).get(name)) is not None]
 
 
 @dataclass(frozen=True)

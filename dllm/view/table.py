@@ -4,59 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-Row = Mapping[str, Any]
+from dllm.measures import Measures, Row
 
 
-@dataclass(frozen=True)
-class Totals:
-    """Sums over samples, as stored in results.jsonl. seconds: of decoding, without drawing, loading and warm-up."""
-
-    samples: int
-    tokens: int
-    forwards: int
-    query_tokens: int
-    seconds: float
-    reasons: Counter[str]
-
-    @staticmethod
-    def of(rows: Sequence[Row]) -> Totals:
-        batches: dict[str, float] = {}
-        for row in rows:
-            batches[row["batch"]] = max(batches.get(row["batch"], 0.0), row["seconds"])
-        return Totals(
-            len(rows), sum(row["useful_tokens"] for row in rows), sum(row["nfe"] for row in rows),
-            sum(row["query_tokens"] for row in rows), sum(batches.values()),
-            Counter(row["stop_reason"] for row in rows),
-        )  # fmt: skip
-
-    @property
-    def tpf(self) -> float:
-        """Useful tokens per forward, each row's forwards counted by themselves."""
-        return self.tokens / self.forwards if self.forwards else 0.0
-
-    @property
-    def speed(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    def cells(self) -> dict[str, str]:
-        """Every line of the table: its name and value."""
-        reasons = ", ".join(f"{name} {count}" for name, count in self.reasons.most_common())
-        only = next(iter(self.reasons), "")
-        cells = {"samples": f"{self.samples}"} if self.samples != 1 else {}
-        return cells | {
-            "tokens (useful)": f"{self.tokens}",
-            "forwards (NFE)": f"{self.forwards}",
-            "tokens per forward": f"{self.tpf:.2f}",
-            "tokens per second": f"{self.speed:.1f}",
-            "query tokens": f"{self.query_tokens}",
-            "stopped by": only if self.samples == 1 else reasons,
-        }
+def cells(rows: Sequence[Row]) -> dict[str, str]:
+    """Every line of the table: its name and value. Sums over samples, each row's forwards counted by themselves."""
+    found, reasons = Measures.of(rows), Counter(row["stop_reason"] for row in rows)
+    listed = ", ".join(f"{name} {count}" for name, count in reasons.most_common())
+    cells = {"samples": f"{found.samples}"} if found.samples != 1 else {}
+    return cells | {
+        "tokens (useful)": f"{found.tokens}",
+        "forwards (NFE)": f"{found.forwards}",
+        "tokens per forward": f"{found.tpf:.2f}",
+        "tokens per second": f"{found.speed:.1f}",
+        "query tokens": f"{found.query_tokens}",
+        "stopped by": next(iter(reasons), "") if found.samples == 1 else listed,
+    }
 
 
 def summary(columns: Mapping[str, Sequence[Row]]) -> Table:
@@ -65,9 +32,9 @@ def summary(columns: Mapping[str, Sequence[Row]]) -> Table:
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
-    cells = [Totals.of(rows).cells() for rows in columns.values()]
-    for line in cells[0]:
-        table.add_row(line, *(column[line] for column in cells))
+    shown = [cells(rows) for rows in columns.values()]
+    for line in shown[0]:
+        table.add_row(line, *(column[line] for column in shown))
     if len(columns) > 1:
         last = list(columns.values())[-1]
         table.add_row("exact match", *(matches(rows, last) for rows in list(columns.values())[:-1]), "")
