@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from dllm.decoder import Decoder
-from dllm.environment import stamp
+from dllm.environment import spare_threads, stamp
 from dllm.errors import UserError
 from dllm.likelihood import Estimator
 from dllm.models import bundle
@@ -180,4 +180,6 @@ def model_of(config: Mapping[str, Any], device: str | None) -> tuple[str, str, s
 @lru_cache(maxsize=1)
 def loaded(path: str, device: str, dtype: str, mask_id: int | None, kernels: str, quantize: str | None) -> bundle.Model:
     """The weights; kept for the next cell of a sweep, and the last ones only, since two may not fit."""
-    return bundle.load(path, device, dtype, mask_id, kernels, quantize)
+    model = bundle.load(path, device, dtype, mask_id, kernels, quantize)
+    spare_threads(model.transformer)
+    return model

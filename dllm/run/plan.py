@@ -12,6 +12,7 @@ from typing import Any
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.decoder import Decoder
+from dllm.environment import spare_threads
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
@@ -99,9 +100,11 @@ class Plan:
     def load(self) -> bundle.Model:
         """The weights, at last."""
         model = self.config["model"]
-        return bundle.load(
+        loaded = bundle.load(
             model["path"], model["device"], model["dtype"], model["mask_id"], self.config["kernels"], model["quantize"]
         )
+        spare_threads(loaded.transformer)
+        return loaded
 
     def refuse_folder(self) -> None:
         """Raise UserError when the run's folder is there and belongs to another configuration."""
