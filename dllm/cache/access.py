@@ -1,7 +1,7 @@
 """What the layers of one forward read and write besides its rows, as plain tensors and numbers.
 
-The memory of a cache whose shapes do not change is nothing more than this, so its forwards can be recorded, repeated and
-compiled: whatever else a session holds stays outside.
+The memory of a cache whose shapes do not change is nothing more than this, so its forwards can be recorded, repeated
+and compiled: whatever else a session holds stays outside.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Store = tuple[Tensor, Tensor]  # keys, values [B, H_kv, S, h]
 
 @dataclass(frozen=True)
 class Access(Memory):
-    """visible: as in ``Exchanged``; slots [B, n]: where the rows go in the layers' ``stores`` (None: the first n); reach:
-    how many slots count as keys. Without stores nothing is kept, and the rows see each other."""
+    """visible: as in ``Exchanged``; slots [B, n]: where the rows go in the layers' ``stores`` (None: the first n);
+    reach: how many slots count as keys. Without stores nothing is kept, and the rows see each other."""
 
     visible: Tensor | None = None
     slots: Tensor | None = None

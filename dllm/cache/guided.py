@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
+from dllm.cache.access import Access, Room
 from dllm.cache.base import Fold, Plan, Session
 from dllm.canvas import Canvas, select
 from dllm.cost import Work
-from dllm.models.transformer import Project, Projected
+from dllm.models.transformer import Exchanged, Project, Projected
 
 
 class Guided(Session):
@@ -42,8 +43,20 @@ class Guided(Session):
     ) -> tuple[Tensor, Tensor | None]:
         return self.inner.enter(layer, hidden, columns, project)
 
+    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+        return self.inner.exchange(layer, fresh, columns)
+
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         return self.inner.attend(layer, fresh, columns)
+
+    def access(self) -> Access:
+        return self.inner.access()
+
+    def lacks(self) -> tuple[int, ...] | None:
+        return self.inner.lacks()
+
+    def furnish(self, room: Room) -> None:
+        self.inner.furnish(room)
 
     def kept(self, rows: Tensor) -> None:
         self.inner.kept(twice(rows, self.candidates))

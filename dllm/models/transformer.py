@@ -25,6 +25,8 @@ from dllm.models.config import ModelConfig, MoEConfig
 # Rotated queries [B, n, H, h] that a layer makes of hidden rows [B, n, D] at columns [B, n].
 Project = Callable[[Tensor, Tensor], Tensor]
 
+# What rows of one layer at columns [B, n] attend to: [B, n, H * h].
+Attend = Callable[["Projected", "Tensor | None"], Tensor]
 
 # Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible: None (all), [B, S] or
 # [B, n, S] boolean.
@@ -60,8 +62,9 @@ class Projected:
         for store, fresh in ((keys, key), (values, value)):
             if slots is None:
                 store[:, :, : fresh.shape[2]] = fresh
-            else:
-                store.scatter_(2, slots[:, None, :, None].expand(-1, store.shape[1], -1, store.shape[3]), fresh)
+            else:  # whole rows: 2 to 5 times as fast as a scatter on a CPU, and compiled without a copy of the buffer
+                rows = torch.arange(len(slots), device=slots.device)[:, None]
+                store.transpose(1, 2).index_put_((rows, slots), fresh.transpose(1, 2))
         return query
 
 
@@ -261,7 +264,6 @@ def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 class Layer(nn.Module):
     def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
-        self.index = index
         self.attn_norm = RMSNorm(config.width, config.eps)
         self.attn = Attention(config)
         self.mlp_norm = AddNorm(config.width, config.eps)
@@ -269,11 +271,21 @@ class Layer(nn.Module):
         self.mlp = MoE(config.width, config.moe) if routed and config.moe else MLP(
             config.width, config.mlp_width, config.linear_bias)  # fmt: skip
 
-    def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory) -> Tensor:
+    def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend) -> Tensor:
         """Rows x [B, n, D] entering the layer to rows leaving it. The memory decides what they attend to."""
         fresh = self.attn.project(self.attn_norm(x), angles)
-        x, normal = self.mlp_norm(x, self.attn.o(memory.attend(self.index, fresh, columns)))
+        x, normal = self.mlp_norm(x, self.attn.o(attend(fresh, columns)))
         return x + self.mlp(normal)
+
+
+# Runs the layer that is the given one in the memory.
+Step = Callable[[Layer, Tensor, tuple[Tensor, Tensor], "Tensor | None", Memory, int], Tensor]
+
+
+def apply(
+    layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory, index: int
+) -> Tensor:
+    return layer(x, angles, columns, partial(memory.attend, index))
 
 
 class Embedding(nn.Embedding):
@@ -317,12 +329,12 @@ class Transformer(nn.Module):
         return self.embed.weight.device
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None
+        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None, step: Step = apply
     ) -> tuple[Tensor, Tensor | None]:
         """Hidden rows after the final norm, and their columns.
 
         ``tokens`` [B, n] are the ids at the queries, ``positions`` [B, L] the rotary position of every column,
-        ``columns`` [B, n] where the queries sit (L marks padding; None: all L columns in order).
+        ``columns`` [B, n] where the queries sit (L marks padding; None: all L columns in order). ``step`` runs a layer.
         """
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
         angles, placed = self.angles(positions, columns), columns
@@ -330,7 +342,7 @@ class Transformer(nn.Module):
             x, columns = memory.enter(index, x, columns, partial(self.queries, layer, positions))
             if columns is not placed:  # the memory widened the forward: rotate the new rows too
                 angles, placed = self.angles(positions, columns), columns
-            x = layer(x, angles, columns, memory)
+            x = step(layer, x, angles, columns, memory, index)
         return self.norm(x), columns
 
     def queries(self, layer: Layer, positions: Tensor, hidden: Tensor, columns: Tensor) -> Tensor:
