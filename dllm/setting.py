@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from dllm.errors import Unfit, UserError
+from dllm.errors import Unfit, UserError, nearest
 
 if TYPE_CHECKING:
     from dllm.blocks.base import Blocks
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dllm.models.config import ModelConfig
     from dllm.samplers.base import Sampler
     from dllm.scores import Need, Sampling
+
+STATISTICS = ("first", "second", "gap", "entropy", "logsumexp", "current", "shadow")  # see ``dllm.scores.Scores``
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
     sampler.check(setting)
     setting.blocks.check(setting, sampler)
     needs = (*sampler.needs(), *setting.blocks.needs(), *eos.needs())
+    for name in sorted({name for need in needs for name in need.statistics} - set(STATISTICS)):
+        raise UserError(
+            f"Need(statistics=...) of a part names {name!r}, and a forward can be asked for {', '.join(STATISTICS)}; "
+            f"logits=True gives the rest.{nearest(name, STATISTICS)}"
+        )
     try:
         policy.check(setting, sampler, needs)
     except Unfit as error:

@@ -14,6 +14,8 @@ from dllm.denoise import Turn
 from dllm.models.bundle import Model
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
+from dllm.scores import Need, Scores
+from dllm.setting import STATISTICS
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +88,17 @@ def test_a_request_without_masks_comes_back_as_it_is(model: Model) -> None:
 def test_mistakes_are_named(model: Model, options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         Decoder(model, **options)  # type: ignore[arg-type]
+
+
+def test_a_statistic_that_does_not_exist_is_named(model: Model) -> None:
+    class Curious(Static):
+        def needs(self) -> tuple[Need, ...]:
+            return (Need(statistics=frozenset({"entropie"})),)
+
+    with pytest.raises(UserError, match="'entropie'.* first, second, .*Did you mean 'entropy'"):
+        Decoder(model, Curious(), gen_length=8)
+    for name in STATISTICS:
+        assert getattr(Scores, name) is None  # an optional entry of the scores
 
 
 def test_prompts_that_cannot_be_decoded_are_named(model: Model) -> None:

@@ -67,6 +67,12 @@ def test_what_a_page_adds_runs_with_its_config_and_its_test(page: str, monkeypat
     (module, test), (config,) = code(file, "python"), code(file, "yaml")
     paths = re.findall(r"^`((?:dllm|tests)/[\w/.]+)`:$", file.read_text(), re.MULTILINE)
     assert [Path(path).suffix for path in paths] == [".py", ".yaml", ".py"]
+    assert [path for path in paths if not (ROOT / path).parent.is_dir()] == []
+    for code_of, path in ((module, paths[0]), (test, paths[2])):
+        # Not the order of imports: ruff knows a module as ours only where its file is there.
+        command = [sys.executable, "-m", "ruff", "check", "--extend-ignore", "I001", "--stdin-filename", path, "-"]
+        found = subprocess.run(command, cwd=ROOT, input=code_of, capture_output=True, text=True, timeout=60)
+        assert found.returncode == 0, found.stdout
     name, group = paths[0].removesuffix(".py").replace("/", "."), paths[1].split("/")[2]
     made = types.ModuleType(name)
     monkeypatch.setitem(sys.modules, name, made)
