@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
 
 from dllm.measures import Measures, Row, mean, scores_of
@@ -20,20 +22,40 @@ def by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return out
 
 
-def scores_table(rows: Sequence[Row]) -> Table:
-    """Sub-tasks, and all of them together. score: percent; TPF: useful tokens per forward; p50, p95: latency."""
-    tasks = by_task(rows)
+def scores_table(rows: Sequence[Row]) -> Group:
+    """Sub-tasks, and all of them together. score: percent; TPF: useful tokens per forward; p50, p95: latency. Other
+    metrics than the score stand in a table of their own."""
     others = sorted({name for row in rows for name in row["scores"]} - {"score"})
-    table = Table(header_style="bold")
-    table.add_column("task")
-    for head in (*HEADS, *others):
-        table.add_column(head, justify="right")
-    for name, mine in tasks.items():
-        table.add_row(name, *cells(mine), *(percent(mean(scores_of(mine, other))) for other in others))
+    tables = [lines(rows, HEADS, cells)]
+    if others:
+        tables.append(lines(rows, others, lambda mine: [other(mine, name) for name in others]))
+    return Group(*tables)
+
+
+def lines(rows: Sequence[Row], heads: Sequence[str], numbers: Callable[[Sequence[Row]], list[str]]) -> Table:
+    """A table with a line per sub-task. In a narrow terminal names are folded and numbers stay whole."""
+    tasks = by_task(rows)
+    table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("task", overflow="fold")
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, mine in zip(short(list(tasks)), tasks.values(), strict=True):
+        table.add_row(name, *numbers(mine))
     if len(tasks) > 1:
         table.add_section()
-        table.add_row("all", *cells(rows), *(percent(mean(scores_of(rows, other))) for other in others))
+        table.add_row("all", *numbers(rows))
     return table
+
+
+def short(names: Sequence[str]) -> Sequence[str]:
+    """Names of sub-tasks without what comes before a slash, if they still differ."""
+    last = [name.rpartition("/")[2] for name in names]
+    return last if len(set(last)) == len(names) else names
+
+
+def other(rows: Sequence[Row], name: str) -> str:
+    """Another metric's mean; nothing where these rows are not measured by it."""
+    return percent(mean(scores_of(rows, name))) if any(name in row["scores"] for row in rows) else ""
 
 
 def cells(rows: Sequence[Row]) -> list[str]:
