@@ -19,8 +19,10 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.text import Text
 
 from dllm import Decoder, Model, Result, load, part
+from dllm.parts import composed
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, page
 from dllm.view.palette import hexes
@@ -141,12 +143,13 @@ def work_of(cache: str) -> list[int]:
 
 
 def terminal() -> str:
-    """The live view in the middle of a decode, as rich draws it."""
+    """The live view in the middle of a decode of the default prompt, as rich draws it."""
     nowhere = io.StringIO()
-    console = Console(record=True, width=72, height=8, file=nowhere, force_terminal=True, color_system="truecolor")
+    console = Console(record=True, width=72, height=10, file=nowhere, force_terminal=True, color_system="truecolor")
     decoder = Decoder(mini(), part("sampler", "static"), gen_length=32)
     view = LiveView(console, decoder.prompts.text, decoder.model.ids)
-    turns = decoder.turns(SORT)
+    prompt = str(composed([]).model.prompt).strip()
+    turns = decoder.turns(prompt)
     first = next(turns)
     view(first)
     picture = view.picture
@@ -154,7 +157,8 @@ def terminal() -> str:
     for turn in islice(turns, 6):
         picture.update(turn)
     view.turn, view.began = 7, math.inf  # no speed in the status line: it would differ from run to run
-    console.print("$ python run.py animate=true")
+    console.print("$ python run.py sampler=static animate=true")
+    console.print(Text(prompt, "dim"))
     console.print(view.frame(picture, 70, 6))
     return console.export_svg(title="dllm", unique_id="terminal")
 
