@@ -39,8 +39,8 @@ class Decoder:
     >>> print(decoder('Copy the list:\\n["Kai", "Emma", "Hugo"]')[0].text)  # doctest: +SKIP
 
     gen_length: masks after the prompt. chat: apply the model's chat template to string prompts (default: when it has
-    one). stop: strings that end an answer. runtime: ``eager``, ``static`` or a ``Runtime``. Raises UserError when the
-    parts do not fit together or the model.
+    one). stop: strings that end an answer. runtime: its name (see ``dllm.runtime``) or a ``Runtime``. Raises UserError
+    when the parts do not fit together or the model.
     """
 
     def __init__(
@@ -63,10 +63,11 @@ class Decoder:
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name)
         validate(setting, self.sampler, self.cache, self.eos)
         self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
-        self.runtime.check(self.cache)
+        self.runtime.check(self.cache, self.sampler, model.config, model.transformer.device)
         self.cost = Cost(model.config, model.transformer.dtype.itemsize)
         self.forward = Forward.of(
-            model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos
+            model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos,
+            self.runtime.network(model.transformer),
         )
 
     @property

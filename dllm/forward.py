@@ -16,6 +16,7 @@ from dllm.canvas import Canvas, first_of, pack, select
 from dllm.cost import Work
 from dllm.eos.base import EndOfText
 from dllm.models.transformer import Transformer
+from dllm.runtime import Network
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Need, Propose, Sampling, Scores, spread
 
@@ -29,16 +30,19 @@ class Forward:
     cache: Cache
     propose: Propose
     needs: tuple[Need, ...]
-    shrinks: bool = False
+    shrinks: bool
+    network: Network
 
     @staticmethod
     def of(
-        model: Transformer, cache: Cache, ids: Ids, sampling: Sampling, sampler: Sampler, blocks: Blocks, eos: EndOfText
-    ) -> Forward:
-        """The forward that serves the needs of all parts."""
+        model: Transformer, cache: Cache, ids: Ids, sampling: Sampling, sampler: Sampler, blocks: Blocks,
+        eos: EndOfText, network: Network | None = None,
+    ) -> Forward:  # fmt: skip
+        """The forward that serves the needs of all parts. ``network`` runs the model (None: it runs as it is)."""
         needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
         wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
-        return Forward(model, cache, Propose(sampling, ids, wanted, model.triton), needs, eos.shrinks)
+        propose = Propose(sampling, ids, wanted, model.triton)
+        return Forward(model, cache, propose, needs, eos.shrinks, network or model)
 
     def start(self, canvas: Canvas) -> Session:
         if not self.propose.sampling.guidance:
@@ -137,9 +141,9 @@ class Forward:
             tokens[:, tokens.shape[1] - shadows.shape[1] :] = self.propose.ids.mask
         fold = session.fold
         if fold is None or queries is None:
-            return self.model(tokens, canvas.positions, session, queries)
+            return self.network(tokens, canvas.positions, session, queries)
         first, side = fold.index[:, 0], [fold.rows(x).flatten(1) for x in (tokens, queries)]
-        hidden, _ = self.model(side[0], canvas.positions[first], session, side[1])
+        hidden, _ = self.network(side[0], canvas.positions[first], session, side[1])
         return fold.back(hidden), queries
 
     def _shadow(self, hidden: Tensor, shadows: Tensor, canvas: Canvas) -> Tensor:

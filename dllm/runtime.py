@@ -1,20 +1,34 @@
-"""How turns are run: ``runtime=eager | static``. Both give the same tokens."""
+"""How turns are run: ``runtime=eager | static | compile | cudagraph``. All give the same tokens."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from shutil import which
 
-from dllm.cache.base import Cache, name_of
+import torch
+from torch import Tensor
+
+from dllm.cache.base import Cache, Session, name_of
 from dllm.errors import UserError, nearest
+from dllm.kernels.packed import PackedLinear
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Transformer
+from dllm.samplers.base import Sampler
 
-RUNTIMES = ("eager", "static")
+RUNTIMES = ("eager", "static", "compile", "cudagraph")
+FIXED = ("compile", "cudagraph")  # what is done with the network once is done again for every turn
+# Hidden rows [B, n, D] and their columns [B, n], of tokens [B, n], positions [B, L], the session, and columns.
+Network = Callable[[Tensor, Tensor, Session, "Tensor | None"], tuple[Tensor, "Tensor | None"]]
 
 
 @dataclass(frozen=True)
 class Runtime:
     """eager: every shape is exact, which takes a few copies from the device in every turn (free on a CPU). static:
     shapes are bounds that the host knows, so a turn asks the device for nothing, and the host looks only every
-    ``check_every`` turns whether blocks are full.
+    ``check_every`` turns whether blocks are full. compile: the same, with layers through torch.compile. cudagraph: the
+    same, with forwards recorded as CUDA graphs and replayed.
 
     Turns after a block is full and before the host looks are idle: they cost a forward each and commit nothing.
     """
@@ -29,17 +43,56 @@ class Runtime:
         if self.check_every < 1:
             raise UserError(f"check_every={self.check_every} must be at least 1.")
         if self.name == "eager" and self.check_every > 1:
-            raise UserError(f"check_every={self.check_every} needs runtime=static: eager looks every turn.")
+            raise UserError(f"check_every={self.check_every} needs runtime=static or the like: eager looks every turn.")
 
     @property
     def every(self) -> int | None:
         """For the loop: None for exact shapes."""
         return None if self.name == "eager" else self.check_every
 
-    def check(self, cache: Cache) -> None:
-        """Refuse, with UserError, a cache whose shapes change from turn to turn."""
+    def check(self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device) -> None:
+        """Refuse, with UserError, parts whose shapes change from turn to turn, and a device that cannot do it."""
         if self.name != "eager" and not cache.static:
             raise UserError(
                 f"runtime={self.name} needs shapes that do not change, and cache={name_of(cache)} computes other "
                 "rows every turn. Use runtime=eager, or cache=none, prefix, dual or window."
             )
+        if self.name not in FIXED:
+            return
+        if sampler.branches or any("shadow" in need.statistics for need in sampler.needs()):
+            name, extra = type(sampler).__name__.lower(), "several candidates" if sampler.branches else "extra rows"
+            raise UserError(
+                f"runtime={self.name} needs shapes that do not change, and sampler={name} has {extra}, as many as the "
+                "text asks for. Use runtime=eager or static."
+            )
+        if config.moe is not None:
+            raise UserError(
+                f"runtime={self.name} cannot follow a model with routed experts: which of them run is asked in every "
+                "layer. Use runtime=eager or static."
+            )
+        if self.name == "cudagraph" and device.type != "cuda":
+            raise UserError(
+                f"runtime=cudagraph records the work of a GPU, and the model is on {device.type}. Use runtime=eager, "
+                "which is the fastest on a CPU, or model.device=cuda."
+            )
+
+    def network(self, model: Transformer) -> Network:
+        """The model as the loop calls it. Raises UserError for one that cannot be run so."""
+        if self.name not in FIXED:
+            return model
+        if any(hasattr(part, "_hf_hook") for part in model.modules()):
+            raise UserError(
+                f"runtime={self.name} needs the model on one GPU, and this one is spread over several devices. Use "
+                "model.device=cuda:0 if it fits, or runtime=static."
+            )
+        if self.name == "cudagraph":
+            from dllm.graphs import Graphs, Recorder
+
+            return Graphs(model, Recorder(model.device))
+        if any(isinstance(part, PackedLinear) for part in model.modules()):
+            raise UserError("runtime=compile cannot look into packed weights: load the model with pack=False.")
+        if which(os.environ.get("CXX", "g++")) is None and which("clang++") is None:
+            raise UserError("runtime=compile needs a C++ compiler (g++ or clang++), and none is here: runtime=static.")
+        from dllm.compiled import Compiled
+
+        return Compiled(model)

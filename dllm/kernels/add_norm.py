@@ -56,7 +56,7 @@ def add_norm(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, triton: bool = False
 ) -> tuple[Tensor, Tensor]:
     """``reference``, by the kernel when ``triton``."""
-    if not triton or x.dtype != gain.dtype:
+    if not triton or x.dtype != gain.dtype or torch.compiler.is_compiling():  # torch.compile fuses this itself
         return reference(x, residual, gain, eps)
     x = x.contiguous()
     out, total = torch.empty_like(x), x if residual is None else torch.empty_like(x)

@@ -9,7 +9,8 @@ import torch
 
 from dllm.errors import UserError, nearest
 from dllm.kernels.choose import use_triton
-from dllm.kernels.packed import can_pack, pack
+from dllm.kernels.packed import can_pack
+from dllm.kernels.packed import pack as pack_weights
 from dllm.models import quantize as quantization
 from dllm.models.config import ModelConfig
 from dllm.models.tokenizer import Tokenizer
@@ -53,14 +54,15 @@ def locate(path: str | Path, weights: bool = True) -> Path:
 
 def load(
     path: str | Path, device: str = "cpu", dtype: str | torch.dtype = "float32", mask_id: int | None = None,
-    kernels: str = "auto", quantize: str | None = None,
+    kernels: str = "auto", quantize: str | None = None, pack: bool = True,
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding.
 
     device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, else the CPU). dtype: of the weights and the
     arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch`` or ``auto`` (Triton's on GPUs that
-    have them). quantize: ``int8`` for weights in eight bits (torchao). Raises UserError when anything does not fit,
-    before weights are read where it can.
+    have them). quantize: ``int8`` for weights in eight bits (torchao). pack: float32 weights on a CPU in oneDNN's
+    layout, faster but closed to runtime=compile. Raises UserError when anything does not fit, before weights are read
+    where it can.
     """
     kind, place = parse_dtype(dtype), parse_device(device)
     triton = use_triton(kernels, place_of(place))
@@ -71,8 +73,8 @@ def load(
     transformer.use_kernels(triton)
     if quantize is not None:
         quantization.quantize(transformer, quantize)
-    elif not triton and can_pack(transformer.device, transformer.dtype):
-        pack(transformer)
+    elif pack and not triton and can_pack(transformer.device, transformer.dtype):
+        pack_weights(transformer)
     return Model(transformer, config, tokenizer, ids, Path(path).expanduser().resolve().name, folder)
 
 

@@ -56,7 +56,7 @@ class Projected:
     def into(self, keys: Tensor, values: Tensor, slots: Tensor | None) -> Tensor:
         """Put keys and values into ``slots`` [B, n] of the buffers [B, H_kv, S, h] (None: the first n slots), and
         return the rotated queries. Buffers have a slot for padding: nothing may lie outside."""
-        if self.triton:
+        if self.triton and not torch.compiler.is_compiling():  # torch.compile fuses this itself
             return rope_scatter(self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, True)
         query, key, value = self.rotated()
         for store, fresh in ((keys, key), (values, value)):

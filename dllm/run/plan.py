@@ -68,11 +68,12 @@ class Plan:
             parts = replace(parts, blocks=parts.blocks.bound(prompts.ids_of))
         bundle.parse_dtype(model["dtype"])
         quantize.check(model["quantize"])
-        use_triton(config["kernels"], bundle.place_of(bundle.parse_device(model["device"])))
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name)
         validate(setting, parts.sampler, parts.cache, parts.eos)
-        runtime_of(config).check(parts.cache)
+        device = bundle.place_of(bundle.parse_device(model["device"]))
+        use_triton(config["kernels"], device)
+        runtime_of(config).check(parts.cache, parts.sampler, architecture, device)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")
         return Plan(config, options, parts, sampling, prompts, path)
@@ -101,7 +102,8 @@ class Plan:
         """The weights, at last."""
         model = self.config["model"]
         loaded = bundle.load(
-            model["path"], model["device"], model["dtype"], model["mask_id"], self.config["kernels"], model["quantize"]
+            model["path"], model["device"], model["dtype"], model["mask_id"], self.config["kernels"], model["quantize"],
+            pack=self.config["runtime"] != "compile",
         )
         spare_threads(loaded.transformer)
         return loaded

@@ -59,7 +59,10 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         if tokenizer is None:
             raise UserError(f"model {model['path']} has no tokenizer, and lm-eval speaks text. Choose another.")
         self.backbone = tokenizer
-        self.bundle = load(model["path"], model["device"], model["dtype"], model["mask_id"])
+        self.bundle = load(
+            model["path"], model["device"], model["dtype"], model["mask_id"], config["kernels"], model["quantize"],
+            pack=config["runtime"] != "compile",
+        )
         self.likelihood = Likelihood(self.bundle, estimator)
         self.decoders: dict[Asked, Decoder] = {}
         self.records: dict[Key, dict[str, Any]] = {}

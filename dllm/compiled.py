@@ -1,0 +1,61 @@
+"""The network's layers through ``torch.compile``: ``runtime=compile``.
+
+One layer is compiled, and what comes out serves all of them: they differ in weights and buffers only. Sizes that change
+become variables the second time they do, so a decode compiles two or three times however many turns and prompts follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from types import FunctionType
+
+import torch
+from torch import Tensor
+
+from dllm.cache.access import Access, Store
+from dllm.cache.base import Session
+from dllm.models.transformer import Layer, Memory, Transformer
+
+MOST = 16  # variants: with and without mask, one row and several, and each size once more as a variable
+NUMBERS = count()
+
+
+class Compiled:
+    """The network as ``Forward`` calls it. backend: torch.compile's; tests have cheaper ones."""
+
+    def __init__(self, model: Transformer, backend: str = "inductor") -> None:
+        self.model, self.layer = model, torch.compile(copied(run), fullgraph=True, backend=backend)
+
+    def __call__(
+        self, tokens: Tensor, positions: Tensor, session: Session, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if session.lacks():  # the first forward of a decode makes its buffers
+            return self.model(tokens, positions, session, columns)
+        with torch._dynamo.config.patch(recompile_limit=MOST):
+            return self.model(tokens, positions, session.access(), columns, self._step)
+
+    def _step(
+        self, layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory, index: int
+    ) -> Tensor:
+        assert isinstance(memory, Access)
+        store = memory.stores[index] if memory.stores else None
+        return self.layer(layer, x, angles, memory.visible, memory.slots, memory.reach, store)
+
+
+def run(
+    layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], visible: Tensor | None, slots: Tensor | None, reach: int,
+    store: Store | None,
+) -> Tensor:  # fmt: skip
+    """A layer that does not know which one it is."""
+    memory = Access(visible, slots, reach, () if store is None else (store,))
+    return layer(x, angles, slots, partial(memory.attend, 0))
+
+
+def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function under a name of its own. What torch.compile learns belongs to a name: of two models it would take
+    the widths for variables."""
+    assert isinstance(function, FunctionType)
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(NUMBERS)}")
+    return FunctionType(code, function.__globals__)

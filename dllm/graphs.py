@@ -1,0 +1,197 @@
+"""The network recorded once per shape and replayed: ``runtime=cudagraph``.
+
+An 8B model launches some 900 kernels per forward, at 4 to 6 us of the host's time each: as long as a GPU takes for the
+forward of one block. A replay launches them all at once. Only the network is recorded; planning, the head and the
+sampler run as ever, and so does the first forward of every shape, which is also its warm-up. Forwards that open a block
+are recorded like any other: their shape comes back with every block.
+
+A recording reads fixed addresses. A session's ``Access`` lists all there is to read: its tensors are copied to where
+the recording looks; its buffers lie on a ``Ground`` that outlives the decode, so that the next one of the same shape
+records nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dllm.cache.access import Access, Room
+from dllm.cache.base import Session
+from dllm.models.transformer import Transformer
+
+MOST = 64  # recordings kept; the one that was not replayed for longest goes first
+
+
+class Recording(Protocol):
+    """Work on tensors at fixed addresses, recorded once."""
+
+    def record(self, work: Callable[[], None]) -> None:
+        """Record ``work``, which does the same with the same tensors whenever it is called. It may run meanwhile."""
+
+    def replay(self) -> None:
+        """Do it again, without running any Python of it."""
+
+    def release(self) -> None:
+        """Let its memory go; it is not replayed any more."""
+
+
+class Recorder:
+    """Makes CUDA graphs (HIP graphs on AMD). They share memory: nothing in it outlives the replay that wrote it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        with torch.cuda.device(device):
+            self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+
+    def __call__(self) -> Recording:
+        return CudaGraph(self.device, self.pool, self.stream)
+
+
+class CudaGraph:
+    """One CUDA graph."""
+
+    def __init__(self, device: torch.device, pool: Any, stream: torch.cuda.Stream) -> None:
+        self.device, self.pool, self.stream, self.graph = device, pool, stream, torch.cuda.CUDAGraph()
+
+    def record(self, work: Callable[[], None]) -> None:
+        with torch.cuda.device(self.device):
+            here = torch.cuda.current_stream()
+            self.stream.wait_stream(here)
+            with torch.cuda.stream(self.stream):
+                work()  # before recording starts, libraries make their workspaces for this stream, and Triton compiles
+            here.wait_stream(self.stream)
+            # thread_local: other threads (a progress bar, Ray) may go on talking to the GPU.
+            with torch.cuda.graph(self.graph, self.pool, self.stream, capture_error_mode="thread_local"):
+                work()
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+    def release(self) -> None:
+        torch.cuda.synchronize(self.device)  # it may still be running
+        self.graph.reset()
+
+
+class Ground:
+    """Flat memory in which one session at a time has its buffers, ``size`` numbers each."""
+
+    def __init__(self, model: Transformer, size: int) -> None:
+        self.size = size
+        self.flat = [torch.empty(size, dtype=model.dtype, device=model.device) for _ in range(2 * model.config.layers)]
+        self.tenant: Callable[[], Room | None] = lambda: None
+
+    def let(self, shape: tuple[int, ...]) -> Room:
+        """Buffers of ``shape`` at its beginning; zeros, since a masked NaN would spread."""
+        views = [memory[: math.prod(shape)].view(shape).zero_() for memory in self.flat]
+        room = Room(list(zip(views[::2], views[1::2], strict=True)))
+        self.tenant = weakref.ref(room)
+        return room
+
+
+@dataclass(frozen=True)
+class Key:
+    """What two forwards must have in common to share a recording: shapes by name, numbers the host knows, addresses."""
+
+    shapes: tuple[tuple[str, torch.Size], ...]
+    reach: int
+    triton: bool
+    addresses: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """inputs: where the recording looks, by name; output: the hidden rows it leaves; held: what else it reads at fixed
+    addresses, which must not be freed before it."""
+
+    recording: Recording
+    inputs: dict[str, Tensor]
+    output: Tensor
+    held: Any
+
+    def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
+        for name, value in inputs.items():
+            self.inputs[name].copy_(value)
+        self.recording.replay()
+        return self.output
+
+
+class Graphs:
+    """The network as ``Forward`` calls it. The next forward of the same shape overwrites the rows it returns."""
+
+    def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MOST) -> None:
+        self.model, self.recorder, self.most = model, recorder, most
+        self.recorded: OrderedDict[Key, Recorded] = OrderedDict()
+        self.seen: OrderedDict[Key, None] = OrderedDict()
+        self.grounds: list[Ground] = []
+
+    def __call__(
+        self, tokens: Tensor, positions: Tensor, session: Session, columns: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        self._furnish(session)
+        access = session.access()
+        assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
+        named = {"tokens": tokens, "positions": positions, "columns": columns, "visible": access.visible}
+        inputs = {name: value for name, value in named.items() if value is not None}
+        key = self._key(inputs, access)
+        if key not in self.recorded and key not in self.seen:
+            put(self.seen, key, None, 4 * self.most)
+            return self.model(tokens, positions, access, columns)
+        if key not in self.recorded:
+            for old in put(self.recorded, key, self._record(inputs, access), self.most):
+                old.recording.release()
+        self.recorded.move_to_end(key)
+        return self.recorded[key](inputs), columns
+
+    def _key(self, inputs: dict[str, Tensor], access: Access) -> Key:
+        shapes = tuple((name, value.shape) for name, value in inputs.items())
+        addresses = tuple(buffer.data_ptr() for store in access.stores for buffer in store or ())
+        return Key(shapes, access.reach, self.model.triton, addresses)
+
+    def _record(self, inputs: dict[str, Tensor], access: Access) -> Recorded:
+        """Inputs and output are made outside the memory that recordings share."""
+        fixed = {name: value.clone() for name, value in inputs.items()}
+        tokens, columns = fixed["tokens"], fixed.get("columns")
+        memory = Access(fixed.get("visible"), columns, access.reach, tuple(access.stores))
+        output = torch.empty(*tokens.shape, self.model.config.width, dtype=self.model.dtype, device=tokens.device)
+
+        def work() -> None:
+            output.copy_(self.model(tokens, fixed["positions"], memory, columns)[0])
+
+        recording = self.recorder()
+        recording.record(work)
+        return Recorded(recording, fixed, output, (memory, self.model.rotary.table))
+
+    def _furnish(self, session: Session) -> None:
+        """Buffers for a session that has none yet. At most one ground is kept while nobody uses it."""
+        shape = session.lacks()
+        if shape is None:
+            return
+        free = [ground for ground in self.grounds if ground.tenant() is None]
+        ground = next((one for one in free if one.size >= math.prod(shape)), None)
+        for other in free:
+            if other is not ground:
+                self._forget(other)
+        if ground is None:
+            ground = Ground(self.model, math.prod(shape))
+            self.grounds.append(ground)
+        session.furnish(ground.let(shape))
+
+    def _forget(self, ground: Ground) -> None:
+        """Free a ground, and what was recorded on it."""
+        self.grounds.remove(ground)
+        first = ground.flat[0].data_ptr()
+        for key in [key for key in self.recorded if first in key.addresses]:
+            self.recorded.pop(key).recording.release()
+
+
+def put(known: OrderedDict[Key, Any], key: Key, value: Any, most: int) -> list[Any]:
+    """Add an entry; returns the oldest ones, which leave so that no more than ``most`` stay."""
+    known[key] = value
+    return [known.popitem(last=False)[1] for _ in range(max(0, len(known) - most))]

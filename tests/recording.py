@@ -1,0 +1,79 @@
+"""A CUDA graph's stand-in on the CPU: every operation is noted with its very tensors, and replayed on the same ones.
+
+No Python of the recorded work runs again, and results go where they went when it was recorded: what was read from a
+fresh tensor then is stale now. As on a GPU, recording computes nothing that could be used, and asking for a value is an
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ASKING = ("item", "_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "unique", "bincount")
+
+
+@dataclass
+class Call:
+    function: Any
+    args: Any
+    kwargs: Any
+    results: list[Tensor]  # made by the call, neither a view of its arguments nor one of them
+
+
+class Notes(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = function.overloadpacket.__name__
+        if name.startswith(ASKING) or (name == "_to_copy" and "device" in (kwargs or {})):
+            raise RuntimeError(f"operation not permitted while recording: {name}")
+        result = function(*args, **(kwargs or {}))
+        known = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if storage_of(one)}
+        made = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
+        self.calls.append(Call(function, args, kwargs or {}, [one for one in made if storage_of(one) not in known]))
+        return result
+
+
+def storage_of(value: Any) -> int:
+    """0 for what has none that could be looked at (numbers; oneDNN's packed weights)."""
+    return value.untyped_storage().data_ptr() if isinstance(value, Tensor) and not value.is_mkldnn else 0
+
+
+@dataclass
+class FakeGraph:
+    """Counts what happens to it in ``log``."""
+
+    log: list[str]
+    calls: list[Call] = field(default_factory=list)
+
+    def record(self, work: Callable[[], None]) -> None:
+        self.log.append("record")
+        with Notes() as notes:
+            work()
+        self.calls = notes.calls
+        for call in self.calls:
+            for result in call.results:
+                result.fill_(torch.nan) if result.is_floating_point() else result.zero_()
+
+    def replay(self) -> None:
+        self.log.append("replay")
+        for call in self.calls:
+            results = call.function(*call.args, **call.kwargs)
+            made = [one for one in tree_leaves(results) if isinstance(one, Tensor)]
+            if call.results:
+                assert len(made) == len(call.results)
+                for fixed, fresh in zip(call.results, made, strict=True):
+                    fixed.copy_(fresh)
+
+    def release(self) -> None:
+        self.log.append("release")
+        self.calls = []

@@ -1,0 +1,206 @@
+"""runtime=compile and runtime=cudagraph: the same tokens, from a network that runs none of its Python again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from harness import PROMPTS, Combination, forward_of, model, parts_of, requests
+from recording import FakeGraph
+from torch import Tensor, nn
+
+from dllm import Decoder, UserError, load, part
+from dllm.cache.access import Access
+from dllm.cache.base import Session
+from dllm.canvas import Canvas, Request
+from dllm.compiled import Compiled
+from dllm.denoise import denoise
+from dllm.graphs import Graphs, Recorded
+from dllm.models.config import MoEConfig
+from dllm.runtime import Network, Runtime
+from dllm.scores import Sampling
+
+CACHES = ("none", "prefix", "dual", "window")
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+def answers(
+    combination: Combination, network: Network | None = None, every: int | None = 3,
+    batch: Sequence[Request] | None = None, guidance: float = 0.0,
+) -> dict[int, list[int]]:  # fmt: skip
+    """Tokens by request, decoded in float32; rows finish at different turns."""
+    net, parts = model(combination.model, torch.float32), parts_of(combination)
+    forward = forward_of(net, parts, Sampling(tempered=parts[0].tempered, guidance=guidance))
+    forward = forward if network is None else replace(forward, network=network)
+    canvas, out, sizes = Canvas.of(batch or requests(), net.config.pad_id or 0), {}, set()
+    with torch.inference_mode():
+        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3], every):
+            sizes.add(len(turn.candidates.request))
+            for row, name in enumerate(turn.candidates.request.tolist()):
+                out[name] = turn.candidates.tokens[row].tolist()
+    assert batch is not None or len(sizes) > 1, "rows should leave before the end"
+    return out
+
+
+def combinations() -> list[Combination]:
+    return [
+        Combination(sampler, "whole" if cache == "window" else "fixed", cache, eos, name)
+        for cache in CACHES for name in ("tiny-llada", "tiny-dream")
+        for sampler, eos in (("confidence", "fill_after_block"), ("static", "keep"))
+    ]  # fmt: skip
+
+
+def graphs(name: str = "tiny-llada", most: int = 64) -> tuple[Graphs, list[str]]:
+    log: list[str] = []
+    return Graphs(model(name, torch.float32), lambda: FakeGraph(log), most), log
+
+
+@pytest.mark.parametrize("combination", combinations(), ids=str)
+def test_replays_decode_what_the_loop_decodes(combination: Combination) -> None:
+    network, log = graphs(combination.model)
+    expected = answers(combination)
+    assert expected == answers(combination, every=None)
+    for _ in range(2):
+        assert answers(combination, network) == expected
+    recorded, replayed = log.count("record"), log.count("replay")
+    assert 2 * recorded < replayed
+    assert answers(combination, network) == expected
+    assert log.count("record") <= recorded, "the third decode of the same shapes records nothing"
+
+
+@pytest.mark.parametrize("cache", ["none", "dual"])
+def test_guidance_is_recorded_with_both_halves(cache: str) -> None:
+    network, log = graphs()
+    combination = Combination("confidence", "fixed", cache)
+    expected = answers(combination, guidance=1.5)
+    assert answers(combination, network, guidance=1.5) == expected
+    assert "replay" in log
+
+
+def test_decodes_of_many_shapes_take_turns() -> None:
+    """Other lengths and batches on the same ground; few recordings are kept, so some are made again."""
+    network, log = graphs(most=3)
+    combination = Combination("confidence", "fixed", "dual")
+    batches = [requests()[:1], requests()[1:], [Request.answer(PROMPTS[0] * 3, 30, 60)], requests()[2:]]
+    for batch in (*batches, *reversed(batches)):
+        assert answers(combination, network, batch=batch) == answers(combination, batch=batch)
+        assert len(network.recorded) <= 3
+        assert len(network.grounds) == 1
+    assert "release" in log
+    held = {buffer.data_ptr() for ground in network.grounds for buffer in ground.flat}
+    assert all(set(key.addresses) <= held for key in network.recorded), "nothing is recorded on memory given back"
+
+
+def test_two_decodes_at_once_have_grounds_of_their_own() -> None:
+    network, _ = graphs()
+    combination, other = Combination("confidence", "fixed", "dual"), requests()[1:]
+    net, parts = model(combination.model, torch.float32), parts_of(combination)
+    forward = replace(forward_of(net, parts, Sampling()), network=network)
+    running = [
+        denoise(Canvas.of(batch, net.config.pad_id or 0), forward, parts[0], parts[1], parts[3], 1)
+        for batch in (requests(), other)
+    ]
+    out: list[dict[int, list[int]]] = [{}, {}]
+    with torch.inference_mode():
+        while running[0] is not None or running[1] is not None:
+            for number, turns in enumerate(running):
+                turn = None if turns is None else next(turns, None)
+                if turn is None:
+                    running[number] = None  # type: ignore[call-overload]
+                    continue
+                for row, name in enumerate(turn.candidates.request.tolist()):
+                    out[number][name] = turn.candidates.tokens[row].tolist()
+    assert out == [answers(combination, every=1), answers(combination, every=1, batch=other)]
+    assert len(network.grounds) == 2
+    answers(combination, network)
+    assert len(network.grounds) == 1, "only one is kept while nobody uses it"
+
+
+@pytest.mark.parametrize("stale", ["tokens", "positions", "columns", "visible"])
+def test_the_stand_in_sees_what_was_not_copied(stale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Recorded.__call__
+
+    def forgetful(self: Recorded, inputs: dict[str, Tensor]) -> Tensor:
+        return original(self, {name: value for name, value in inputs.items() if name != stale})
+
+    combination, rolled = Combination("static", "fixed", "dual"), list(reversed(requests()))
+    network, _ = graphs()
+    assert answers(combination, network) == answers(combination)  # leaves its recordings, made for other rows
+    monkeypatch.setattr(Recorded, "__call__", forgetful)
+    assert answers(combination, network, batch=rolled) != answers(combination, batch=rolled)
+
+
+def test_a_recording_must_not_ask() -> None:
+    def asks() -> None:
+        torch.ones(1).item()
+
+    with pytest.raises(RuntimeError, match="not permitted while recording"):
+        FakeGraph([]).record(asks)
+
+
+def test_the_network_reads_nothing_of_a_session_but_its_access() -> None:
+    """So nothing else can differ between two forwards that share a recording."""
+    assert not issubclass(Access, Session)
+    assert set(Access.__dataclass_fields__) == {"visible", "slots", "reach", "stores"}
+
+
+@pytest.mark.parametrize("cache", ["none", "prefix"])
+def test_compiled_layers_decode_what_the_loop_decodes(cache: str) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter: Any = CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    combination = Combination("confidence", "fixed", cache, "keep", "tiny-dream")
+    network = Compiled(model("tiny-dream", torch.float32), counter)
+    expected = answers(combination)
+    assert answers(combination, network) == expected
+    variants = counter.frame_count
+    assert 1 <= variants <= 8, "one for all layers; a size that changes becomes a variable"
+    assert answers(combination, network) == expected
+    assert counter.frame_count == variants
+
+
+def test_compiled_by_inductor_the_answer_is_the_same() -> None:
+    prompts: list[Any] = ['Sort the list:\n["Kai", "Emma", "Hugo"]', 'Copy the list:\n["Ann"]']
+    options: dict[str, Any] = {"gen_length": 32, "batch_size": 2, "cache": "dual"}
+    expected = [result.tokens for result in Decoder(load("mini-llada"), **options)(prompts)]
+    decoder = Decoder(load("mini-llada", pack=False), runtime=Runtime("compile", 3), **options)
+    assert [result.tokens for result in decoder(prompts)] == expected
+
+
+def test_what_cannot_be_recorded_is_refused() -> None:
+    config, confidence, dual = model("tiny-llada").config, part("sampler", "confidence"), part("cache", "dual")
+    with pytest.raises(UserError, match="runtime=cudagraph records the work of a GPU, and the model is on cpu"):
+        Runtime("cudagraph").check(dual, confidence, config, CPU)
+    Runtime("cudagraph").check(dual, confidence, config, CUDA)
+    Runtime("compile").check(dual, confidence, config, CPU)
+    routed = replace(config, moe=MoEConfig(4, 2, 8, "softmax", (0,)))
+    for name in ("compile", "cudagraph"):
+        with pytest.raises(UserError, match=f"runtime={name} cannot follow a model with routed experts.*eager or stat"):
+            Runtime(name).check(dual, confidence, routed, CUDA)
+        for sampler, reason in (("freedave", "several candidates"), ("wino", "extra rows")):
+            with pytest.raises(UserError, match=f"runtime={name} .* sampler={sampler} has {reason}.*eager or static"):
+                Runtime(name).check(dual, part("sampler", sampler), config, CUDA)
+    Runtime("static").check(dual, confidence, routed, CPU)
+
+
+def test_models_that_cannot_be_recorded_are_refused() -> None:
+    packed = load("mini-llada")
+    with pytest.raises(UserError, match="runtime=compile cannot look into packed weights: .*pack=False"):
+        Decoder(packed, runtime="compile")
+    spread: nn.Module = load("mini-dream", pack=False).transformer
+    spread.layers[1]._hf_hook = object()  # type: ignore[index, union-attr]
+    for name in ("compile", "cudagraph"):
+        with pytest.raises(UserError, match=f"runtime={name} needs the model on one GPU, and this one is spread"):
+            Runtime(name).network(spread)  # type: ignore[arg-type]
+
+
+def test_without_a_compiler_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dllm.runtime.which", lambda name: None)
+    with pytest.raises(UserError, match="runtime=compile needs a C\\+\\+ compiler.*: runtime=static"):
+        Runtime("compile").network(model("tiny-llada"))
+
+
