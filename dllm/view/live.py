@@ -15,7 +15,6 @@ from rich.style import Style
 from rich.text import Text
 from torch import Tensor
 
-from dllm.blocks.base import Span
 from dllm.canvas import Canvas
 from dllm.denoise import Turn
 from dllm.scores import Ids
@@ -78,10 +77,11 @@ class Picture:
         fixed = torch.where(known >= 0, known, turn.span.turn[:, None])
         self.fixed[names] = torch.where(canvas.masked, -1, fixed)
         self.tokens[names], self.masked[names] = canvas.tokens, canvas.undecided
-        self.open(names, turn.span)
+        self.open(turn)
 
-    def open(self, names: Tensor, span: Span) -> None:
-        """Note where the blocks of the requests ``names`` [B] stand."""
+    def open(self, turn: Turn, before: bool = False) -> None:
+        """Note where the blocks of the turn's rows stand after it, or ``before`` it."""
+        names, span = turn.canvas.request, turn.view.blocks if before else turn.span
         last = self.edges.shape[1] - 1
         self.edges[names, span.begin.clamp(max=last)] = True
         self.edges[names, span.end.clamp(max=last)] = True
@@ -124,7 +124,7 @@ class LiveView:
         first = int(turn.view.blocks.turn[0]) == 1
         if first:
             self.picture, self.turn, self.began, self.next = Picture.of(turn.canvas), 0, now, 0.0
-            self.picture.open(turn.canvas.request, turn.view.blocks)
+            self.picture.open(turn, before=True)
         assert self.picture is not None
         if self.animate:
             self.draw()
