@@ -112,12 +112,12 @@ def forwards(model: Transformer, name: str, answer: int, done: int, **options: A
 
 
 def drift(turn: Turn, config: ModelConfig) -> float:
-    """FLOPs of Elastic-Cache's own test in a reuse forward, which the general account leaves out: the old queries of
-    the tracked rows, their scores then and now, and the scores of the window."""
+    """FLOPs of Elastic-Cache's own test in a reuse forward, which the general account leaves out: the scores of the
+    tracked rows then and now, and those of the window."""
     window = min(16, int(turn.canvas.masked.sum()))
     tracked = int(turn.work.queries[0, 0]) - window - 1  # one position was committed by the last forward
     keys, width = int(turn.work.keys[0, 0]), config.heads * config.head_dim
-    return config.layers * (2 * config.width * width * tracked + 2 * width * keys * (2 * tracked + window))
+    return config.layers * 2 * width * keys * (2 * tracked + window)
 
 
 def places(answer: int) -> list[int]:
@@ -192,7 +192,7 @@ def peak(model: Transformer, name: str, answer: int) -> tuple[float, float]:
     rows = PROMPT + answer
     c = model.config
     buffers = 0 if name == "none" else 2 * c.layers * rows * c.kv_width * 4
-    buffers += c.layers * rows * c.width * 4 if name == "elastic" else 0
+    buffers += 2 * c.layers * rows * c.width * 4 if name == "elastic" else 0  # inputs and queries
     return status("VmHWM") - before, buffers
 
 

@@ -65,7 +65,7 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
                    4 * nbytes(x))
         q, k, v = (noise(1, rows, heads, size) for _ in range(3))
         keys, values = noise(1, heads, 2 * rows, size), noise(1, heads, 2 * rows, size)
-        angle = torch.rand(1, rows, 1, size // 2, device=device)
+        angle = torch.rand(1, rows, 1, size, device=device)
         columns = torch.randperm(2 * rows, device=device)[None, :rows]
         yield Case("rope_scatter", f"{rows} tokens", lambda on, q=q, k=k, v=v, c=angle, s=columns, a=keys, b=values: (
             rope_scatter.rope_scatter(q, k, v, c, c, s, a, b, True, on)), 2 * nbytes(q, k, v))
@@ -87,10 +87,11 @@ def few(device: torch.device, heads: int, vocabulary: int, noise: Callable[..., 
     yield Case("sparse_credit", f"{rows} x {slots} slots", lambda on: credit.sparse_credit(
         picked, found["token"], found["first"], found["logsumexp"], ids, held, ready[0], one, one, one, on),
         2 * nbytes(ids, held) + nbytes(picked))  # fmt: skip
-    old, new = noise(1, heads, 4, keys).float(), noise(1, heads, 4, keys).float()
-    yield Case("drift.similarity", f"4 rows, {keys} keys", lambda on: drift.similarity(old, new, "heads", on),
+    old, new, window = (noise(1, *rest, keys).softmax(-1).float() for rest in ((heads, 4), (heads, 4), (heads, 16)))
+    seen = torch.tensor([keys], device=device)
+    yield Case("drift.similarity", f"4 rows, {keys} keys", lambda on: drift.similarity(old, new, seen, "heads", on),
                nbytes(old, new))
-    window, real = noise(1, heads, 16, keys).float(), torch.ones(1, 16, dtype=torch.bool, device=device)
+    real = torch.ones(1, 16, dtype=torch.bool, device=device)
     yield Case("drift.received", f"16 rows, {keys} keys", lambda on: drift.received(window, real, on), nbytes(window))
 
 

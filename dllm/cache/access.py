@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dllm.models.transformer import Exchanged, Memory, Project, Projected
+from dllm.models.transformer import Exchanged, Memory, Projected
 
 Store = tuple[Tensor, Tensor]  # keys, values [B, H_kv, S, h]
 
@@ -26,9 +26,7 @@ class Access(Memory):
     reach: int = 0
     stores: Sequence[Store | None] = ()
 
-    def enter(
-        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
-    ) -> tuple[Tensor, Tensor | None]:
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return hidden, columns
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:

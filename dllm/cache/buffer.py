@@ -17,7 +17,7 @@ from dllm.cache.base import Fold, Plan, Session
 from dllm.canvas import Canvas, pack
 from dllm.cost import Work
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Exchanged, Project, Projected
+from dllm.models.transformer import Exchanged, Projected
 
 
 class Buffered(Session):
@@ -108,9 +108,7 @@ class Buffered(Session):
         self.extra = (shadows < self.length).sum(1, keepdim=True)
         return rows
 
-    def enter(
-        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
-    ) -> tuple[Tensor, Tensor | None]:
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return hidden, columns
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:

@@ -8,14 +8,14 @@ from torch import Tensor
 from dllm.blocks.base import Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.cache.buffer import Buffered
-from dllm.cache.drift import SIMILARITIES, Past, among, attended, attention_weights, mean_of, picked, strongest
+from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, strongest
 from dllm.cache.rows import place_of, predictors, rows_of
 from dllm.canvas import Canvas, pack
 from dllm.cost import Work
 from dllm.errors import UserError, in_range, nearest
 from dllm.kernels.drift import received, similarity
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Project, Projected
+from dllm.models.transformer import Projected
 
 TRIGGERS = ("same_step", "next_step")
 
@@ -55,15 +55,15 @@ class Elastic(Cache):
 
 
 class Drifting(Buffered):
-    """tracked [B, L]: decided positions under watch; inputs: what entered each layer, [B, L, D]; boundary [B]: the
-    first layer of this forward that computes everything; window [B, L]: the rows that predict the window."""
+    """tracked [B, L]: decided positions under watch; inputs, asked: what entered each layer [B, L + 1, D], and
+    its queries [B, L + 1, H, h]; bounds: the first layer of this forward that computes everything in each row, later
+    [B]: of the next; window [B, L]: the rows that predict the window."""
 
     def __init__(self, canvas: Canvas, config: ModelConfig, policy: Elastic) -> None:
         super().__init__(canvas, config)
         self.policy = policy
-        self.tracked = torch.zeros_like(canvas.masked)
-        self.boundary, self.later = (torch.zeros_like(canvas.start) for _ in range(2))
-        self.inputs: list[Tensor] = []
+        self.tracked, self.later = torch.zeros_like(canvas.masked), torch.zeros_like(canvas.start)
+        self.inputs, self.asked = list[Tensor](), list[Tensor]()
         self.past = Past()
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
@@ -72,95 +72,107 @@ class Drifting(Buffered):
         live = window if self.policy.block_caching else may
         self.window, self.decided = predictors(live, canvas, self.config), ~canvas.undecided & canvas.valid
         begun, layers = span.turn > 0, self.config.layers
-        self.boundary = torch.where(begun, self.later, 0)
+        self.bounds: list[int] = torch.where(begun, self.later, 0).tolist()
         self.later = torch.full_like(self.later, layers if self.policy.first_layer is None else self.policy.first_layer)
-        self.watched, self.tracked = self.tracked & canvas.valid, torch.zeros_like(self.tracked)
+        self.watched = self.tracked & canvas.valid
         if not bool(begun.any()):
             return Plan(ready=window)
         new = self.masks ^ canvas.masked
         return Plan(~begun[:, None] | self.watched | new | self.window, ready=window)
 
     def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
-        self.columns, before = candidates.columns, self.attended
-        self.bounds: list[int] = self.boundary.tolist()
-        watched, window = pack(self.watched, self.columns), pack(self.window & candidates.valid, self.columns)
-        self.watches, self.looks = watched, torch.cat([window, watched], 1)
-        self.real = self.looks < self.length
+        self.columns, before, self.totals = candidates.columns, self.attended, list[Tensor]()
         columns = super().begin(plan, candidates, owner)
-        self.past.match(watched, self.length, self.reach, torch.equal(before, self.attended))
-        self.rows, self.counts = (self.valid.sum(1), self.wanted.sum(1)), list[Tensor]()
-        self._at(columns)
+        window = pack(self.window & candidates.valid, self.columns)
+        watched = self.past.match(self.watched, self.columns, self.reach, torch.equal(before, self.attended))
+        self.looks, self.looking = torch.cat([window, watched], 1), window < self.length
+        real = watched < self.length
+        self.share = real / real.sum(1, keepdim=True).clamp(min=1)  # [B, r]: makes a mean of a sum
+        self.watches, self.seen = real.any(1), self.keys.sum(1)
+        self.batch = torch.arange(len(watched), device=watched.device)[:, None]
+        if columns is not None:  # first the rows that are looked at, so that their weights need no copy
+            rest = pack(self.wanted & ~self.window & ~self.watched, self.columns)
+            columns = torch.cat([self.looks, rest], 1)
+        self.reused = columns
         return columns
 
-    def _at(self, columns: Tensor | None) -> None:
-        """Where the rows of ``looks`` are among the computed ones."""
-        self.at = self.looks if columns is None else place_of(columns, self.length).gather(1, self.looks)
-
-    def enter(
-        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
-    ) -> tuple[Tensor, Tensor | None]:
-        if len(self.inputs) <= layer:
-            self.inputs.append(hidden.new_zeros(len(self.boundary), self.length + 1, hidden.shape[2]))
-        held, lacking = self.inputs[layer], self.past.lacking(layer)
-        self.old = project(rows_of(held, lacking), lacking) if self._tests(layer) and lacking.shape[1] else None
-        if columns is None:
-            held[:, : self.length] = hidden
-        else:
-            held.scatter_(1, columns.unsqueeze(-1).expand_as(hidden), hidden)
-        full = self.boundary <= layer
-        self.counts.append(torch.where(full, *self.rows))
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        held = self._keep(self.inputs, layer, hidden, columns)
         if columns is None or layer not in self.bounds:
             return hidden, columns
         if not self._reuses(layer) and bool(self.valid.all()):
-            hidden, columns = held[:, : self.length], None
+            return held[:, : self.length], None
+        columns = pack(torch.where(self._full(layer), self.valid, self.wanted), self.columns)
+        return rows_of(held, columns), columns
+
+    def _keep(self, buffers: list[Tensor], layer: int, rows: Tensor, columns: Tensor | None) -> Tensor:
+        """Put rows [B, n, ...] at their columns of the layer's buffer [B, L + 1, ...]."""
+        if len(buffers) <= layer:
+            buffers.append(rows.new_zeros(len(rows), self.length + 1, *rows.shape[2:]))
+        if columns is None:
+            buffers[layer][:, : self.length] = rows
         else:
-            columns = pack(torch.where(full[:, None], self.valid, self.wanted), self.columns)
-            hidden = rows_of(held, columns)
-        self._at(columns)
-        return hidden, columns
+            buffers[layer][self.batch, columns] = rows
+        return buffers[layer]
+
+    def _full(self, layers: Tensor | int) -> Tensor:
+        """Rows [B, 1] in which a layer computes everything, or of several layers [B, l]."""
+        return torch.tensor(self.bounds, device=self.wanted.device)[:, None] <= layers
 
     def _reuses(self, layer: int) -> bool:
         return max(self.bounds) > layer
 
     def _tests(self, layer: int) -> bool:
-        return self._reuses(layer) and self.watches.shape[1] > 0 and self.policy.first_layer is None
+        return self._reuses(layer) and self.share.shape[1] > 0 and self.policy.first_layer is None
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
-        self.slots, tests, window = columns, self._tests(layer), self.looks.shape[1] - self.watches.shape[1]
-        computed = None
-        if self.old is not None:
-            computed = attention_weights(self.old, self._room(layer, fresh)[0][:, :, : self.reach], self.visible)
-        out, weights, at = attended(*self.exchange(layer, fresh, columns), self.at if tests else self.at[:, :window])
-        if tests:
-            self.past.now[layer] = after = picked(weights, at[:, window:])
-            before, keys = self.past.old(layer, computed), self.keys.sum(1)
-            alike = similarity(before, after, keys, self.policy.similarity, fresh.triton)
-            self._test(layer, mean_of(alike, self.real[:, window:]))
-        looking = among(at[:, :window], self.real[:, :window], weights.shape[2])
-        self._track(received(weights, looking, fresh.triton))
-        return out
+        self.slots, window, computed = columns, self.looking.shape[1], None
+        lacking = self.past.lacking(layer)
+        if self._tests(layer) and lacking.shape[1]:
+            before = self._room(layer, fresh)[0][:, :, : self.reach]
+            computed = attention_weights(rows_of(self.asked[layer], lacking), before, self.visible)
+        query, keys, values, visible = self.exchange(layer, fresh, columns)
+        self._keep(self.asked, layer, query, columns)
+        few = columns is not None and columns is self.reused and query.dtype.itemsize > 2
+        out, weights = attended(query, keys, values, visible, None if few else self._places(columns))
+        if self._tests(layer):
+            pair = self.past.pair(layer, computed, weights[:, :, window : self.looks.shape[1]])
+            alike = similarity(*pair, self.seen, self.policy.similarity, fresh.triton)
+            self._test(layer, (alike * self.share).sum(1))
+        self.totals.append(received(weights[:, :, :window], self.looking, fresh.triton))
+        return out if len(self.totals) < self.config.layers else self._track(out)
+
+    def _places(self, columns: Tensor | None) -> Tensor:
+        """Where the rows of ``looks`` are among the computed ones."""
+        return self.looks if columns is None else place_of(columns, self.length).gather(1, self.looks)
 
     def _test(self, layer: int, similarity: Tensor) -> None:
         """Layers after ``layer`` recompute everything in rows [B] whose attention has drifted."""
-        drifted = (similarity < self.policy.gamma) & self.watched.any(1) & (layer < self.boundary)
-        if self.policy.trigger == "same_step":
-            self.boundary = torch.where(drifted, layer + 1, self.boundary)
-            self.bounds = self.boundary.tolist()
-        else:
-            self.later = torch.where(drifted & (self.later == self.config.layers), layer + 1, self.later)
+        drifted = (similarity < self.policy.gamma) & self.watches
+        if self.policy.trigger == "next_step":
+            first = drifted & (self.later == self.config.layers) & ~self._full(layer)[:, 0]
+            self.later = torch.where(first, layer + 1, self.later)
+            return
+        rows = zip(self.bounds, drifted.tolist(), strict=True)
+        self.bounds = [layer + 1 if now and layer < bound else bound for bound, now in rows]
 
-    def _track(self, total: Tensor) -> None:
-        """Watch the decided positions that the window attends to most, ``total`` [B, S] of all its rows and heads."""
-        keys = total.shape[1]
-        best = strongest(torch.where(self.decided[:, :keys], total, 0.0), self.policy.track_num)
-        self.tracked[:, :keys] |= best
+    def _track(self, out: Tensor) -> Tensor:
+        """After the last layer: watch the decided positions that each layer's window attends to most."""
+        keys, self.tracked = self.reach, torch.zeros_like(self.tracked)
+        found = torch.where(self.decided[:, :keys], torch.stack(self.totals), 0.0)
+        self.tracked[:, :keys] = strongest(found, self.policy.track_num).any(0)
+        return out
 
     def count(self) -> Work:
-        queries = torch.stack(self.counts, 1)
-        whole = queries == self.valid.sum(1, keepdim=True)
+        layers = torch.arange(self.config.layers, device=self.wanted.device)
+        # A test lets only later layers compute everything: what the bounds are in the end, they were in every layer.
+        valid, wanted = self.valid.sum(1, keepdim=True), self.wanted.sum(1, keepdim=True)
+        queries = torch.where(self._full(layers), valid, wanted)
+        whole = queries == valid
         return Work(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole)
 
     def select(self, rows: Tensor) -> Session:
-        self.inputs, self.past = [held[rows] for held in self.inputs], self.past.select(rows)
-        self.tracked, self.boundary, self.later = self.tracked[rows], self.boundary[rows], self.later[rows]
+        self.inputs, self.asked = ([held[rows] for held in buffers] for buffers in (self.inputs, self.asked))
+        self.past = self.past.select(rows)
+        self.tracked, self.later = self.tracked[rows], self.later[rows]
         return super().select(rows)

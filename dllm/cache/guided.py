@@ -13,7 +13,7 @@ from dllm.cache.access import Access, Room
 from dllm.cache.base import Fold, Plan, Session
 from dllm.canvas import Canvas, select
 from dllm.cost import Work
-from dllm.models.transformer import Exchanged, Project, Projected
+from dllm.models.transformer import Exchanged, Projected
 
 
 class Guided(Session):
@@ -38,10 +38,8 @@ class Guided(Session):
         both = twice(torch.arange(self.candidates, device=candidates.request.device), 0)
         return self.inner.begin(select(plan, both), candidates, None if owner is None else twice(owner, self.size))
 
-    def enter(
-        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
-    ) -> tuple[Tensor, Tensor | None]:
-        return self.inner.enter(layer, hidden, columns, project)
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.inner.enter(layer, hidden, columns)
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         return self.inner.exchange(layer, fresh, columns)

@@ -20,14 +20,16 @@ ROWS = 8  # heads in one program
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, wide: bool) -> Tensor:
-    """Rotate the first ``2 * cos.shape[-1]`` features of x [B, n, H, h] by cos, sin [B, n, 1, half] (rotate-half).
+    """Rotate the first d features of x [B, n, H, h] by cos, sin [B, n, 1, d] (rotate-half): feature i of the first half
+    becomes x_i cos - x_{i + d/2} sin, its partner x_{i + d/2} cos + x_i sin. ``sin`` comes with that sign.
 
     wide: in float32 or better, rounded once (LLaDA); else in the dtype of x, every product rounded (the others).
     """
-    kind = torch.promote_types(x.dtype, torch.float32) if wide else x.dtype
-    cos, sin, half, y = cos.to(kind), sin.to(kind), cos.shape[-1], x.to(kind)
-    first, second, rest = y[..., :half], y[..., half : 2 * half], y[..., 2 * half :]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1).to(x.dtype)
+    kind, turns = torch.promote_types(x.dtype, torch.float32) if wide else x.dtype, cos.shape[-1]
+    cos, sin, y = cos.to(kind), sin.to(kind), x.to(kind)
+    part = y if turns == y.shape[-1] else y[..., :turns]
+    out = part * cos + part.roll(turns // 2, -1) * sin
+    return (out if part is y else torch.cat([out, y[..., turns:]], -1)).to(x.dtype)
 
 
 def reference(
@@ -73,8 +75,8 @@ def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T
         group, heads = group - groups, H_KV
     row = group.to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     token, head, real = row // heads, row % heads, row < T * heads
-    angle, inside = token * HALF + lane, real & (lane < HALF)
-    cos, sin = tl.load(cosine + angle, mask=inside, other=1.0), tl.load(sine + angle, mask=inside, other=0.0)
+    angle, inside = token * 2 * HALF + lane, real & (lane < HALF)
+    cos, sin = tl.load(cosine + angle, mask=inside, other=1.0), tl.load(sine + HALF + angle, mask=inside, other=0.0)
     if ROUND:
         cos, sin = cos.to(query.dtype.element_ty).to(cos.dtype), sin.to(query.dtype.element_ty).to(sin.dtype)
     place = row * SIZE
@@ -104,19 +106,20 @@ def rope_scatter(
     query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
     keys: Tensor, values: Tensor, wide: bool, triton: bool = False,
 ) -> Tensor:  # fmt: skip
-    """``reference``, by the kernel when ``triton``. cos, sin [B, n, 1, half] in float32 (float64 for float64 rows)."""
+    """``reference``, by the kernel when ``triton``. cos, sin [B, n, 1, d] in float32 (float64 for float64 rows)."""
     if not triton:
         return reference(query, key, value, cos, sin, columns, keys, values, wide)
     assert keys.is_contiguous() and values.is_contiguous(), "cache buffers are written in place"
-    (rows, n, heads, size), kv_heads, half = query.shape, key.shape[2], cos.shape[-1]
+    (rows, n, heads, size), kv_heads, turns = query.shape, key.shape[2], cos.shape[-1]
     query, out = query.contiguous(), torch.empty_like(query, memory_format=torch.contiguous_format)
     if rows and n:
-        shape = shape_of(size, half)
+        shape = shape_of(size, turns // 2)
         tokens, group = rows * n, shape.blocks["ROWS"]
         _rope_scatter[(-(-tokens * heads // group) + -(-tokens * kv_heads // group),)](
-            query, key.contiguous(), value.contiguous(), cos.expand(rows, n, 1, half).contiguous(),
-            sin.expand(rows, n, 1, half).contiguous(), None if columns is None else columns.contiguous(), out, keys,
-            values, tokens, n, keys.shape[2], heads, kv_heads, SIZE=size, HALF=half, ROUND=not wide, **shape.arguments,
+            query, key.contiguous(), value.contiguous(), cos.expand(rows, n, 1, turns).contiguous(),
+            sin.expand(rows, n, 1, turns).contiguous(), None if columns is None else columns.contiguous(), out, keys,
+            values, tokens, n, keys.shape[2], heads, kv_heads,
+            SIZE=size, HALF=turns // 2, ROUND=not wide, **shape.arguments,
         )  # fmt: skip
     return out
 

@@ -22,9 +22,6 @@ from dllm.kernels.add_norm import add_norm
 from dllm.kernels.rope_scatter import rope_scatter, rotated
 from dllm.models.config import ModelConfig, MoEConfig
 
-# Rotated queries [B, n, H, h] that a layer makes of hidden rows [B, n, D] at columns [B, n].
-Project = Callable[[Tensor, Tensor], Tensor]
-
 # What rows of one layer at columns [B, n] attend to: [B, n, H * h].
 Attend = Callable[["Projected", "Tensor | None"], Tensor]
 
@@ -37,8 +34,8 @@ Exchanged = tuple[Tensor, Tensor, Tensor, Tensor | None]
 class Projected:
     """What a layer makes of its rows before rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
 
-    angles: cosine and sine [B, n, 1, dim / 2]. wide: rotate in float32 (LLaDA's ``rope_full_precision``), not in the
-    dtype of the rows. triton: rotate and store with our kernel.
+    angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. wide: rotate in float32 (LLaDA's
+    ``rope_full_precision``), not in the dtype of the rows. triton: rotate and store with our kernel.
     """
 
     query: Tensor
@@ -71,9 +68,7 @@ class Projected:
 class Memory(Protocol):
     """What a cache puts between the layers of one forward. ``Fresh`` below is the memory of no cache at all."""
 
-    def enter(
-        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
-    ) -> tuple[Tensor, Tensor | None]:
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Hidden rows [B, n, D] entering a layer and their columns; may widen both (Elastic-Cache)."""
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
@@ -90,9 +85,7 @@ class Fresh(Memory):
     def __init__(self, visible: Tensor | None = None) -> None:
         self.visible = visible
 
-    def enter(
-        self, layer: int, hidden: Tensor, columns: Tensor | None, project: Project
-    ) -> tuple[Tensor, Tensor | None]:
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return hidden, columns
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
@@ -133,21 +126,21 @@ class Rotary:
 
     def __init__(self, dim: int, theta: float) -> None:
         self.dim, self.theta = dim, theta
-        self.table: Tensor | None = None  # [length, 2, dim / 2]
+        self.table: Tensor | None = None  # [2, length, dim]
 
     def at(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosine and sine [B, n, 1, dim / 2] of ``positions`` [B, n], all below ``length``."""
+        """Cosine and sine [B, n, 1, dim] of ``positions`` [B, n], all below ``length``, as ``rotated`` takes them."""
         table = self.table
-        if table is None or len(table) < length or table.dtype != dtype or table.device != positions.device:
+        if table is None or table.shape[1] < length or table.dtype != dtype or table.device != positions.device:
             table = self.table = self._build(max(length, 256), dtype, positions.device)
-        cos, sin = table[positions].unbind(-2)
-        return cos.unsqueeze(-2), sin.unsqueeze(-2)
+        return table[0][positions].unsqueeze(-2), table[1][positions].unsqueeze(-2)
 
     @torch.inference_mode(False)  # a table built while decoding must serve training afterwards
     def _build(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         exponent = torch.arange(0, self.dim, 2, dtype=dtype, device=device) / self.dim
         angles = torch.arange(length, dtype=dtype, device=device)[:, None] / self.theta**exponent
-        return torch.stack([angles.cos(), angles.sin()], dim=1)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.stack([torch.cat([cos, cos], 1), torch.cat([-sin, sin], 1)])
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
@@ -179,11 +172,6 @@ class Attention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return Projected(q, k, v, angles, self.rope_float32, self.triton)
-
-    def query(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-        """Rotated queries [B, n, H, h]."""
-        q = self.q(x).unflatten(-1, (-1, self.head_dim))
-        return rotated(q if self.q_norm is None else self.q_norm(q), *angles, self.rope_float32)
 
 
 class MLP(nn.Module):
@@ -339,15 +327,11 @@ class Transformer(nn.Module):
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
         angles, placed = self.angles(positions, columns), columns
         for index, layer in enumerate(cast("Iterable[Layer]", self.layers)):
-            x, columns = memory.enter(index, x, columns, partial(self.queries, layer, positions))
+            x, columns = memory.enter(index, x, columns)
             if columns is not placed:  # the memory widened the forward: rotate the new rows too
                 angles, placed = self.angles(positions, columns), columns
             x = step(layer, x, angles, columns, memory, index)
         return self.norm(x), columns
-
-    def queries(self, layer: Layer, positions: Tensor, hidden: Tensor, columns: Tensor) -> Tensor:
-        """Rotated queries [B, n, H, h] that ``layer`` makes of hidden rows [B, n, D] at ``columns`` [B, n]."""
-        return layer.attn.query(layer.attn_norm(hidden), self.angles(positions, columns))
 
     def angles(self, positions: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         length = positions.shape[1]

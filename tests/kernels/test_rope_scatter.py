@@ -25,12 +25,13 @@ def test_equals_the_definition(case: str, dtype: torch.dtype, wide: bool, listed
         torch.randn(rows, n, count, size, generator=noise).to(dtype) for count in (heads, kv_heads, kv_heads)
     )
     angles = torch.randn(rows, n, 1, half, generator=noise).to(torch.promote_types(dtype, torch.float32))
+    cos, sin = (torch.cat(halves, -1) for halves in ((angles.cos(), angles.cos()), (-angles.sin(), angles.sin())))
     columns = torch.stack([torch.randperm(length, generator=noise)[:n] for _ in range(rows)]) if listed else None
     if columns is not None:
         columns[0, 0] = length  # padding: rotated, but not stored
     ours, theirs = ([torch.full((rows, kv_heads, length, size), -7.0).to(dtype) for _ in "kv"] for _ in "ab")
-    found = rope_scatter(query, key, value, angles.cos(), angles.sin(), columns, *ours, wide, triton=True)
-    expected = reference(query, key, value, angles.cos(), angles.sin(), columns, *theirs, wide)
+    found = rope_scatter(query, key, value, cos, sin, columns, *ours, wide, triton=True)
+    expected = reference(query, key, value, cos, sin, columns, *theirs, wide)
     # bfloat16: the interpreter cuts where torch rounds, up to three times in a row when not wide.
     ulp = 2**-5 if dtype == torch.bfloat16 else 2**-9 if dtype == torch.float16 else 1e-6
     torch.testing.assert_close(found, expected, rtol=ulp, atol=ulp)
