@@ -1,10 +1,10 @@
 """How fast a turn is, beside what no implementation beats: ``python -m experiments.bench_step``.
 
 On a CUDA machine: an 8B LLaDA-shaped and a 7B Dream-shaped model in bfloat16 with seeded random weights made on the
-device; forwards/s, tokens/s, p50 and p95 of a turn for every cache and batch size, beside the floor that ``dllm.cost``
-computes from the turn's own work and the machine's measured rates. On a CPU the same for a model of 100 M parameters,
-scaled down. ``--plain`` compares the decode without a cache with a plain loop in the style of the published code, for
-LLaDA's vocabulary of 126,464: same weights, same tokens.
+device; forwards/s, tokens/s, p50 and p95 of a turn for every cache, batch size and runtime, beside the floor that
+``dllm.cost`` computes from the turn's own work and the machine's measured rates. On a CPU the same for a model of 100 M
+parameters, scaled down. ``--plain`` compares the decode without a cache with a plain loop in the style of the published
+code, for LLaDA's vocabulary of 126,464: same weights, same tokens.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import copy
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from dllm import part
 from dllm.canvas import Canvas, Request
-from dllm.cost import Cost, Machine, measured
+from dllm.cost import Cost, Machine, Work, measured
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import Keep
 from dllm.forward import Forward
@@ -30,6 +31,7 @@ from dllm.kernels.choose import CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
+from dllm.runtime import FIXED, RUNTIMES, Network, Runtime
 from dllm.scores import Ids, Sampling
 
 SMALL = ModelConfig(
@@ -74,34 +76,42 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
     return torch.randint(0, 50_000, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def decode(model: Transformer, cache: str, load: Workload, every: int | None = None) -> Iterator[Turn]:
+def decode(
+    model: Transformer, cache: str, load: Workload, every: int | None = None, network: Network | None = None
+) -> Iterator[Turn]:
     """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache. every: see ``denoise``."""
     config = model.config
     blocks = part("blocks", "whole") if cache in WHOLE else part("blocks", "fixed", block_length=load.block)
     sampler = part("sampler", "static", steps=load.answer // load.per_turn)
     ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
-    forward = Forward.of(model, part("cache", cache), ids, Sampling(suppress_mask=False), sampler, blocks, Keep())
+    sampling, kv = Sampling(suppress_mask=False), part("cache", cache)
+    forward = Forward.of(model, kv, ids, sampling, sampler, blocks, Keep(), network)
     requests = [Request.answer(prompt_of(load.prompt, row), load.answer, ids.mask) for row in range(load.batch)]
     with torch.inference_mode():
         yield from denoise(Canvas.of(requests, ids.eos, model.device), forward, sampler, blocks, Keep(), every)
 
 
-def plain(model: Transformer, prompt: list[int], load: Workload) -> Tensor:
-    """The plain loop: the whole canvas forward, logits of every row, float64 softmax over all of them."""
-    config = model.config
+def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor, float]:
+    """The plain loop: the whole canvas forward, logits of every row, float64 softmax over all of them. Returns the
+    tokens, and how near any choice came to another one: the least log-ratio of the last confidence that was committed
+    and the first that was not (rounding moves them by 1e-5)."""
+    config, closest = model.config, float("inf")
     x = torch.tensor([prompt + [config.mask_id or 0] * load.answer])
     with torch.inference_mode():
         for begin in range(load.prompt, load.prompt + load.answer, load.block):
-            for _ in range(load.block // load.per_turn):
+            end = min(begin + load.block, load.prompt + load.answer)
+            for _ in range((end - begin) // load.per_turn):
                 logits = model.head(model.encode(x))
                 proposal = logits.argmax(-1)
                 p = logits.double().softmax(-1)
                 confidence = p.gather(-1, proposal.unsqueeze(-1)).squeeze(-1)
                 confidence[x != config.mask_id] = -torch.inf
-                confidence[:, begin + load.block :] = -torch.inf
-                chosen = confidence[0].topk(load.per_turn).indices
+                confidence[:, end:] = -torch.inf
+                ranked, order = confidence[0].topk(load.per_turn + 1)
+                chosen = order[:-1]
                 x[0, chosen] = proposal[0, chosen]
-    return x[0]
+                closest = min(closest, float((ranked[-2] / ranked[-1]).log())) if ranked[-1] > 0 else closest
+    return x[0], closest
 
 
 def against_plain(load: Workload, repeats: int) -> None:
@@ -113,7 +123,7 @@ def against_plain(load: Workload, repeats: int) -> None:
     prompt, times, equal = prompt_of(load.prompt), ([], []), True
     for _ in range(repeats + 1):
         began = time.perf_counter()
-        expected = plain(network, prompt, load)
+        expected, closest = plain(network, prompt, load)
         between = time.perf_counter()
         *_, last = decode(ours, "none", load)
         ended = time.perf_counter()
@@ -122,34 +132,60 @@ def against_plain(load: Workload, repeats: int) -> None:
         times[1].append(ended - between)
     slow, fast = (statistics.median(some[1:]) for some in times)
     print(f"plain loop {load.answer / slow:7.2f} tokens/s   ours {load.answer / fast:7.2f} tokens/s   "
-          f"{slow / fast:.2f}x   same tokens: {equal}")  # fmt: skip
+          f"{slow / fast:.2f}x   same tokens: {equal} (closest choice {closest:.0e} apart)")  # fmt: skip
 
 
-def measure(
-    model: Transformer, cache: str, load: Workload, machine: Machine, limit: int, every: int | None = None
-) -> str:
-    """One line of the table: the first ``limit`` turns of a decode, after the first three of another to warm up."""
-    wait = torch.cuda.synchronize if model.device.type == "cuda" else (lambda: None)
-    cost = Cost(model.config, model.dtype.itemsize)
-    for turn, _ in enumerate(decode(model, cache, load, every)):
-        if turn > 2:
+def measure(model: Transformer, cache: str, load: Workload, machine: Machine, limit: int, runtime: Runtime) -> str:
+    """One line of the table: the first ``limit`` turns of a decode, after another to warm up.
+
+    On a GPU turns are timed by events on its own stream: waiting for every turn would hide what a runtime gains by
+    running ahead.
+    """
+    network, works = runtime.network(model), list[Work]()
+    for number, _ in enumerate(decode(model, cache, load, runtime.every, network), 1):
+        if number == (limit if runtime.name in FIXED else 3):  # these compile and record on the way
             break
-    times, floors, began = [], [], time.perf_counter()
-    for number, turn in enumerate(decode(model, cache, load, every)):
-        wait()
-        ended = time.perf_counter()
-        times.append(ended - began)
-        flops, moved = float(cost.flops(turn.work).sum()), float(cost.bytes(turn.work).sum())
-        floors.append(cost.floor(flops, moved, machine, float(turn.work.queries.sum(0).max())))
-        if number + 1 == limit:
+    marks = [Mark(model.device)]
+    for turn in decode(model, cache, load, runtime.every, network):
+        marks.append(Mark(model.device))
+        works.append(turn.work)
+        if len(works) == limit:
             break
-        began = time.perf_counter()
+    times, cost = [begin.until(end) for begin, end in pairwise(marks)], Cost(model.config, model.dtype.itemsize)
+    floors = [
+        cost.floor(float(cost.flops(work).sum()), float(cost.bytes(work).sum()), machine,
+                   float(work.queries.sum(0).max()))
+        for work in works
+    ]  # fmt: skip
     middle, late = statistics.median(times), sorted(times)[int(0.95 * (len(times) - 1))]
     rate, total = len(times) / sum(times), sum(floors) / sum(times)
-    runtime = "eager" if every is None else "static"
-    return (f"{cache:8} {runtime:7} {load.batch:5} {rate:10.2f} {rate * load.batch * load.per_turn:10.1f} "
+    return (f"{cache:8} {runtime.name:9} {load.batch:5} {rate:10.2f} {rate * load.batch * load.per_turn:10.1f} "
             f"{1000 * middle:10.2f} {1000 * late:10.2f} {1000 * statistics.median(floors):10.2f} "
             f"{100 * total:8.1f} %")  # fmt: skip
+
+
+class Mark:
+    """A moment on the device's own clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        self.now = time.perf_counter()
+        if self.event is not None:
+            self.event.record()
+
+    def until(self, other: Mark) -> float:
+        """Seconds to a later moment, for which this waits."""
+        if self.event is None or other.event is None:
+            return other.now - self.now
+        other.event.synchronize()
+        return self.event.elapsed_time(other.event) / 1000
+
+
+def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Runtime]:
+    """Those of ``chosen`` that a cache can have; None: all on a GPU, those that compile nothing on a CPU."""
+    for name in chosen or (RUNTIMES if gpu else ("eager", "static")):
+        if name == "eager" or part("cache", cache).static:
+            yield Runtime(name, 1 if name == "eager" else 32)
 
 
 def main() -> None:
@@ -158,6 +194,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, help="default: small on a CPU, the others on a GPU")
     parser.add_argument("--caches", nargs="+", default=["none", "prefix", "dual", "elastic", "window"])
     parser.add_argument("--batches", type=int, nargs="+", default=None, help="default: 1 4 16 on a GPU, 1 2 on a CPU")
+    parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, help="default: all on a GPU, eager static on a CPU")
     parser.add_argument("--kernels", nargs="+", choices=CHOICES, default=["auto"])
     parser.add_argument("--prompt", type=int, default=None)
     parser.add_argument("--answer", type=int, default=None)
@@ -166,6 +203,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
+    if options.answer is not None and options.answer % options.per_turn:
+        parser.error("--per-turn must divide --answer")
     torch.set_num_threads(options.threads)
     gpu = torch.cuda.is_available() and not options.plain
     device, dtype = (torch.device("cuda"), torch.bfloat16) if gpu else (torch.device("cpu"), torch.float32)
@@ -179,19 +218,19 @@ def main() -> None:
     print(f"measured ceiling: {machine.flops / 1e12:.2f} TFLOP/s, {machine.bytes / 1e9:.0f} GB/s")
     for model_name in options.models or (["llada-8b", "dream-7b"] if gpu else ["small"]):
         model = random_model(MODELS[model_name], device, dtype)
-        if can_pack(device, dtype):
+        if can_pack(device, dtype) and "compile" not in (options.runtimes or ()):
             pack(model)
         for kernels in options.kernels:
             model.use_kernels(use_triton(kernels, device))
             print(f"\n{model_name}, kernels={kernels}\n"
-                  f"cache    runtime batch forwards/s   tokens/s     p50 ms     p95 ms "
+                  f"cache    runtime   batch forwards/s   tokens/s     p50 ms     p95 ms "
                   f"  floor ms  floor/time")  # fmt: skip
             for cache in options.caches:
                 for batch in options.batches or ([1, 4, 16] if gpu else [1, 2]):
                     load = Workload(batch, prompt, answer, 32, options.per_turn)
-                    for every in (None, 32) if part("cache", cache).static else (None,):
+                    for runtime in runtimes(options.runtimes, cache, gpu):
                         limit = options.turns or (64 if gpu else 34)
-                        print(measure(model, cache, load, machine, limit, every), flush=True)
+                        print(measure(model, cache, load, machine, limit, runtime), flush=True)
         del model
 
 
