@@ -90,7 +90,6 @@ class Past:
             return weights.index_select(2, at[0])
         return weights.transpose(1, 2)[torch.arange(len(at), device=at.device)[:, None], at].transpose(1, 2)
 
-    def select(self, rows: Tensor) -> Past:
+    def select(self, rows: Tensor) -> None:
         self.now = {layer: weights[rows] for layer, weights in self.now.items()}
         self.columns = None if self.columns is None else self.columns[rows]
-        return self

@@ -9,7 +9,7 @@ from dllm.blocks.base import Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.cache.buffer import Buffered
 from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, strongest
-from dllm.cache.rows import place_of, predictors, rows_of
+from dllm.cache.rows import Rows, places, predictors, rows_of
 from dllm.canvas import Canvas, pack
 from dllm.cost import Work
 from dllm.errors import UserError, in_range, nearest
@@ -63,7 +63,7 @@ class Drifting(Buffered):
         super().__init__(canvas, config)
         self.policy = policy
         self.tracked, self.later = torch.zeros_like(canvas.masked), torch.zeros_like(canvas.start)
-        self.inputs, self.asked = list[Tensor](), list[Tensor]()
+        self.inputs, self.asked = Rows(self.length), Rows(self.length)
         self.past = Past()
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
@@ -89,7 +89,6 @@ class Drifting(Buffered):
         real = watched < self.length
         self.share = real / real.sum(1, keepdim=True).clamp(min=1)  # [B, r]: makes a mean of a sum
         self.watches, self.seen = real.any(1), self.keys.sum(1)
-        self.batch = torch.arange(len(watched), device=watched.device)[:, None]
         if columns is not None:  # first the rows that are looked at, so that their weights need no copy
             rest = pack(self.wanted & ~self.window & ~self.watched, self.columns)
             columns = torch.cat([self.looks, rest], 1)
@@ -97,23 +96,13 @@ class Drifting(Buffered):
         return columns
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        held = self._keep(self.inputs, layer, hidden, columns)
+        held = self.inputs.put(layer, hidden, columns)
         if columns is None or layer not in self.bounds:
             return hidden, columns
         if not self._reuses(layer) and bool(self.valid.all()):
             return held[:, : self.length], None
         columns = pack(torch.where(self._full(layer), self.valid, self.wanted), self.columns)
         return rows_of(held, columns), columns
-
-    def _keep(self, buffers: list[Tensor], layer: int, rows: Tensor, columns: Tensor | None) -> Tensor:
-        """Put rows [B, n, ...] at their columns of the layer's buffer [B, L + 1, ...]."""
-        if len(buffers) <= layer:
-            buffers.append(rows.new_zeros(len(rows), self.length + 1, *rows.shape[2:]))
-        if columns is None:
-            buffers[layer][:, : self.length] = rows
-        else:
-            buffers[layer][self.batch, columns] = rows
-        return buffers[layer]
 
     def _full(self, layers: Tensor | int) -> Tensor:
         """Rows [B, 1] in which a layer computes everything, or of several layers [B, l]."""
@@ -130,21 +119,17 @@ class Drifting(Buffered):
         lacking = self.past.lacking(layer)
         if self._tests(layer) and lacking.shape[1]:
             before = self._room(layer, fresh)[0][:, :, : self.reach]
-            computed = attention_weights(rows_of(self.asked[layer], lacking), before, self.visible)
+            computed = attention_weights(rows_of(self.asked.layers[layer], lacking), before, self.visible)
         query, keys, values, visible = self.exchange(layer, fresh, columns)
-        self._keep(self.asked, layer, query, columns)
+        self.asked.put(layer, query, columns)
         few = columns is not None and columns is self.reused and query.dtype.itemsize > 2
-        out, weights = attended(query, keys, values, visible, None if few else self._places(columns))
+        out, weights = attended(query, keys, values, visible, None if few else places(self.looks, columns, self.length))
         if self._tests(layer):
             pair = self.past.pair(layer, computed, weights[:, :, window : self.looks.shape[1]])
             alike = similarity(*pair, self.seen, self.policy.similarity, fresh.triton)
             self._test(layer, (alike * self.share).sum(1))
         self.totals.append(received(weights[:, :, :window], self.looking, fresh.triton))
         return out if len(self.totals) < self.config.layers else self._track(out)
-
-    def _places(self, columns: Tensor | None) -> Tensor:
-        """Where the rows of ``looks`` are among the computed ones."""
-        return self.looks if columns is None else place_of(columns, self.length).gather(1, self.looks)
 
     def _test(self, layer: int, similarity: Tensor) -> None:
         """Layers after ``layer`` recompute everything in rows [B] whose attention has drifted."""
@@ -172,7 +157,7 @@ class Drifting(Buffered):
         return Work(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole)
 
     def select(self, rows: Tensor) -> Session:
-        self.inputs, self.asked = ([held[rows] for held in buffers] for buffers in (self.inputs, self.asked))
-        self.past = self.past.select(rows)
+        for part in (self.inputs, self.asked, self.past):
+            part.select(rows)
         self.tracked, self.later = self.tracked[rows], self.later[rows]
         return super().select(rows)

@@ -17,12 +17,14 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
     return left & canvas.valid | (positions & (canvas.columns == canvas.first[:, None]))
 
 
-def place_of(columns: Tensor, length: int) -> Tensor:
-    """Where each column [B, L + 1] is among the computed ones; padding counts as the first."""
+def places(looks: Tensor, columns: Tensor | None, length: int) -> Tensor:
+    """Where the columns ``looks`` [B, r] are among the computed ones [B, n] (None: all in order); padding: first."""
+    if columns is None:
+        return looks
     order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
     place = columns.new_zeros(columns.shape[0], length + 1).scatter(1, columns, order)
     place[:, length] = 0
-    return place
+    return place.gather(1, looks)
 
 
 def rows_of(values: Tensor, index: Tensor) -> Tensor:
@@ -30,3 +32,24 @@ def rows_of(values: Tensor, index: Tensor) -> Tensor:
     batch = torch.arange(len(index), device=index.device)[:, None]
     return values[batch, index.clamp(max=values.shape[1] - 1)]
 
+
+
+class Rows:
+    """Rows of every layer by column, [B, L + 1, ...]; the last takes what padding writes."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.layers: list[Tensor] = []
+
+    def put(self, layer: int, rows: Tensor, columns: Tensor | None) -> Tensor:
+        """Keep rows [B, n, ...] at their columns [B, n] (None: all in order); returns the layer's."""
+        if len(self.layers) <= layer:
+            self.layers.append(rows.new_zeros(len(rows), self.length + 1, *rows.shape[2:]))
+        if columns is None:
+            self.layers[layer][:, : self.length] = rows
+        else:
+            self.layers[layer][torch.arange(len(rows), device=rows.device)[:, None], columns] = rows
+        return self.layers[layer]
+
+    def select(self, rows: Tensor) -> None:
+        self.layers = [held[rows] for held in self.layers]
