@@ -55,6 +55,6 @@ def test_a_recorded_decode_with_every_kernel_on(method: str, number: int, monkey
     finally:
         model.use_kernels(False)
     if method == "elastic":
-        assert {"_normalisers", "_received"} <= launched
+        assert "_received" in launched
     expected = {"_add_norm", "_head", "_merge"} | (set() if method == "llada_generate" else {"_rope_scatter"})
     assert expected <= launched
