@@ -4,8 +4,8 @@ A seeded random LLaDA-shaped model (width 768, 12 layers, MLP 2304, 32,768 token
 step. The first, a middle and the last block of the answer are decoded for real, forward by forward, with what lies
 before them already decided; the rest is integrated: each kind of forward (refresh or reuse) takes, between measured
 places, the time that lies between. None is timed beside every policy, since other work on the machine slows both.
-Prints speed-up and FLOP ratio, whose quotient is what the implementation makes of the policy; peak memory beside model
-and buffers; threads and load.
+Prints speed-up and FLOP ratio, whose quotient is what the implementation makes of the policy; peak memory over 1.2 x
+(model + buffers); threads and load.
 """
 
 from __future__ import annotations
@@ -223,9 +223,8 @@ def compare(model: Transformer, answer: int, names: Sequence[str]) -> list[dict[
 
 def line(row: dict[str, Any]) -> str:
     return (
-        f"| {row['cache']} | {row['answer']} | {row['tokens_per_second']:.2f} | {row['speed_up']:.2f} | "
-        f"{row['flop_ratio']:.2f} | {100 * row['share']:.0f} % | {row['tera_flop']:.1f} | "
-        f"{row['peak_over_allowed']:.2f} |"
+        f"| {row['cache']}, {row['answer']} | {row['tokens_per_second']:.2f} | {row['speed_up']:.1f}x | "
+        f"{row['flop_ratio']:.1f}x | {100 * row['share']:.0f} % | {row['peak_over_allowed']:.2f} |"
     )
 
 
@@ -256,6 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--window", type=int, nargs="*", default=[128, 256, 512, 1024, 2048])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     model = random_model(CONFIG)
@@ -264,8 +264,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{size:.0f} M parameters, {options.threads} threads, load {load:.1f}, torch {torch.__version__}")
     for _ in zip(range(2), forwards(model, "dual", 256, 0), strict=False):
         pass
-    print("| cache | answer | tokens/s | speed-up | FLOP ratio | share | TFLOP | peak / (1.2 x (model + buffers)) |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| cache, answer | tokens/s | speed-up | FLOPs saved | of the saving reached | memory |")
+    print("|---|---:|---:|---:|---:|---:|")
     rows = [row for answer in options.answers for row in compare(model, answer, options.caches)]
     flat = flatness(model, options.window) if options.window else []
     for entry in flat:
@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"load {os.getloadavg()[0]:.1f}")
     if options.output:
         options.output.write_text(json.dumps({"rows": rows, "window": flat}, indent=1))
-    return int(not holds(rows))
+    return int(not holds(rows) and options.check)
 
 
 def holds(rows: Sequence[dict[str, Any]]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from experiments import doc_pictures, reproduce
 from experiments.reproduce import (
+    ANY,
     ENTRIES,
     ROOT,
     Entry,
@@ -73,6 +75,14 @@ def test_what_differs_is_named(
     assert all(word in problems for word in words), problems
 
 
+def test_a_column_may_have_a_tolerance_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = replace(entry_for(DOCUMENT, tmp_path, monkeypatch, Tolerance(2)), columns={2: ANY, 3: Tolerance()})
+    printed = DOCUMENT.split("## Prose")[0]
+    assert list(same_tables(entry, printed.replace("| b | 61 |", "| b | 9 |"), tmp_path)) == []
+    assert list(same_tables(entry, printed.replace("3.8 ±0.5", "3.9 ±0.5"), tmp_path)) != []
+    assert list(same_tables(entry, printed.replace("| b | 61 |", "| b | x |"), tmp_path)) != []
+
+
 def test_a_command_that_prints_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = entry_for(DOCUMENT, tmp_path, monkeypatch, Tolerance(2))
     assert list(same_tables(entry, "", tmp_path)) == ["the command printed no table"]
@@ -93,7 +103,9 @@ def test_files_are_compared_by_content(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_all_of_it_takes_under_half_an_hour_and_names_what_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert sum(entry.minutes for entry in ENTRIES) < 30
+    beside = [entry.minutes for entry in ENTRIES if not entry.timed]
+    alone = [entry.minutes for entry in ENTRIES if entry.timed]
+    assert max(sum(beside) / 2, *beside) + sum(alone) < 28  # two at a time
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
     assert all((ROOT / entry.document).exists() for entry in ENTRIES)
     assert main(["--list"]) == 0
