@@ -18,7 +18,7 @@ from dllm.eos.base import EndOfText
 from dllm.models.transformer import Transformer
 from dllm.runtime import Network
 from dllm.samplers.base import Sampler
-from dllm.scores import Ids, Need, Propose, Sampling, Scores, spread
+from dllm.scores import Ids, Lookup, Need, Propose, Sampling, Scores, spread
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,22 @@ class Forward:
         inside = rows.clamp(max=length - 1)
         at = inside if slot is None else slot.gather(1, inside).clamp(min=0)
         keep_logits, logits = any(need.logits for need in self.needs), None
-        if keep_logits or self.propose.sampling.guidance or not self.propose.sampling.plain:
+        few, weight, lookup = any(need.lookup for need in self.needs), self.model.head_weight, None
+        if keep_logits or (few and weight is None) or self.propose.sampling.guidance or not self.propose.sampling.plain:
             logits = self._logits(hidden, at, len(rows))
             out = self.propose(logits, canvas, span.turn, inside)
+            lookup = Lookup.stored(rows, logits, self.propose.triton) if few else None
         else:
-            out = self.propose.unstored(take(hidden, at), self.model, canvas, inside)
+            scored = take(hidden, at)
+            out = self.propose.unstored(scored, self.model, canvas, inside)
+            if few and weight is not None:
+                lookup = self.propose.lookup(rows, scored, weight, self.model.config.logit_scale)
         stats = spread(out, rows, length)
         if plan.shadows is not None:
             stats |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
         scores = Scores(
             known=known, ready=known if plan.ready is None else known & plan.ready, only=plan.only,
-            **stats, logits=logits if keep_logits else None, rows=rows if keep_logits else None,
+            **stats, logits=logits if keep_logits else None, rows=rows if keep_logits else None, lookup=lookup,
         )  # fmt: skip
         guided = 2 if self.propose.sampling.guidance else 1
         return scores, replace(session.count(), scored=guided * known.sum(1))

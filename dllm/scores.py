@@ -6,7 +6,7 @@ and their order would be arbitrary. The largest entry is kept out of the sum, so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,8 @@ from torch import Tensor
 from dllm.blocks.base import Span
 from dllm.canvas import Canvas, per_row
 from dllm.errors import in_range
-from dllm.kernels.head_statistics import head_statistics
+from dllm.kernels.credit import slot_logits
+from dllm.kernels.head_statistics import head_statistics, shipped
 from dllm.kernels.row_statistics import ALL, row_statistics
 from dllm.noise import gumbel
 
@@ -30,7 +31,8 @@ class Need:
 
     region: ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
     ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length).
-    Token and confidence always come. ``opening``: needed only on the forward that opens a block.
+    Token and confidence always come. ``logits``: all of them are kept; ``lookup``: any few can be asked for.
+    ``opening``: needed only on the forward that opens a block.
     """
 
     region: str = "block"
@@ -40,6 +42,7 @@ class Need:
     statistics: frozenset[str] = field(default_factory=frozenset)
     logits: bool = False
     opening: bool = False
+    lookup: bool = False
 
     def mask(self, canvas: Canvas, blocks: Span) -> Tensor:
         """Wanted target positions [B, L]."""
@@ -94,6 +97,28 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Lookup:
+    """Logits of a few tokens at each scored row, without all the others: a product with so many rows of the head.
+
+    rows [B, n]: the columns that the scored rows are for (L: padding); source [B, n, ...]: what ``find`` makes them of.
+    """
+
+    rows: Tensor
+    source: Tensor
+    find: Callable[[Tensor, Tensor], Tensor]
+    triton: bool = False
+
+    @staticmethod
+    def stored(rows: Tensor, logits: Tensor, triton: bool = False) -> Lookup:
+        """In logits [B, n, V] that are there anyway."""
+        return Lookup(rows, logits, lambda source, ids: source.gather(-1, ids), triton)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits [B, n, K] of ``ids`` [B, n, K] at the scored rows."""
+        return self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
+
+
+@dataclass(frozen=True)
 class Scores:
     """Statistics of the scored rows, laid out by target position [B, L]; zero where ``known`` is False.
 
@@ -103,7 +128,7 @@ class Scores:
     row that sees all but that token (committed positions of the block). ready: predicted by a row this forward
     computed, and committable by the cache's plan. only: if set, rows that have an entry commit exactly those positions.
     logits [B, n, V] as the model gave them but for banned ids (-inf), and their target columns [B, n] (L: padding),
-    where somebody asked for them.
+    where somebody asked for them. lookup: logits of any few tokens, where somebody did.
     """
 
     known: Tensor
@@ -120,6 +145,7 @@ class Scores:
     shadow: Tensor | None = None
     logits: Tensor | None = None
     rows: Tensor | None = None
+    lookup: Lookup | None = None
 
     def stat(self, name: str) -> Tensor:
         """An optional statistic; a part that reads one it did not ask for is a mistake of ours."""
@@ -211,6 +237,16 @@ class Propose:
         )  # fmt: skip
         out = named(found, self.wanted)
         return self._ends_last({name: value.view(columns.shape) for name, value in out.items()})
+
+    def lookup(self, rows: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
+        """Logits of few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""
+        triton = self.triton and shipped(hidden, weight)
+
+        def find(source: Tensor, ids: Tensor) -> Tensor:
+            found = slot_logits(source, weight, ids, triton)
+            return found if scale == 1.0 else found * scale
+
+        return Lookup(rows, hidden, find, self.triton)
 
     def _banned(self) -> tuple[int, ...]:
         return (self.ids.mask,) * self.sampling.suppress_mask + (self.ids.eos,) * self.sampling.forbid_eos

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError
+from dllm.kernels.credit import SLOTS, sparse_credit
 from dllm.samplers.base import Sampler, State, Step, View, in_range, per_row
 from dllm.scores import Need, Scores
 from dllm.setting import Setting
@@ -21,14 +21,17 @@ class Credit(Sampler):
     """The inner rule sees softmax(z + alpha ln(1 + C)) instead of softmax(z).
 
     At every turn the credit C[position, token] of the open block decays by ``beta``, then the token that is top-1 at a
-    masked position gains p^``gamma``. Kept sparsely: only tokens that were ever top-1 hold credit, at most one new a
-    turn, so a slot per such token is exact (``dllm.kernels.credit.reference`` is the dense definition). ``inner``
-    ranks and commits; credit starts at zero in every block.
+    masked position gains p^``gamma``. Only tokens that were ever top-1 hold credit, at most one new a turn, so
+    ``slots`` per position stand for the whole vocabulary: exactly, until more tokens than that take the lead at one
+    position within a block (then the poorest makes room). ``dllm.kernels.credit`` holds the dense definition, and the
+    kernel. ``inner`` ranks and commits; credit starts at zero in every block.
     """
 
     stateless = False
 
-    def __init__(self, inner: Sampler, beta: Any = 0.7, gamma: Any = 0.2, alpha: Any = 0.65) -> None:
+    def __init__(
+        self, inner: Sampler, beta: Any = 0.7, gamma: Any = 0.2, alpha: Any = 0.65, slots: int = SLOTS
+    ) -> None:
         in_range("sampler.beta", beta, 0.0, 1.0)
         in_range("sampler.gamma", gamma, 0.0, float("inf"))
         in_range("sampler.alpha", alpha, 0.0, float("inf"))
@@ -37,11 +40,13 @@ class Credit(Sampler):
                 f"sampler=credit changes token and confidence only, so sampler/inner={name_of(inner)} cannot read it. "
                 "Use an inner sampler that ranks by confidence: confidence, localleap, factor, static or bacd."
             )
-        self.inner, self.beta, self.gamma, self.alpha = inner, beta, gamma, alpha
+        if slots < 1:
+            raise UserError(f"sampler.slots={slots} must be at least 1.")
+        self.inner, self.beta, self.gamma, self.alpha, self.slots = inner, beta, gamma, alpha, slots
         self.deterministic = inner.deterministic
 
     def needs(self) -> tuple[Need, ...]:
-        return (*self.inner.needs(), Need(logits=True))
+        return (*self.inner.needs(), Need(statistics=frozenset({"logsumexp"}), lookup=True))
 
     def check(self, setting: Setting) -> None:
         self.inner.check(setting)
@@ -57,73 +62,50 @@ class Credit(Sampler):
             )
 
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
-        empty = torch.zeros(*canvas.tokens.shape, 0)
+        ids = canvas.tokens.new_zeros(*canvas.tokens.shape, self.slots)
         return {
             **{f"inner.{key}": value for key, value in self.inner.start(canvas, blocks).items()},
             "beta": per_row(self.beta, canvas), "gamma": per_row(self.gamma, canvas),
             "alpha": per_row(self.alpha, canvas), "block": torch.zeros_like(canvas.start) - 1,
-            "ids": empty.long().to(canvas.tokens.device), "credit": empty.double().to(canvas.tokens.device),
+            "ids": ids, "credit": torch.zeros_like(ids, dtype=torch.float64),
         }  # fmt: skip
 
     def step(self, view: View, state: State) -> Step:
         fresh = (state["block"] != view.blocks.number)[:, None, None]
-        ids, credit = state["ids"], state["credit"] * state["beta"][:, None, None]
-        credit = credit.masked_fill(fresh, 0.0)
-        gain = view.scores.confidence ** state["gamma"][:, None] * view.open
-        ids, credit = earn(ids, credit, view.scores.token, gain)
-        scores = fuse(view.scores, ids, credit, state["alpha"], view.open)
+        scores, changed = credited(view, state | {"credit": state["credit"].masked_fill(fresh, 0.0)})
         inner = {key[6:]: value for key, value in state.items() if key.startswith("inner.")}
         step = self.inner.step(replace(view, scores=scores), inner)
-        changed = {f"inner.{key}": value for key, value in step.state.items()}
-        changed |= {"ids": ids, "credit": credit, "block": view.blocks.number}
-        tokens = scores.token if step.tokens is None else step.tokens
-        return replace(step, tokens=tokens, state=changed)
+        changed |= {f"inner.{key}": value for key, value in step.state.items()} | {"block": view.blocks.number}
+        return replace(step, tokens=scores.token if step.tokens is None else step.tokens, state=changed)
 
 
-def earn(ids: Tensor, credit: Tensor, token: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
-    """Add ``gain`` [B, L] to the slot of ``token`` [B, L]. Slots [B, L, S] are free while their credit is 0; their
-    number grows when none is."""
-    used = credit > 0
-    held = used & (ids == token.unsqueeze(-1))
-    new = ~held.any(-1) & (gain > 0)
-    if bool((new & used.all(-1)).any()):
-        ids = torch.cat([ids, torch.zeros_like(token).unsqueeze(-1)], -1)
-        credit = torch.cat([credit, torch.zeros_like(gain).unsqueeze(-1)], -1)
-        used, held = F.pad(used, (0, 1)), F.pad(held, (0, 1))
-    first = ~used & ((~used).cumsum(-1) == 1) & new.unsqueeze(-1)
-    return torch.where(first, token.unsqueeze(-1), ids), credit + gain.unsqueeze(-1) * (held | first)
-
-
-def fuse(scores: Scores, ids: Tensor, credit: Tensor, alpha: Tensor, among: Tensor) -> Scores:
-    """Token and confidence under the credited logits, at the positions ``among`` [B, L].
-
-    With w = (1 + C)^alpha, p'(k) = p(k) w(k) / (1 + sum over slots of p (w - 1)). The winner is always a slot: the
-    raw top-1 holds credit and beats every token that holds none. Ties go to the lowest id.
-    """
-    held = credit > 0
-    weight = torch.where(held, (1 + credit) ** alpha[:, None, None], 1.0)
-    p = slot_probabilities(scores, ids) * held
-    total = 1 + (p * (weight - 1)).sum(-1)
-    boosted = p * weight
-    highest = boosted.amax(-1, keepdim=True)
-    winner = torch.where(held & (boosted == highest), ids, torch.iinfo(ids.dtype).max).amin(-1)
-    return replace(
-        scores,
-        token=torch.where(among, winner, scores.token),
-        confidence=torch.where(among, highest.squeeze(-1) / total, scores.confidence),
+def credited(view: View, state: State) -> tuple[Scores, State]:
+    """Token and confidence under the credited logits, and the new slots. The winner is always one of them: the raw
+    top-1 holds credit and beats every token that holds none. Ties go to the lowest id."""
+    scores, lookup = view.scores, view.scores.lookup
+    assert lookup is not None, "sampler=credit needs a lookup"
+    rows, ids, credit = lookup.rows, state["ids"], state["credit"]
+    inside = rows.clamp(max=ids.shape[1] - 1)
+    slots = inside.unsqueeze(-1).expand(-1, -1, ids.shape[2])
+    held = ids.gather(1, slots)
+    token, first, normal, open_ = (
+        values.gather(1, inside).flatten()
+        for values in (scores.token, scores.confidence, scores.stat("logsumexp"), view.open)
     )
+    beta, gamma, alpha = (state[name][:, None].expand(rows.shape).flatten() for name in ("beta", "gamma", "alpha"))
+    token, confidence, held, gained = sparse_credit(
+        lookup(held).flatten(0, 1), token, first, normal, held.flatten(0, 1), credit.gather(1, slots).flatten(0, 1),
+        open_, beta, gamma, alpha, triton=lookup.triton,
+    )  # fmt: skip
+    now = replace(scores, token=put(scores.token, rows, token), confidence=put(scores.confidence, rows, confidence))
+    return now, {"ids": put(ids, rows, held), "credit": put(credit * state["beta"][:, None, None], rows, gained)}
 
 
-def slot_probabilities(scores: Scores, ids: Tensor) -> Tensor:
-    """softmax(z)[id] for every slot [B, L, S], from the scored logit rows."""
-    assert scores.logits is not None and scores.rows is not None
-    logits, rows = scores.logits, scores.rows.unsqueeze(-1).expand(-1, -1, ids.shape[-1])
-    inside = ids.gather(1, rows.clamp(max=ids.shape[1] - 1))
-    highest = logits.amax(-1, keepdim=True)
-    normal = (logits - highest).exp().sum(-1, keepdim=True, dtype=torch.float64)
-    p = (logits.gather(-1, inside) - highest).double().exp() / normal
-    out = p.new_zeros(ids.shape[0], ids.shape[1] + 1, ids.shape[2])
-    return out.scatter(1, rows, p)[:, :-1]
+def put(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+    """``values`` [B, L, ...] with ``new`` [B n, ...] at columns ``rows`` [B, n]; L is no column."""
+    new = new.view(*rows.shape, *values.shape[2:])
+    place = rows.view(*rows.shape, *[1] * (values.dim() - 2)).expand_as(new)
+    return torch.cat([values, values[:, :1]], 1).scatter(1, place, new)[:, :-1]
 
 
 def name_of(sampler: Sampler) -> str:

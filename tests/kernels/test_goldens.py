@@ -17,7 +17,8 @@ from tests.replay import MODELS, differences, model_of, run_case
 
 FOLDER = Path(__file__).parents[1] / "data" / "goldens"
 METHODS = ("llada_generate", "fastdllm_prefix", "fastdllm_dual", "dkv_decode", "dkv_greedy", "elastic",
-           "window_diffusion")  # fmt: skip
+           "window_diffusion", "creditdecoding")  # fmt: skip
+UNCACHED = ("llada_generate", "creditdecoding")
 
 
 def rows(case: dict[str, Any]) -> int:
@@ -56,5 +57,6 @@ def test_a_recorded_decode_with_every_kernel_on(method: str, number: int, monkey
         model.use_kernels(False)
     if method == "elastic":
         assert "_received" in launched
-    expected = {"_add_norm", "_head", "_merge"} | (set() if method == "llada_generate" else {"_rope_scatter"})
-    assert expected <= launched
+    assert {"_add_norm", "_head", "_merge"} <= launched
+    assert ("_rope_scatter" in launched) == (method not in UNCACHED)
+    assert ({"_credit", "_slot_logits"} <= launched) == (method == "creditdecoding")

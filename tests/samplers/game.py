@@ -12,7 +12,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas, Request, merge
 from dllm.denoise import apply, look
 from dllm.samplers.base import Sampler, Step, View
-from dllm.scores import Scores
+from dllm.scores import Lookup, Scores
 
 PROMPT, MASK, PAD = 2, 60, 61
 
@@ -32,9 +32,13 @@ class Game:
         logits = statistics.pop("logits", None)
         rows = torch.arange(PROMPT, PROMPT + self.length).expand(len(self.canvas.tokens), -1)
         known = self.canvas.valid & ~self.canvas.given
+        logits = None if logits is None else torch.as_tensor(logits)
+        if logits is not None:
+            statistics.setdefault("logsumexp", logits.double().logsumexp(-1))
         scores = Scores(
             known=known, token=self._lay(token).long(), confidence=self._lay(confidence), ready=known,
-            logits=None if logits is None else torch.as_tensor(logits), rows=None if logits is None else rows,
+            logits=logits, rows=None if logits is None else rows,
+            lookup=None if logits is None else Lookup.stored(rows, logits),
             **{name: self._lay(value) for name, value in statistics.items()},
         )  # fmt: skip
         self.span = self.span.forwarded()

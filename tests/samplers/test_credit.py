@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import log
 
 import pytest
 import torch
+from harness import Combination, forward_of, model, parts_of, requests
 
 from dllm import UserError
+from dllm.canvas import Canvas
+from dllm.denoise import Turn, denoise
 from dllm.kernels.credit import reference
 from dllm.samplers.base import Sampler, Step, View
 from dllm.samplers.confidence import Confidence
@@ -15,6 +19,7 @@ from dllm.samplers.credit import Credit
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
 from dllm.samplers.saber import Saber
+from dllm.scores import Sampling
 from tests.samplers.game import PROMPT, Game
 
 
@@ -91,3 +96,43 @@ def test_an_inner_rule_that_cannot_read_credit_is_refused(inner: Sampler) -> Non
 def test_a_decay_above_one_is_refused() -> None:
     with pytest.raises(UserError, match=r"sampler\.beta=1\.5 must lie in \[0, 1\]"):
         Credit(Confidence(), beta=1.5)
+
+
+@pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
+@pytest.mark.parametrize("guidance", [0.0, 0.7])
+def test_what_it_looks_up_are_the_logits(name: str, guidance: float) -> None:
+    """With guidance two sets of logits are mixed, so they are stored; else hidden rows are all that is kept."""
+    turns = list(turns_of(name, guidance))
+    assert len(turns) > 2
+    for turn in turns:
+        lookup, scores = turn.view.scores.lookup, turn.view.scores
+        assert lookup is not None and scores.logits is None
+        width = model(name).config.width
+        assert lookup.source.shape[-1] == (width if guidance == 0 else model(name).config.vocab)
+        columns = lookup.rows.clamp(max=scores.token.shape[1] - 1)
+        token, first, normal = (
+            scores.stat(key).gather(1, columns) for key in ("token", "confidence", "logsumexp")
+        )
+        real = lookup.rows < scores.token.shape[1]
+        assert bool(real.any())
+        found = (lookup(token[..., None])[..., 0] - normal).exp()
+        torch.testing.assert_close(found[real], first[real], rtol=1e-9, atol=0)
+
+
+def turns_of(name: str, guidance: float) -> Iterator[Turn]:
+    parts = parts_of(Combination("credit", "fixed", "dual", "keep", name))
+    forward = forward_of(model(name), parts, Sampling(guidance=guidance))
+    with torch.inference_mode():
+        yield from denoise(Canvas.of(requests(), 0), forward, parts[0], parts[1], parts[3])
+
+
+def test_few_slots_forget_the_poorest() -> None:
+    """With one slot the newest leader always takes it, so a former one has nothing left."""
+    first, then = [log(0.7), log(0.3)], [log(0.49), log(0.51)]
+    game = Game(Credit(Confidence(0.99), beta=1.0, alpha=4.0, slots=1), 2)
+    for logits in ([first, [5.0, 0.0]], [then, [0.0, 0.0]]):
+        p = torch.tensor([logits]).softmax(-1)
+        game.turn(p.amax(-1), p.argmax(-1), logits=torch.tensor([logits]))
+    assert int(game.canvas.tokens[0, PROMPT]) == 1
+    with pytest.raises(UserError, match=r"sampler\.slots=0 must be at least 1"):
+        Credit(Confidence(), slots=0)
