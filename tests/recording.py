@@ -1,4 +1,5 @@
-"""A CUDA graph's stand-in on the CPU: every operation is noted with its very tensors, and replayed on the same ones.
+"""A CUDA graph's stand-in on the CPU: every operation and every kernel of ours is noted with its very tensors, and
+replayed on the same ones.
 
 No Python of the recorded work runs again, and results go where they went when it was recorded: what was read from a
 fresh tensor then is stale now. As on a GPU, recording computes nothing that could be used, and asking for a value is an
@@ -9,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+
+from dllm.kernels.jit import Kernel
 
 ASKING = ("item", "_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "unique", "bincount")
 
@@ -57,7 +62,14 @@ class FakeGraph:
 
     def record(self, work: Callable[[], None]) -> None:
         self.log.append("record")
-        with Notes() as notes:
+        launch, notes = Kernel._launch, Notes()
+
+        def noted(kernel: Kernel, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+            notes.calls.append(Call(partial(launch, kernel, grid), args, options, []))
+            with _disable_current_modes():  # the interpreter's own operations are none of the recording's
+                launch(kernel, grid, *args, **options)
+
+        with patch.object(Kernel, "_launch", noted), notes:
             work()
         self.calls = notes.calls
         for call in self.calls:

@@ -71,6 +71,30 @@ def test_replays_decode_what_the_loop_decodes(combination: Combination) -> None:
     assert log.count("record") <= recorded, "the third decode of the same shapes records nothing"
 
 
+@pytest.mark.parametrize("name", ["dream_gqa", "llada_gqa_tied", "sdar_b4"])
+def test_models_of_other_shapes(name: str) -> None:
+    """Grouped heads, a tied head, block-causal attention (visible keys differ by query)."""
+    combination = Combination("static", "whole", "none" if name == "sdar_b4" else "dual", model=name)
+    network, log = graphs(name)
+    expected = answers(combination)
+    assert answers(combination, network) == expected
+    assert "replay" in log
+
+
+def test_kernels_of_ours_are_recorded_too() -> None:
+    combination = Combination("confidence", "fixed", "dual")
+    network, log = graphs()
+    expected = answers(combination, batch=requests()[1:])
+    network.model.use_kernels(True)
+    try:
+        assert answers(combination, network, batch=requests()[1:]) == expected
+    finally:
+        network.model.use_kernels(False)
+    launches = [call for one in network.recorded.values() for call in one.recording.calls if not call.results]
+    assert any("Kernel._launch" in str(call.function) for call in launches)
+    assert 2 * log.count("record") < log.count("replay")
+
+
 @pytest.mark.parametrize("cache", ["none", "dual"])
 def test_guidance_is_recorded_with_both_halves(cache: str) -> None:
     network, log = graphs()
