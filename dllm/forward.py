@@ -76,12 +76,14 @@ class Forward:
         self, canvas: Canvas, span: Span, plan: Plan, session: Session, owner: Tensor | None, wanted: Tensor
     ) -> tuple[Scores, Work]:
         length = len(canvas.columns)
-        hidden, place = self._hidden(canvas, plan, session, owner)
-        slot = self._slot(canvas, place)
-        known = wanted if place is None or slot is None else wanted & (slot >= 0)
+        hidden, places = self._hidden(canvas, plan, session, owner)
+        slots, known = [self._slot(canvas, place) for place in places], wanted
+        for slot, place in zip(slots, places, strict=True):
+            known = known if place is None or slot is None else known & (slot >= 0)
         rows = pack(known, canvas.columns, self._most(span, hidden.shape[1]))  # [N, r] targets
         inside = rows.clamp(max=length - 1)
-        at = inside if slot is None else slot.gather(1, inside).clamp(min=0)
+        ats = [inside if slot is None else slot.gather(1, inside).clamp(min=0) for slot in slots]
+        at = ats[0] if len(ats) == 1 else torch.cat(ats)
         keep_logits, logits = any(need.logits for need in self.needs), None
         few, weight, lookup = any(need.lookup for need in self.needs), self.model.head_weight, None
         if keep_logits or (few and weight is None) or self.propose.sampling.guidance or not self.propose.sampling.plain:
@@ -121,19 +123,20 @@ class Forward:
 
     def _hidden(
         self, canvas: Canvas, plan: Plan, session: Session, owner: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Hidden rows [N or 2N, n, D], and where each column lies among them [N, L] (-1: nowhere; None: in order)."""
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """Hidden rows [N or 2N, n, D], and where each column lies among them [N, L] (-1: nowhere; None: in order), for
+        both halves under guidance: a session may compute other rows of one, or in another order."""
         rows, length = canvas.tokens.shape
         canvas = self._guided(canvas) if self.propose.sampling.guidance else canvas
         queries = session.begin(plan, canvas, owner)
         hidden, columns = self._run(canvas, session, queries, plan.shadows)
         if columns is None:
-            return hidden, None
+            return hidden, [None] * (len(hidden) // rows)
         extra = 0 if plan.shadows is None else plan.shadows.shape[1]
-        columns = columns[:rows, : columns.shape[1] - extra]
-        place = columns.new_full((rows, length + 1), -1)
+        columns = columns[:, : columns.shape[1] - extra]
+        place = columns.new_full((len(columns), length + 1), -1)
         order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
-        return hidden, place.scatter(1, columns, order)[:, :length]
+        return hidden, place.scatter(1, columns, order)[:, :length].split(rows)
 
     def _run(
         self, canvas: Canvas, session: Session, queries: Tensor | None, shadows: Tensor | None
@@ -158,9 +161,8 @@ class Forward:
         return logits.double().log_softmax(-1).gather(-1, token).squeeze(-1)
 
     def _logits(self, hidden: Tensor, at: Tensor, rows: int) -> Tensor:
-        """Logits [N, r, V] of the hidden rows ``at`` [N, r]; guidance mixes the two halves."""
+        """Logits [N, r, V] of the hidden rows ``at`` [N or 2N, r]; guidance mixes the two halves."""
         weight = self.propose.sampling.guidance
-        at = torch.cat([at, at]) if weight else at
         logits = self.model.logits(take(hidden, at))
         if not weight:
             return logits

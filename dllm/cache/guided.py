@@ -5,6 +5,8 @@ Both halves keep rows of their own and follow the same plan. The policy sees a b
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -30,7 +32,10 @@ class Guided(Session):
     def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         both = twice(torch.arange(self.size, device=canvas.request.device), 0)
         upcoming = None if upcoming is None else upcoming[both]
-        return select(self.inner.plan(canvas.select(both), select(span, both), upcoming), both[: self.size])
+        plan = self.inner.plan(canvas.select(both), select(span, both), upcoming)
+        columns = plan.columns  # the halves may watch different rows (Elastic-Cache): both compute them all
+        union = None if columns is None else columns[: self.size] | columns[self.size :]
+        return replace(select(plan, both[: self.size]), columns=union)
 
     def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
         """``candidates`` [2 N] are doubled already; plan [N] and owner [N] are not."""
