@@ -112,12 +112,12 @@ def forwards(model: Transformer, name: str, answer: int, done: int, **options: A
 
 
 def drift(turn: Turn, config: ModelConfig) -> float:
-    """FLOPs of Elastic-Cache's own test in a reuse forward, which the general account leaves out: the scores of the
-    tracked rows then and now, and those of the window."""
+    """FLOPs of Elastic-Cache's own test in a reuse forward, which the general account leaves out: the old scores of the
+    tracked rows. The new ones, and those of the window, are attention's own."""
     window = min(16, int(turn.canvas.masked.sum()))
     tracked = int(turn.work.queries[0, 0]) - window - 1  # one position was committed by the last forward
     keys, width = int(turn.work.keys[0, 0]), config.heads * config.head_dim
-    return config.layers * 2 * width * keys * (2 * tracked + window)
+    return config.layers * 2 * width * keys * tracked
 
 
 def places(answer: int) -> list[int]:
