@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dllm.cost import Machine
+from dllm.runtime import Runtime
 from experiments import bench_kernels, bench_step
 
 CPU = torch.device("cpu")
@@ -39,9 +40,18 @@ def test_the_plain_loop_and_ours_give_the_same_tokens(
     assert "same tokens: True" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("cache", "every"), [("none", None), ("dual", 4), ("window", None)])
-def test_a_line_of_the_table(tiny: bench_step.ModelConfig, cache: str, every: int | None) -> None:
+@pytest.mark.parametrize(
+    ("cache", "runtime"),
+    [("none", Runtime()), ("dual", Runtime("static", 4)), ("window", Runtime()), ("elastic", Runtime())],
+    ids=str,
+)
+def test_a_line_of_the_table(tiny: bench_step.ModelConfig, cache: str, runtime: Runtime) -> None:
     model = bench_step.random_model(tiny, CPU, torch.float32)
-    line = bench_step.measure(model, cache, bench_step.Workload(2, 9, 16, 8, 2), Machine("m", 1e12, 1e10), 5, every)
-    assert line.split()[:3] == [cache, "static" if every else "eager", "2"]
+    line = bench_step.measure(model, cache, bench_step.Workload(2, 9, 16, 8, 2), Machine("m", 1e12, 1e10), 5, runtime)
+    assert line.split()[:3] == [cache, runtime.name, "2"]
     assert all(float(number) > 0 for number in line.split()[3:8])
+
+
+def test_every_cache_gets_the_runtimes_that_it_can_have() -> None:
+    names = {cache: [one.name for one in bench_step.runtimes(None, cache, gpu=True)] for cache in ("dual", "elastic")}
+    assert names == {"dual": ["eager", "static", "compile", "cudagraph"], "elastic": ["eager"]}
