@@ -136,6 +136,18 @@ def same_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
             yield f"{there.relative_to(ROOT)} differs"
 
 
+def same_ratio(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The speed-up that was printed is that of the table's first row of as many threads, from the same tokens."""
+    threads = entry.commands[0][entry.commands[0].index("--threads") + 1]
+    rows = [line.strip("|").split("|") for line in (ROOT / entry.document).read_text().splitlines() if "x |" in line]
+    said = next((cells[-1].strip() for cells in rows if cells[1].strip() == threads), None)
+    found = re.search(r"(\d+\.\d+x)   same tokens: True", printed)
+    if said is None or found is None:
+        yield f"no row of {threads} threads in the document" if said is None else "the tokens are not the same"
+    elif not agree(said, found[1], entry.tolerance):
+        yield f"{said} in the document, {found[1]} now"
+
+
 def all_equal(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """The command's own comparison; its exit code says the rest."""
     if not printed.strip():
@@ -166,6 +178,11 @@ ENTRIES = [
     ),
     Entry(
         "samplers", "docs/samplers.md", (("-m", "experiments.compare_samplers"),), 5, same_tables, Tolerance(2, 0.05)
+    ),
+    Entry(
+        "plain", "docs/benchmarks.md",
+        (("-m", "experiments.bench_step", "--plain", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
+        same_ratio, Tolerance(share=0.5), timed=True,
     ),
     *(
         Entry(

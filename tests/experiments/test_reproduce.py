@@ -18,6 +18,7 @@ from experiments.reproduce import (
     main,
     same_files,
     same_page,
+    same_ratio,
     same_tables,
     tables,
 )
@@ -81,6 +82,20 @@ def test_a_column_may_have_a_tolerance_of_its_own(tmp_path: Path, monkeypatch: p
     assert list(same_tables(entry, printed.replace("| b | 61 |", "| b | 9 |"), tmp_path)) == []
     assert list(same_tables(entry, printed.replace("3.8 ±0.5", "3.9 ±0.5"), tmp_path)) != []
     assert list(same_tables(entry, printed.replace("| b | 61 |", "| b | x |"), tmp_path)) != []
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [("4.40x   same tokens: True", ""), ("9.00x   same tokens: True", "5.0x in the document, 9.00x now"),
+     ("5.00x   same tokens: False", "not the same")],
+)  # fmt: skip
+def test_a_ratio_of_two_loops(printed: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "| date | threads | |\n|---|---|---|\n| a | 1 | 8.0x |\n| b | 2 | 5.0x |\n| c | 2 | 1.0x |\n"
+    entry = entry_for(page, tmp_path, monkeypatch, Tolerance(share=0.5))
+    entry = replace(entry, commands=(("-m", "it", "--threads", "2"),))
+    assert words in "\n".join(same_ratio(entry, printed, tmp_path)) and bool(words) == bool(
+        list(same_ratio(entry, printed, tmp_path))
+    )
 
 
 def test_a_command_that_prints_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
