@@ -34,9 +34,9 @@ class Compiled:
         if session.lacks():  # the first forward of a decode makes its buffers
             return self.model(tokens, positions, session, columns)
         with torch._dynamo.config.patch(recompile_limit=MOST):
-            return self.model(tokens, positions, session.access(), columns, self._step)
+            return self.model(tokens, positions, session.access(), columns, self._run)
 
-    def _step(
+    def _run(
         self, layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory, index: int
     ) -> Tensor:
         assert isinstance(memory, Access)

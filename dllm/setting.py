@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from dllm.errors import Unfit, UserError, nearest
+from dllm.kernels import row_statistics
 
 if TYPE_CHECKING:
     from dllm.blocks.base import Blocks
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from dllm.samplers.base import Sampler
     from dllm.scores import Need, Sampling
 
-STATISTICS = ("first", "second", "gap", "entropy", "logsumexp", "current", "shadow")  # see ``dllm.scores.Scores``
+STATISTICS = (*row_statistics.STATISTICS, "current", "shadow")  # see ``dllm.scores.Scores``
 
 
 @dataclass(frozen=True)

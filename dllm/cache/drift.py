@@ -60,9 +60,10 @@ class Past:
         length, before = len(columns), self.columns
         same_keys = same_keys and all(weights.shape[-1] == keys for weights in self.now.values())
         self.last, self.now = (self.now if same_keys else {}), {}
-        self.missing, self.source = pack(watched, columns), None
-        self.columns = self.missing
-        if self.last and before is not None:
+        self.source = None
+        if not self.last or before is None:
+            self.columns = self.missing = pack(watched, columns)
+        else:
             held = watched.new_zeros(len(watched), length + 1).scatter(1, before, True)[:, :length]
             kept, self.missing = pack(watched & held, columns), pack(watched & ~held, columns)
             if not torch.equal(kept, before):

@@ -266,11 +266,11 @@ class Layer(nn.Module):
         return x + self.mlp(normal)
 
 
-# Runs the layer that is the given one in the memory.
-Step = Callable[[Layer, Tensor, tuple[Tensor, Tensor], "Tensor | None", Memory, int], Tensor]
+# Runs a layer on rows; the number is the layer's place in the memory.
+RunLayer = Callable[[Layer, Tensor, tuple[Tensor, Tensor], "Tensor | None", Memory, int], Tensor]
 
 
-def apply(
+def run_layer(
     layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory, index: int
 ) -> Tensor:
     return layer(x, angles, columns, partial(memory.attend, index))
@@ -317,12 +317,13 @@ class Transformer(nn.Module):
         return self.embed.weight.device
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None, step: Step = apply
-    ) -> tuple[Tensor, Tensor | None]:
+        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
+        run: RunLayer = run_layer,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Hidden rows after the final norm, and their columns.
 
         ``tokens`` [B, n] are the ids at the queries, ``positions`` [B, L] the rotary position of every column,
-        ``columns`` [B, n] where the queries sit (L marks padding; None: all L columns in order). ``step`` runs a layer.
+        ``columns`` [B, n] where the queries sit (L marks padding; None: all L columns in order). ``run`` runs a layer.
         """
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
         angles, placed = self.angles(positions, columns), columns
@@ -330,7 +331,7 @@ class Transformer(nn.Module):
             x, columns = memory.enter(index, x, columns)
             if columns is not placed:  # the memory widened the forward: rotate the new rows too
                 angles, placed = self.angles(positions, columns), columns
-            x = step(layer, x, angles, columns, memory, index)
+            x = run(layer, x, angles, columns, memory, index)
         return self.norm(x), columns
 
     def angles(self, positions: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Memory, Step, Transformer, apply
+from dllm.models.transformer import Memory, RunLayer, Transformer, run_layer
 from dllm.scores import Ids
 from dllm.tasks.parallelbench.theory import outputs
 
@@ -35,8 +35,9 @@ class IdealNetwork(Transformer):
         self.register_buffer("one_hot", nn.functional.one_hot(valid, config.vocab).double())  # [Y, n, V]
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None, step: Step = apply
-    ) -> tuple[Tensor, Tensor | None]:
+        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
+        run: RunLayer = run_layer,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Logits of every column; those of the prompt are of no account."""
         answer = tokens[:, len(PROMPT) :]
         agrees = (answer[:, None] == self.valid) | (answer[:, None] == self.config.mask_id)
