@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Need:
-    """What a part wants scored: a region, whether committed positions count too, and which extra statistics.
+    """What a part wants scored: a region, whether decided positions count too, given ones as well, and which extra
+    statistics.
 
     region: ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
     ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length).
@@ -46,7 +47,7 @@ class Need:
 
     def mask(self, canvas: Canvas, blocks: Span) -> Tensor:
         """Wanted target positions [B, L]."""
-        wanted = canvas.valid & ~canvas.given if self.committed else canvas.undecided
+        wanted = canvas.valid if self.committed else canvas.undecided
         if self.region == "block":
             return wanted & blocks.inside
         low, high = self._bounds(canvas, blocks)

@@ -13,13 +13,15 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dllm.blocks.adablock import AdaBlock
-from dllm.blocks.base import Blocks
+from dllm.blocks.base import Blocks, Span
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
@@ -42,7 +44,7 @@ from dllm.forward import Forward
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from dllm.samplers.bacd import BACD
-from dllm.samplers.base import Sampler
+from dllm.samplers.base import Sampler, State, Step, View, best_of
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dparallel import DParallel
@@ -71,6 +73,7 @@ class Parts:
     eos: EndOfText = field(default_factory=Keep)
     sampling: Sampling = field(default_factory=lambda: Sampling(suppress_mask=False))
     given: Mapping[int, int] = field(default_factory=dict)
+    turns: int | None = None  # at most
 
 
 def llada_generate(params: Case) -> Parts:
@@ -149,13 +152,24 @@ def adablock(params: Case) -> Parts:
 
 
 def freedave(params: Case) -> Parts:
-    threshold = params["confidence_threshold"]
+    threshold, length = params["confidence_threshold"], params["block_length"]
     inner = Static(params["gen_length"]) if threshold is None else Confidence(threshold)
     eos = FillAfterBlock("all") if params["early_exit"] else Keep()
-    # With a threshold the published loop verifies a draft that fills its block, too.
     sampler = FreeDave(inner, params["draft_steps"], reference_branches=threshold is not None)
-    blocks = Fixed(params["block_length"], min_forwards=1 if threshold is None else 2)
+    blocks = Fixed(length) if threshold is None else Verified(length)
     return Parts(sampler, blocks, CACHES[params["cache"]](), eos)
+
+
+class Verified(Fixed):
+    """With a threshold FreeDave's published loop verifies a draft that fills its block, too, unless one token did.
+    For one row."""
+
+    def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
+        self.left = int((canvas.undecided & span.block).sum())
+        return span
+
+    def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None, stop: Tensor | None = None) -> Span:
+        return span if self.left > 1 and stop is None else super().advance(candidates, span, owner, stop)
 
 
 def published(kind: type[Cache]) -> Callable[[], Cache]:
@@ -210,10 +224,20 @@ def elastic(params: Case) -> Parts:
     policy = Elastic(**options)
     policy.gamma = params["gamma"]
     if params["threshold"] is None:
-        sampler: Sampler = Static(-(-params["gen_length"] // params.get("tokens_per_iter", 1)))
+        sampler: Sampler = EachTurn(params.get("tokens_per_iter", 1))
     else:
         sampler = Confidence(params["threshold"])
     return Parts(sampler, Whole(), policy, CutOpen())
+
+
+class EachTurn(Sampler):
+    """So many positions every turn, the surest first: no schedule that spreads what does not divide."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def step(self, view: View, state: State) -> Step:
+        return Step(best_of(view.scores.confidence, view.open, torch.full_like(view.canvas.start, self.count)))
 
 
 def window_diffusion(params: Case) -> Parts:
@@ -229,7 +253,8 @@ def window_diffusion(params: Case) -> Parts:
     if params["early_stop"]:
         return Parts(Static(score=params["alg"]), Whole(), policy, CutCanvas())
     sampling = Sampling(suppress_mask=False, tempered=True)
-    return Parts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling)
+    # The published loop ends with its last step, even if that opens a phase and leaves masks.
+    return Parts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling, turns=steps)
 
 
 METHODS: dict[str, Callable[[Case], Parts]] = {
@@ -323,7 +348,7 @@ def decode(model: Transformer, prompt: list[int], parts: Parts, record: Record) 
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
     canvas = Canvas.of([request], config.pad_id)
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos):
+        for turn in islice(denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos), parts.turns):
             record.observe(turn, len(prompt))
     return record
 
@@ -353,7 +378,9 @@ def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Reco
     if "exit_step" in case:
         record.exit_step = record.early if record.early != params["steps"] else None
     if "static_nfe" in case:
-        inner = Parts(parts.sampler.inner, parts.blocks, parts.cache, parts.eos, parts.sampling)
+        # The loop without drafts does not test a block after its first forward.
+        blocks = Fixed(params["block_length"], min_forwards=1 if params["confidence_threshold"] is None else 2)
+        inner = Parts(parts.sampler.inner, blocks, parts.cache, parts.eos, parts.sampling)
         record.static_nfe = decode(model, case["prompt"], inner, Record(length)).nfe
     return record
 

@@ -8,7 +8,19 @@ from dllm.blocks.base import Sizes, Span
 from dllm.cache.base import Plan
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
+from dllm.errors import Unfit
 from dllm.models.config import ModelConfig
+from dllm.samplers.base import Sampler
+from dllm.setting import Setting
+
+
+def refuse_undoing(query_left: bool, setting: Setting, sampler: Sampler) -> None:
+    """Raise Unfit for a sampler that may mask a position again which no later forward of the block predicts."""
+    if sampler.revocable and setting.model.prediction_shift and not query_left:
+        raise Unfit(
+            "cache.query_left=false predicts a block's first position only once, so a sampler that may mask it again "
+            "would wait for it forever. Use cache.query_left=true."
+        )
 
 
 class Blockwise(Buffered):

@@ -56,8 +56,10 @@ class Delayed(Buffered):
         after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
         first = decided.gather(1, canvas.first[:, None])
         end = canvas.columns == (canvas.length - 1)[:, None]
+        begun = (span.turn > 1)[:, None]  # what is settled before the first commit, both types take alike
+        un = torch.where(end, first & begun, after)
         if self.shift_type == "un":
-            return torch.where(end, first & (span.turn > 1)[:, None], after)
+            return un
         both = decided & after
         before = torch.cat([both[:, :1], both[:, :-1]], 1)
-        return torch.where(end, before & (span.turn > 1)[:, None], both)
+        return torch.where(begun, torch.where(end, before, both), un)

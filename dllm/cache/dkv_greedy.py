@@ -54,10 +54,12 @@ class Greedy(Buffered):
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         full = span.forwards % self.interval == 0
-        if upcoming is None or bool(full.all()):
+        if bool(full.all()):
             return Plan()
-        new = self.masks & ~canvas.masked
-        chosen = (upcoming > 0) | new
+        chosen = self.masks & ~canvas.masked
+        if upcoming is None:  # every row waits for its block to close
+            return Plan(full[:, None] | chosen)
+        chosen |= upcoming > 0
         if self.window:
             for row in (~full).nonzero()[:, 0].tolist():  # the walks of one row depend on each other
                 chosen[row] |= neighbours(upcoming[row], chosen[row], self.masks[row], self.window)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from dllm.blocks.base import Sizes, Span
 from dllm.cache.base import Cache, Session
-from dllm.cache.blockwise import Blockwise
+from dllm.cache.blockwise import Blockwise, refuse_undoing
 from dllm.canvas import Canvas
 from dllm.models.config import ModelConfig
+from dllm.samplers.base import Sampler
+from dllm.scores import Need
+from dllm.setting import Setting
 
 
 class Prefix(Cache):
@@ -22,6 +27,10 @@ class Prefix(Cache):
 
     def __init__(self, query_left: bool = True) -> None:
         self.query_left = query_left
+
+    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
+        super().check(setting, sampler, needs)
+        refuse_undoing(self.query_left, setting, sampler)
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return FromBlockOn(canvas, config, self.query_left, shrinks)

@@ -104,6 +104,10 @@ class Sampler:
     def check(self, setting: Setting) -> None:
         """Refuse, with UserError, a setting in which the rule cannot work. Called before weights are read."""
 
+    def turns(self, canvas: Canvas) -> Tensor | None:
+        """How many turns a fixed schedule takes for the rows of ``canvas`` [B]; None where the scores decide."""
+        return None
+
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
         """State and per-request parameters, every tensor with a leading batch dimension."""
         return {}
@@ -160,7 +164,10 @@ def best_of(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
     return among & (ranking(score, among)[1] < count[:, None])
 
 
-def quota(view: View, steps: Tensor) -> Tensor:
-    """LLaDA's fixed schedule [B]: the block's masks split over ``steps`` [B], the first ones taking one more."""
-    masks, index = view.blocks.masked, view.index
-    return torch.where(index < steps, masks // steps + (index < masks % steps), 0)
+def quota(view: View, steps: Tensor, index: Tensor | None = None) -> Tensor:
+    """LLaDA's fixed schedule [B]: the block's masks split over ``steps`` [B], the first ones taking one more. The last
+    one, and any after it, takes all that is open: where a cache let fewer be committed than were due, they would stay.
+    index [B]: of this forward in the schedule, if not in the block.
+    """
+    masks, index = view.blocks.masked, view.index if index is None else index
+    return torch.where(index < steps - 1, masks // steps + (index < masks % steps), view.open.sum(1))

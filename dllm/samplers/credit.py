@@ -61,6 +61,9 @@ class Credit(Sampler):
                 f"{setting.sampling.temperature}, top_p and top_k do not apply. Set them to 0 and null."
             )
 
+    def turns(self, canvas: Canvas) -> Tensor | None:
+        return self.inner.turns(canvas)
+
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
         ids = canvas.tokens.new_zeros(*canvas.tokens.shape, self.slots)
         return {

@@ -10,7 +10,7 @@ from dllm.canvas import Canvas
 from dllm.errors import UserError, nearest
 from dllm.noise import gumbel, uniform
 from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range
-from dllm.samplers.static import block_steps, steps_per_block
+from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.scores import Need
 from dllm.setting import Setting
 
@@ -48,6 +48,9 @@ class Dream(Sampler):
 
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
         return {"steps": steps_per_block(self.steps, canvas, blocks)}
+
+    def turns(self, canvas: Canvas) -> Tensor:
+        return scheduled(canvas, self.steps)
 
     def step(self, view: View, state: State) -> Step:
         steps = block_steps(view, state)

@@ -31,4 +31,5 @@ class EntropyBound(Sampler):
         ranked = entropy.masked_fill(~view.open, torch.inf).sort(dim=1, stable=True).values
         before = ranked.cumsum(1) - ranked  # the prefix's sum without its last, largest entry
         count = ((before <= state["gamma"][:, None]) & (ranked < torch.inf)).sum(1)
-        return Step(best_of(-entropy, view.open, count) | best(-entropy, view.open))
+        accepted = best_of(-entropy, view.open, count)
+        return Step(accepted | best(-entropy, view.open), accepted=accepted)

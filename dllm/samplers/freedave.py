@@ -10,7 +10,7 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas, select
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, ranks
+from dllm.samplers.base import Sampler, State, Step, View, best, ranks
 from dllm.samplers.credit import name_of
 from dllm.scores import Need
 from dllm.setting import Setting
@@ -23,8 +23,10 @@ class FreeDave(Sampler):
     successor; whichever candidate agrees with the successor of the one reached is reached too, the furthest first.
     Over a static inner sampler the output is exactly the static one; over a threshold it is FreeDave++ (not
     lossless: the state reached is a subset of the threshold's next state). draft_steps: candidates per turn.
+    A row that the cache's plan forces (Dream's first position of a block) drafts on top of that, from scores that are
+    stale by then: a rule that judges positions has nothing to judge, so each draft guesses the surest position more.
     reference_branches: offer min(draft_steps, masks) candidates even where some are alike, as published (it costs
-    query tokens, and with ``blocks.min_forwards=2`` a forward).
+    query tokens).
     """
 
     stateless = False
@@ -62,17 +64,21 @@ class FreeDave(Sampler):
     def propose(self, view: View, state: State) -> Step:
         """Drafts of all rows: up to ``draft_steps`` each, one where a single mask is left or nothing is open."""
         forced = view.forced if view.forced is not None else torch.zeros_like(view.open)
-        steps = self._steps(view, state)
+        stale, steps = forced.any(1, keepdim=True), self._steps(view, state)
         left, blocks = view.open & ~forced, replace(view.blocks, forwards=steps + 1)
         drafts: list[Tensor] = []
         for _ in range(self.draft_steps):
-            step = self.inner.step(replace(view, open=left, blocks=blocks), state).commit & left
-            if not drafts:  # a row that the plan forces drafts on top of what it forces
-                step = torch.where(forced.any(1, keepdim=True), forced, step)
-            drafts.append(step if not drafts else drafts[-1] | step)
-            left, blocks = left & ~step, replace(blocks, forwards=blocks.forwards + 1)
-        out = candidates_of(torch.stack(drafts, 1), view.open.sum(1) if self.reference_branches else None)
-        masks = view.canvas.undecided.sum(1, keepdim=True) - torch.stack(drafts, 1).sum(2)
+            step = self.inner.step(replace(view, open=left, blocks=blocks), state)
+            new = step.commit & left
+            if not drafts:
+                new = torch.where(stale, forced, new)
+            elif step.accepted is not None:
+                new = torch.where(stale, best(view.scores.confidence, left), new)
+            drafts.append(new if not drafts else drafts[-1] | new)
+            left, blocks = left & ~new, replace(blocks, forwards=blocks.forwards + 1)
+        made, room = torch.stack(drafts, 1), (view.open & ~forced).sum(1)
+        out = candidates_of(made, torch.where(stale[:, 0], room, self.draft_steps), room * self.reference_branches)
+        masks = view.canvas.undecided.sum(1, keepdim=True) - made.sum(2)
         own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
         return replace(out, state={f"freedave.{key}": value for key, value in own.items()})
 
@@ -98,15 +104,15 @@ class FreeDave(Sampler):
         return rows.gather(1, at[:, None])[:, 0]
 
 
-def candidates_of(drafts: Tensor, least: Tensor | None = None) -> Step:
-    """The step that offers ``drafts`` [B, K, L] as candidates, without those that repeat their predecessor; ``least``
-    [B] are kept all the same."""
+def candidates_of(drafts: Tensor, most: Tensor, least: Tensor) -> Step:
+    """The step that offers the first ``most`` [B] (one at least) of ``drafts`` [B, K, L] as candidates, without those
+    that repeat their predecessor, but the first ``least`` [B] of them all the same."""
     rows, count, _ = drafts.shape
     grown = drafts.sum(2)
     wanted = torch.ones(rows, count, dtype=torch.bool, device=drafts.device)
     wanted[:, 1:] = grown[:, 1:] > grown[:, :-1]
-    if least is not None:
-        wanted |= torch.arange(count, device=drafts.device) < least[:, None]
+    place = torch.arange(count, device=drafts.device)
+    wanted = (wanted | (place < least[:, None])) & (place < most.clamp(min=1)[:, None])
     kept = wanted.flatten().nonzero()[:, 0]
     return Step(drafts.flatten(0, 1)[kept], owner=None if len(kept) == rows else kept // count)
 

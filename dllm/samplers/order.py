@@ -12,7 +12,7 @@ from dllm.canvas import Canvas
 from dllm.errors import UserError
 from dllm.noise import uniform
 from dllm.samplers.base import Sampler, State, Step, View, best_of, quota, ranking
-from dllm.samplers.static import block_steps, check_per_step, steps_per_block
+from dllm.samplers.static import block_steps, check_per_step, scheduled, steps_per_block
 from dllm.setting import Setting
 
 
@@ -55,6 +55,9 @@ class Order(Sampler):
             return uniform(canvas.seed[:, None], relative, 3) if self.positions == "random" else -relative.double()
         rank = torch.argsort(torch.tensor(list(self.positions), device=relative.device))
         return -rank[relative.clamp(0, len(rank) - 1)].double()
+
+    def turns(self, canvas: Canvas) -> Tensor:
+        return scheduled(canvas, self.steps, self.per_step)
 
     def step(self, view: View, state: State) -> Step:
         steps = block_steps(view, state, self.per_step)

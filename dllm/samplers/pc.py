@@ -12,7 +12,7 @@ from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, per_row, quota
-from dllm.samplers.static import block_steps, steps_per_block
+from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.setting import Setting
 
 
@@ -37,6 +37,9 @@ class PC(Sampler):
 
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
         return {"decay": per_row(self.decay, canvas), "steps": steps_per_block(self.steps, canvas, blocks)}
+
+    def turns(self, canvas: Canvas) -> torch.Tensor:
+        return scheduled(canvas, self.steps)
 
     def step(self, view: View, state: State) -> Step:
         offset = view.canvas.columns - view.canvas.start[:, None]

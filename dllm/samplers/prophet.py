@@ -12,7 +12,7 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas, Request
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, in_range, per_row
+from dllm.samplers.base import Sampler, State, Step, View, in_range
 from dllm.scores import Need
 from dllm.setting import Setting
 
@@ -87,12 +87,10 @@ class Prophet(Sampler):
             in_range("sampler.start", self.begin, 0, setting.gen_length - 1, "It is a position of the answer.")
 
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
-        masks = canvas.undecided.sum(1)
-        steps = getattr(self.inner, "steps", None)
-        return {
-            **self.inner.start(canvas, blocks), "prophet.masks": masks,
-            "prophet.turns": per_row(steps, canvas) if steps else masks.double(),
-        }  # fmt: skip
+        masks, turns = canvas.undecided.sum(1), self.inner.turns(canvas)
+        own = {"prophet.masks": masks, "prophet.turns": masks if turns is None else turns,
+               "prophet.adaptive": torch.full_like(masks, turns is None)}  # fmt: skip
+        return {**self.inner.start(canvas, blocks), **own}
 
     def propose(self, view: View, state: State) -> Step:
         """The test runs on every forward, also on those after which nothing is open; it comes before the commit."""
@@ -116,9 +114,8 @@ class Prophet(Sampler):
 
     def bar(self, view: View, state: State) -> Tensor:
         done = view.blocks.turn / state["prophet.turns"]
-        if not hasattr(self.inner, "steps"):
-            left = view.canvas.undecided.sum(1)
-            done = torch.maximum(done, 1 - left / state["prophet.masks"])
+        committed = 1 - view.canvas.undecided.sum(1) / state["prophet.masks"]
+        done = torch.where(state["prophet.adaptive"] > 0, torch.maximum(done, committed), done)
         early, middle, late = self.thresholds
         return torch.where(done < self.breakpoints[0], early, torch.where(done < self.breakpoints[1], middle, late))
 

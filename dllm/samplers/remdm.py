@@ -7,7 +7,7 @@ import torch
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best_of
+from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
 from dllm.samplers.rcr import fresh, own_commits
 from dllm.samplers.static import block_steps, check_per_step
 from dllm.setting import Setting
@@ -48,7 +48,7 @@ class ReMDM(Sampler):
         extras, owed = (torch.where(same, state[name], 0) for name in ("extras", "owed"))
         steps = block_steps(view, state, self.per_step)
         scheduled = view.index - extras  # forwards of the schedule before this one; extras: of the others
-        due = quota_at(view.blocks.masked, steps, scheduled)
+        due = quota(view, steps, scheduled)
         chosen = best_of(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
         committed = own_commits(view, state)
         record = torch.where(committed, state["record"], view.scores.confidence)
@@ -59,8 +59,3 @@ class ReMDM(Sampler):
         doubtful = best_of(-record, committed | chosen, undo)
         changed = {"record": record, "block": view.blocks.number, "extras": extras, "owed": undo}
         return Step(chosen & ~doubtful, remask=committed & doubtful, state=changed)
-
-
-def quota_at(masks: torch.Tensor, steps: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """``quota`` at a given forward of the schedule: ``masks`` split over ``steps``, the first ones taking one more."""
-    return torch.where(index < steps, masks // steps + (index < masks % steps), 0)

@@ -40,7 +40,7 @@ class Saber(Sampler):
         commit = best_of(confidence, view.open, wanted)
         new = commit.sum(1)
         undo = torch.minimum(-(-new // self.backtrack), new - 1).clamp(min=0)
-        committed = view.scores.known & ~view.canvas.masked & view.blocks.inside
+        committed = view.scores.known & ~view.canvas.given & ~view.canvas.masked & view.blocks.inside
         remask = best_of(-view.scores.stat("current"), committed, undo)
         changed = {"sum": state["sum"] + (confidence * commit).sum(1), "count": count + new}
         return Step(commit, accepted=accepted, remask=remask, state=changed)

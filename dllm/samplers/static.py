@@ -41,6 +41,9 @@ class Static(Sampler):
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
         return {"steps": steps_per_block(self.steps, canvas, blocks)}
 
+    def turns(self, canvas: Canvas) -> torch.Tensor:
+        return scheduled(canvas, self.steps, self.per_step)
+
     def step(self, view: View, state: State) -> Step:
         steps = block_steps(view, state, self.per_step)
         return Step(best_of(self.rate(view), view.open, quota(view, steps)))
@@ -68,6 +71,12 @@ def steps_per_block(steps: int | None, canvas: Canvas, blocks: Blocks) -> torch.
 def block_steps(view: View, state: State, per_step: int = 1) -> torch.Tensor:
     """Forwards that the current block's schedule has [B]: its share of ``steps``, or one for ``per_step`` masks."""
     return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masked.clamp(min=1) // per_step))
+
+
+def scheduled(canvas: Canvas, steps: int | None, per_step: int = 1) -> torch.Tensor:
+    """``Sampler.turns`` of such a schedule: its ``steps``, or one for ``per_step`` masks."""
+    masks = canvas.undecided.sum(1)
+    return -(-masks // per_step) if steps is None else torch.full_like(masks, steps)
 
 
 def check_per_step(per_step: int, steps: int | None = None) -> None:

@@ -10,7 +10,8 @@ import torch
 
 from dllm import UserError
 from dllm.canvas import Canvas, Request, select
-from dllm.denoise import apply
+from dllm.denoise import apply, look
+from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.freedave import FreeDave, agreement
@@ -37,6 +38,18 @@ def test_a_threshold_draft_ends_where_the_block_does() -> None:
     game = Game(FreeDave(Confidence(0.9), 8), 6, block=4)
     step = game.sampler.propose(game.view([0.95, 0.95, 0.5, 0.4, 0.99, 0.99]), game.state)
     assert positions(step.commit) == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("inner", [Static(), Confidence(0.9)], ids=["static", "confidence"])
+@pytest.mark.parametrize("depth", [2, 8])
+def test_on_top_of_what_a_cache_forces_drafts_guess_one_position_more_each(inner: Sampler, depth: int) -> None:
+    """The scores are older than the forced commit, so no threshold applies to them (FreeDave, Dream); and there are no
+    more candidates than masks left, so the last mask is never drafted."""
+    game = Game(FreeDave(inner, depth), 4)
+    view = game.view([0.1, 0.95, 0.3, 0.97])
+    only = torch.zeros_like(view.open).index_fill(1, torch.tensor([2]), True)  # the answer's position 0
+    step = game.sampler.propose(look(view.canvas, replace(view.scores, only=only), view.blocks), game.state)
+    assert positions(step.commit) == [[0], [0, 3], [0, 1, 3]][:depth]
 
 
 def reached(candidates: list[list[int]], successors: list[list[int]], mask: int) -> int:

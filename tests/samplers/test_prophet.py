@@ -5,18 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from harness import DATA
 
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
-from dllm.canvas import Request
+from dllm.canvas import Canvas, Request
 from dllm.models.weights import read_config
+from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
-from dllm.samplers.prophet import Prophet
+from dllm.samplers.credit import Credit
+from dllm.samplers.learn2pd import Learn2PD
+from dllm.samplers.order import Order
+from dllm.samplers.prophet import Prophet, given
 from dllm.samplers.saber import Saber
 from dllm.samplers.static import Static
 from dllm.setting import Setting
 from tests.samplers.game import Game
+from tests.samplers.test_learn2pd import passing
 
 
 def exit_turn(sampler: Prophet, gaps: list[float], length: int = 10) -> int:
@@ -42,6 +48,28 @@ def test_an_adaptive_inner_rule_makes_its_own_progress() -> None:
     game = Game(Prophet(Confidence(0.9)), 10)
     assert len(game.turn([0.95] * 7 + [0.1] * 3, gap=3.0)) == 7
     assert len(game.turn(0.1, gap=3.0)) == 3  # 70 % are committed after the first of ten turns
+
+
+@pytest.mark.parametrize("inner", [Static(5), Static(per_step=2), Order(per_step=2), Credit(Static(per_step=2))])
+def test_progress_of_a_schedule_is_its_turns(inner: Sampler) -> None:
+    """Two of ten positions a turn: the second of five turns is past 0.33, where the bar is 5.0."""
+    game, logits = Game(Prophet(inner), 10), torch.zeros(1, 10, 9)
+    assert len(game.turn(0.5, gap=5.0, logits=logits)) == 2
+    assert len(game.turn(0.5, gap=5.0, logits=logits)) == 8
+
+
+def test_a_rule_that_may_take_fewer_turns_than_its_steps_makes_its_own_progress() -> None:
+    game = Game(Prophet(Learn2PD(passing(10), threshold=0.9)), 10)
+    assert len(game.turn([0.95] * 7 + [0.1] * 3, gap=3.0)) == 7
+    assert len(game.turn(0.1, gap=3.0)) == 3
+
+
+def test_the_region_is_scored_where_tokens_are_given_too() -> None:
+    request = given(Request.answer([0, 0], 6, 60), {4: 9})
+    canvas = Canvas.of([request], 61)
+    span = Fixed(6).start(canvas)
+    wanted = [need.mask(canvas, span) for need in Prophet(Static(), region="offset", start=1, length=3).needs()]
+    assert wanted[-1].nonzero()[:, 1].tolist() == [3, 4, 5]
 
 
 def test_the_region_counts_committed_positions_too() -> None:
