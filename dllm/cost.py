@@ -6,7 +6,6 @@ and softmax are left out (under 1 % of an 8B model).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,18 +23,20 @@ class Work:
 
     queries [N, l]: rows computed; keys [N, l]: rows that each of them attends to; refreshed [N, l]: rows computed again
     because the layer recomputes the whole row of the canvas (0 in layers that reuse); scored [N]: rows the head ran
-    on. The session fills in the first three, the forward the last.
+    on; copies: how often every row has keys of its own (2 under guidance). The session fills in all but scored, the
+    forward that.
     """
 
     queries: Tensor
     keys: Tensor
     refreshed: Tensor
     scored: Tensor | None = None
+    copies: int = 1
 
     def halves(self) -> Work:
         """Of 2 N rows, of which the second half repeats the first under guidance: N candidates, the rows summed."""
         both = [part.unflatten(0, (2, -1)) for part in (self.queries, self.keys, self.refreshed)]
-        return Work(both[0].sum(0), both[1].amax(0), both[2].sum(0))
+        return Work(both[0].sum(0), both[1].amax(0), both[2].sum(0), copies=2 * self.copies)
 
 
 def joined(works: Sequence[Work]) -> Work:
@@ -44,7 +45,7 @@ def joined(works: Sequence[Work]) -> Work:
     queries, keys, refreshed = (
         torch.cat([getattr(work, name) for work in works]) for name in ("queries", "keys", "refreshed")
     )
-    return Work(queries, keys, refreshed, torch.cat(scored) if scored else None)
+    return Work(queries, keys, refreshed, torch.cat(scored) if scored else None, works[0].copies)
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ class Cost:
 
     FLOPs(forward) = sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k, and 2 D V per row the head runs on, with q
     queries, k keys, A = heads x head size, K the width of the keys, F the MLP's. Bytes: the weights once, 2 K per key
-    read and per query written, and the logits. Routed experts: F counts those a row visits, the weights those that q
-    rows can visit at all.
+    read and per query written, and the logits. Routed experts: F counts those a row visits, the weights those that one
+    row visits, the least that a forward reads: which of them several rows share only a run can tell.
     """
 
     config: ModelConfig
@@ -125,17 +126,18 @@ class Cost:
     def bytes(self, work: Work) -> Tensor:
         """[N] float64, without the weights, which all rows of a batch share."""
         c = self.config
-        rows = (work.queries + work.keys).sum(1).double() * (c.layers // work.queries.shape[1])
+        rows = (work.queries + work.copies * work.keys).sum(1).double() * (c.layers // work.queries.shape[1])
         return self.width * (2 * c.kv_width * rows + c.vocab * _scored(work))
 
-    def weights(self, queries: float = math.inf) -> float:
-        """Bytes of weights that a forward of so many rows reads; the embedding is a lookup and not counted."""
+    def weights(self, queries: float = 1) -> float:
+        """Bytes of weights that a forward of so many rows reads, if no two of them visit the same expert; the embedding
+        is a lookup and not counted."""
         c = self.config
         layer = 2 * c.width * c.heads * c.head_dim + 2 * c.width * c.kv_width
         values = c.layers * layer + sum(self._mlp_weights(index, queries) for index in range(c.layers))
         return self.width * (values + c.width * c.vocab)
 
-    def floor(self, flops: float, moved: float, machine: Machine, queries: float = math.inf) -> float:
+    def floor(self, flops: float, moved: float, machine: Machine, queries: float = 1) -> float:
         """Seconds of one forward that no implementation beats: arithmetic or memory, whichever takes longer.
 
         ``flops`` and ``moved`` summed over the rows of the batch.

@@ -81,8 +81,8 @@ def denoise(
         step = sampler.propose(view, state)
         state, owner, upcoming = merge(view.acts, state | step.state, state), step.owner, step.next
         candidates = apply(step, view, ids.mask)
-        candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
         candidates, span = blocks.revise(candidates, span, ids.mask)
+        candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
         check = turn % (every or 1) == 0
         span = blocks.advance(candidates, span, owner, step.stop) if check else span
         yield Turn(forwarded, forwarded_by, kept, work, view, step, candidates, span, check)

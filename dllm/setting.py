@@ -78,6 +78,12 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             f"{setting.model.max_length} tokens."
         )
     sampler.check(setting)
+    if setting.sampling is not None and setting.sampling.eos_last and not sampler.by_confidence:
+        raise UserError(
+            "sampling.eos_last=true sets end-of-text proposals last by their confidence, and "
+            f"sampler={type(sampler).__name__.lower()} as it is set does not go by that alone. Set eos_last to false, "
+            "or use sampler=confidence, localleap or static."
+        )
     setting.blocks.check(setting, sampler)
     needs = (*sampler.needs(), *setting.blocks.needs(), *eos.needs())
     for name in sorted({name for need in needs for name in need.statistics} - set(STATISTICS)):

@@ -16,6 +16,8 @@ from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
 from dllm.denoise import denoise
 from dllm.eos.base import Keep
+from dllm.eos.fill_after_block import FillAfterBlock
+from dllm.samplers.base import State, Step, View
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.static import Static
 from dllm.scores import Sampling
@@ -97,6 +99,28 @@ def test_tccf_rolls_back_to_the_marker_and_goes_on_in_fine_blocks() -> None:
     assert rolled == 8 - (marker + 1)
     assert order[1:] == [(at, min(at + 2, 24)) for at in range(marker + 1, 24, 2)]
     assert not final.masked.any()
+
+
+def test_what_tccf_discards_does_not_end_the_text() -> None:
+    """A coarse block with a marker and, behind it, an end of text: both phases run, as without a policy."""
+    canvas, blocks, policy = answer(3, 12), TCCF(8, 2, marker=54), FillAfterBlock("any")
+    scripted = Writes([1, 1, 1, 5, 5, 54, 61, 61, 61, 61, 61, *[60] * 4])
+    forward = forward_of(model("tiny-llada"), (scripted, blocks, NoCache(), policy), Sampling())
+    with torch.inference_mode():
+        turn = next(denoise(canvas, forward, scripted, blocks, policy))
+    assert turn.candidates.masked[0].nonzero()[:, 0].tolist() == list(range(6, 15))
+    assert not turn.span.done.any() and turn.span.begin.tolist() == [6]
+
+
+class Writes(Static):
+    """Commits given tokens, all open ones at once."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        super().__init__()
+        self.tokens = torch.tensor([tokens])
+
+    def step(self, view: View, state: State) -> Step:
+        return Step(view.open, self.tokens)
 
 
 def test_tccf_without_a_marker_is_fixed() -> None:

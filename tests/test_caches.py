@@ -188,6 +188,19 @@ def test_elastic_watches_decided_positions_only(name: str) -> None:
     assert alone[1][0] <= 3 + 1 + 2  # the prompt's three, the window, what was committed and what predicts
 
 
+def test_elastic_watches_nothing_while_a_full_block_waits() -> None:
+    """The window is empty then, and nothing is what it attends to most, whatever stands left of the row."""
+    batch = [Request.answer(prompt, 9, 60) for prompt in ([62, 51, 25, 55], [62, 51, 25, 3, 4, 34, 6, 23, 55])]
+    parts = (Order("left_to_right"), Fixed(3, min_forwards=5), Elastic(gamma=0.0), Keep())
+    forward = forward_of(model("tiny-llada"), parts, Sampling())
+    with torch.inference_mode():
+        alone, beside = (
+            [turn.work.queries[0].tolist() for turn in denoise(Canvas.of(rows, 61), forward, *parts[:2], Keep())]
+            for rows in (batch[:1], batch)
+        )
+    assert alone == beside and alone[4] == [0] * len(alone[4])
+
+
 def test_dkv_settles_alike_before_the_first_commit() -> None:
     """``un_right`` asks for a position and the next one, but what is given at the start settles as under ``un``."""
     tokens = [62, 51, 55, 60, 7, 60, 60]

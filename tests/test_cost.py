@@ -84,10 +84,19 @@ def test_routed_experts_count_once_visited() -> None:
     assert moe is not None
     dense = replace(network.config, moe=None, mlp_width=moe.top_k * moe.width + moe.shared_width)
     one, all_ = (Cost(network.config).weights(rows) for rows in (1, 10_000))
-    assert one < all_
+    assert one == Cost(network.config).weights() < all_  # the least that any forward reads
     router = 2 * network.config.width * moe.experts * len(moe.sparse_layers)
     assert len(moe.sparse_layers) == network.config.layers
     assert float(Cost(network.config).flops(work(1, 1, 0))) == float(Cost(dense).flops(work(1, 1, 0))) + router
+
+
+def test_guidance_reads_the_keys_of_both_halves() -> None:
+    cost, three = Cost(LLADA_8B), torch.tensor([[3], [4], [3], [4]])
+    both = Work(three, 5 * three, 0 * three)
+    one = replace(both.halves(), scored=torch.tensor([0, 0]))
+    apart = replace(both, scored=torch.tensor([0, 0, 0, 0]))
+    for count in (cost.flops, cost.bytes):
+        assert count(one).tolist() == count(apart).view(2, 2).sum(0).tolist()
 
 
 def test_machines_by_name() -> None:

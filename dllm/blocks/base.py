@@ -115,7 +115,7 @@ class Blocks:
         return span
 
     def revise(self, candidates: Canvas, span: Span, mask_id: int) -> tuple[Canvas, Span]:
-        """Called after every step, before blocks close: a schedule may roll the canvas back to a boundary (TCCF)."""
+        """Called after every step, before text is cut and blocks close: a schedule may roll the canvas back (TCCF)."""
         return candidates, span
 
     def bound(self, ids_of: Callable[[str], list[int]]) -> Blocks:

@@ -145,7 +145,8 @@ class Drifting(Buffered):
         """After the last layer: watch the decided positions that each layer's window attends to most."""
         keys, self.tracked = self.reach, torch.zeros_like(self.tracked)
         found = torch.where(self.decided[:, :keys], torch.stack(self.totals), 0.0)
-        self.tracked[:, :keys] = strongest(found, self.policy.track_num).any(0) & self.decided[:, :keys]
+        most = strongest(found, self.policy.track_num) & (found > 0)  # of nothing (an empty window) nothing is most
+        self.tracked[:, :keys] = most.any(0)
         return out
 
     def count(self) -> Work:

@@ -81,8 +81,8 @@ class Sampler:
 
     deterministic: the same scores always give the same step. stateless: nothing is carried between turns except
     parameters. revocable: may remask. branches: may offer several candidates. knows_next: returns ``Step.next``.
-    tempered: confidences come from the tempered distribution (Dream's convention). lookahead: how many blocks it wants
-    open beyond the current one.
+    tempered: confidences come from the tempered distribution (Dream's convention). by_confidence: what has a lower
+    confidence is never committed before the rest. lookahead: how many blocks it wants open beyond the current one.
     """
 
     deterministic = True
@@ -91,6 +91,7 @@ class Sampler:
     branches = False
     knows_next = False
     tempered = False
+    by_confidence = True
     lookahead = 0
 
     def needs(self) -> tuple[Need, ...]:
@@ -133,6 +134,11 @@ class Sampler:
         """Index [B] of the candidate each row goes on with, from a view of all candidates [N]. Called only when the
         last ``step`` made several."""
         raise NotImplementedError
+
+
+def margin(scores: Scores) -> Tensor:
+    """Probability of the likeliest token less that of the runner-up [B, L], whichever is proposed; -1 stays -1."""
+    return torch.where(scores.confidence < 0, scores.confidence, scores.stat("first") - scores.stat("second"))
 
 
 def ranks(owner: Tensor) -> tuple[Tensor, Tensor]:

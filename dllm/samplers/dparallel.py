@@ -13,6 +13,8 @@ from dllm.scores import Need
 class DParallel(Sampler):
     """Commit each open position of at most ``threshold`` nats of entropy, and always the one of least entropy."""
 
+    by_confidence = False
+
     def __init__(self, threshold: Any = 0.5) -> None:
         in_range("sampler.threshold", threshold, 0.0, float("inf"))
         self.threshold = threshold

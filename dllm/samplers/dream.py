@@ -9,7 +9,7 @@ from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError, nearest
 from dllm.noise import gumbel, uniform
-from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range
+from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, margin
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.scores import Need
 from dllm.setting import Setting
@@ -38,9 +38,10 @@ class Dream(Sampler):
             raise UserError(f"sampler.steps={steps} must be at least 1, or null for one forward per mask.")
         self.alg, self.steps, self.eps, self.alg_temp = alg, steps, eps, alg_temp
         self.stateless = self.deterministic = alg != "origin" and alg_temp == 0
+        self.by_confidence = alg not in ("origin", "entropy") and alg_temp == 0
 
     def needs(self) -> tuple[Need, ...]:
-        wanted = {"topk_margin": {"second"}, "entropy": {"entropy"}}.get(self.alg, set())
+        wanted = {"topk_margin": {"first", "second"}, "entropy": {"entropy"}}.get(self.alg, set())
         return (Need(statistics=frozenset(wanted)),)
 
     def check(self, setting: Setting) -> None:
@@ -75,7 +76,7 @@ class Dream(Sampler):
     def _rate(self, view: View) -> Tensor:
         scores = view.scores
         if self.alg == "topk_margin":
-            rate = scores.confidence - scores.stat("second")
+            rate = margin(scores)
         else:
             rate = -scores.stat("entropy") if self.alg == "entropy" else scores.confidence
         if self.alg_temp == 0:

@@ -15,6 +15,8 @@ class DUS(Sampler):
     already committed takes the most confident open position instead.
     """
 
+    by_confidence = False
+
     def __init__(self, base: int = 2) -> None:
         if base < 2:
             raise UserError(f"sampler.base={base} must be at least 2: the spacing is divided by it every turn.")

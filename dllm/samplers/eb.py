@@ -16,6 +16,8 @@ class EntropyBound(Sampler):
     """With entropies H(1) <= H(2) <= ... of the open positions: the longest prefix whose sum without its largest
     entry is at most ``gamma`` nats; always at least one position (whose sum without itself is 0)."""
 
+    by_confidence = False
+
     def __init__(self, gamma: Any = 0.1) -> None:
         in_range("sampler.gamma", gamma, 0.0, float("inf"))
         self.gamma = gamma

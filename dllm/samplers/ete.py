@@ -28,6 +28,7 @@ class ETE(Sampler):
 
     stateless = False
     branches = True
+    by_confidence = False
 
     def __init__(
         self, threshold: Any = 0.9, lookahead_blocks: int = 1, cross_threshold: Any = 0.95, explore_min_commit: int = 2,

@@ -41,7 +41,7 @@ class FreeDave(Sampler):
                 "must be deterministic and carry no state. Use static, confidence, factor, localleap, dparallel or eb."
             )
         self.inner, self.draft_steps, self.reference_branches = inner, draft_steps, reference_branches
-        self.tempered = inner.tempered
+        self.tempered, self.by_confidence = inner.tempered, inner.by_confidence
 
     def needs(self) -> tuple[Need, ...]:
         return self.inner.needs()

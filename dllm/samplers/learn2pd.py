@@ -31,6 +31,8 @@ class Learn2PD(Sampler):
     comes with the model; a shorter block is padded with zeros. steps None: a quota of one position per forward.
     """
 
+    by_confidence = False
+
     def __init__(
         self, filter: str | dict[str, Tensor] | None = None, threshold: Any = 0.96, steps: int | None = None
     ) -> None:

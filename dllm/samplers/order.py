@@ -23,6 +23,7 @@ class Order(Sampler):
     """
 
     knows_next = True
+    by_confidence = False
 
     def __init__(
         self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1

@@ -54,6 +54,7 @@ class Prophet(Sampler):
         self.region, self.begin, self.length = region, start, length
         self.anchor_text, self.anchor_position, self.skip = anchor_text, anchor_position, skip
         self.deterministic, self.tempered = inner.deterministic, inner.tempered
+        self.by_confidence = inner.by_confidence
         self.stateless = False
 
     def prepare(self, request: Request, encode: Callable[[str], list[int]]) -> Request:

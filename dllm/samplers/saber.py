@@ -18,6 +18,7 @@ class Saber(Sampler):
 
     stateless = False
     revocable = True
+    by_confidence = False
 
     def __init__(self, minimum: int = 2, backtrack: int = 8) -> None:
         for name, value in (("minimum", minimum), ("backtrack", backtrack)):

@@ -8,7 +8,7 @@ from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError, nearest
 from dllm.noise import uniform
-from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
+from dllm.samplers.base import Sampler, State, Step, View, best_of, margin, quota
 from dllm.scores import Need
 from dllm.setting import Setting
 
@@ -30,9 +30,10 @@ class Static(Sampler):
         check_per_step(per_step, steps)
         self.steps, self.score, self.per_step = steps, score, per_step
         self.stateless = self.deterministic = score != "random"
+        self.by_confidence = score in ("low_confidence", "margin")
 
     def needs(self) -> tuple[Need, ...]:
-        wanted = {"margin": {"second"}, "entropy": {"entropy"}}.get(self.score, set())
+        wanted = {"margin": {"first", "second"}, "entropy": {"entropy"}}.get(self.score, set())
         return (Need(statistics=frozenset(wanted)),)
 
     def check(self, setting: Setting) -> None:
@@ -52,7 +53,7 @@ class Static(Sampler):
         """The ranking score [B, L], higher first."""
         scores = view.scores
         if self.score == "margin":
-            return scores.confidence - scores.stat("second")
+            return margin(scores)
         if self.score == "entropy":
             return -scores.stat("entropy")
         if self.score == "random":

@@ -96,8 +96,8 @@ def limits(cell: Cell, cells: Sequence[Cell]) -> dict[str, float | None]:
         "forced": 100 * sum(sum(row["forced"]) for row in cell.rows) / max(1, commits), "budget": budget_use(cell),
     }  # fmt: skip
     oracle = yardstick(cell, cells)
-    if oracle is not None:
-        both = pairs(cell, oracle)
+    both = [] if oracle is None else pairs(cell, oracle)
+    if both:  # cells of a sweep under way may share no sample yet
         mine = sum(row["nfe"] for row, _ in both)
         out |= {
             "closeness": sum(other["nfe"] for _, other in both) / mine,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,10 @@ def test_distances_to_the_oracle_and_the_lossless_minimum(sweep: Path) -> None:
     assert found["a"]["closeness"] == 2 / 8 and found["a"]["lossless"] == 3 / 8 and found["a"]["same"] == 100
     assert found["d"]["closeness"] == 1 and found["c"]["bits"] == 0.5
     assert found["c"]["budget"] == pytest.approx(100 * 0.5 / (8 * -log2(0.9)))
+    mine, oracle = (next(c for c in cells if c.folder.name == name) for name in "ad")
+    apart = replace(mine, rows=mine.rows[:1])
+    alone = replace(oracle, rows=[row for row in oracle.rows if row["id"] != mine.rows[0]["id"]])
+    assert figures.limits(apart, [apart, alone])["closeness"] is None  # cells under way share no sample yet
     other = [c for c in cells if c.folder.name != "d"]
     assert figures.limits(other[0], other)["closeness"] is None
 

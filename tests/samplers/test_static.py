@@ -13,7 +13,7 @@ from tests.samplers.game import Game
 STEADY = [0.3, 0.9, 0.5, 0.7, 0.6]
 CASES: list[tuple[str, dict[str, Any], list[int]]] = [
     ("low_confidence", {}, [1]),
-    ("margin", {"second": [0.0, 0.85, 0.1, 0.6, 0.5]}, [2]),  # 0.3, 0.05, 0.4, 0.1, 0.1
+    ("margin", {"first": STEADY, "second": [0.0, 0.85, 0.1, 0.6, 0.5]}, [2]),  # 0.3, 0.05, 0.4, 0.1, 0.1
     ("entropy", {"entropy": [0.4, 0.5, 0.6, 0.1, 0.3]}, [3]),
 ]
 
@@ -21,6 +21,10 @@ CASES: list[tuple[str, dict[str, Any], list[int]]] = [
 @pytest.mark.parametrize(("score", "statistics", "first"), CASES, ids=[case[0] for case in CASES])
 def test_the_best_by_each_score_comes_first(score: str, statistics: dict[str, Any], first: list[int]) -> None:
     assert Game(Static(score=score), 5).turn(STEADY, **statistics) == first
+
+
+def test_the_margin_is_the_distributions_whatever_was_drawn() -> None:
+    assert Game(Static(score="margin"), 2).turn([0.1, 0.5], first=[0.9, 0.5], second=[0.1, 0.4]) == [0]
 
 
 def test_random_draws_an_order_that_only_the_seed_decides() -> None:

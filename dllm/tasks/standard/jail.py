@@ -8,15 +8,17 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Callable
 
 REACHED = 77
 # Audit events (PEP 578) of what a solution to a programming exercise has no business with: processes, the network,
 # native code, and changing files outside its folder.
 REFUSED = (
     "socket.", "subprocess.", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.killpg", "os.posix_spawn", "os.spawn",
-    "os.startfile", "os.system", "ctypes.", "os.chmod", "os.chown", "os.link", "os.remove", "os.rename", "os.rmdir",
-    "os.symlink", "os.truncate", "shutil.", "signal.pthread_kill",
+    "os.startfile", "os.system", "os.chmod", "os.chown", "os.link", "os.symlink", "signal.pthread_kill",
 )  # fmt: skip
+# Allowed inside the folder: how many of an event's arguments are paths, and from which on they are open folders.
+CHANGES = {"os.mkdir": (1, 2), "os.remove": (1, 1), "os.rename": (2, 2), "os.rmdir": (1, 1), "os.truncate": (1, 2)}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -28,14 +30,30 @@ def limit(name: str, value: int) -> None:
     resource.setrlimit(number, (value, value))
 
 
-def refuse(event: str, arguments: tuple[object, ...]) -> None:
-    if event.startswith(REFUSED):
-        raise PermissionError(f"{event} is not allowed here")
-    if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING:
-        path = arguments[0]
-        inside = isinstance(path, str) and os.path.realpath(path).startswith(os.getcwd() + os.sep)  # noqa: PTH109
-        if not inside and path != os.devnull:
-            raise PermissionError(f"writing {path!r} is not allowed here")
+def refusing(folder: str) -> Callable[[str, tuple[object, ...]], None]:
+    """The audit hook of a program that may change files in ``folder`` only, wherever it goes."""
+
+    def writable(path: object) -> bool:
+        name = os.fsdecode(path) if isinstance(path, str | bytes) else None  # an open file's number: unknown
+        # The folder itself is opened for writing by ``tempfile``, for a file without a name.
+        return name is not None and (name == os.devnull or f"{os.path.realpath(name)}/".startswith(f"{folder}/"))
+
+    def refuse(event: str, arguments: tuple[object, ...]) -> None:
+        if event.startswith(REFUSED):
+            raise PermissionError(f"{event} is not allowed here")
+        if event.startswith("ctypes."):  # numpy tries, and can do without it
+            raise ImportError(f"{event} is not allowed here")
+        paths: tuple[object, ...] = ()
+        if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING:
+            paths = arguments[:1]
+        elif event in CHANGES:
+            count, folders = CHANGES[event]
+            paths = arguments[:count] if set(arguments[folders:]) <= {-1} else (None,)  # relative to an open folder
+        for path in paths:
+            if not writable(path):
+                raise PermissionError(f"changing {path!r} is not allowed here")
+
+    return refuse
 
 
 def main() -> None:
@@ -43,7 +61,7 @@ def main() -> None:
     for name, value in request["limits"].items():
         limit(name, value)
     program = compile(request["program"], "program.py", "exec")
-    sys.addaudithook(refuse)
+    sys.addaudithook(refusing(os.path.realpath(os.getcwd())))  # noqa: PTH109
     exec(program, {"__name__": "__main__"})
     os._exit(REACHED)
 

@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from dllm.errors import UserError
 
 JAIL = Path(__file__).with_name("jail.py")
 REACHED = 77  # jail.REACHED
+TAIL = 4096  # bytes of what a program says that are looked at
 MIB = 1 << 20
 
 
@@ -55,30 +56,30 @@ def run(program: str, limits: Limits | None = None) -> Outcome:
         raise UserError("allow_code=true needs a POSIX system, whose processes can be limited. Use Linux or macOS.")
     limits = limits or Limits()
     request = json.dumps({"program": program, "limits": limits.by_name()})
-    with TemporaryDirectory(prefix="dllm-") as home:
+    # What it says goes into a file, which the limits bound, in whatever bytes.
+    with TemporaryDirectory(prefix="dllm-") as home, TemporaryFile() as said:
         # Nothing of ours: no tokens, no proxies, no PYTHONPATH. One thread, or numpy would hit the limit of processes.
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment = {"PATH": os.defpath, "HOME": home, "TMPDIR": home, **threads}
         process = subprocess.Popen(
-            [*unshared(), sys.executable, "-I", "-B", str(JAIL)], cwd=home, env=environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+            [*unshared(), sys.executable, "-I", "-B", str(JAIL)], cwd=home, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True,
         )  # fmt: skip
         try:
-            _, said = process.communicate(request, timeout=2 * limits.seconds)
+            process.communicate(request.encode(), timeout=2 * limits.seconds)
         except subprocess.TimeoutExpired:
             return Outcome(False, f"stopped after {2 * limits.seconds} s")
         finally:
             kill(process)
-    return Outcome(process.returncode == REACHED, reason(process.returncode, said))
+        said.seek(max(0, said.seek(0, os.SEEK_END) - TAIL))
+        return Outcome(process.returncode == REACHED, reason(process.returncode, said.read().decode(errors="replace")))
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
     """The program and all it started; with a process namespace of its own nothing survives."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    if process.stderr is not None:
-        process.stderr.close()
 
 
 def reason(code: int, said: str) -> str:

@@ -28,7 +28,10 @@ def sanitized(program: str, entry: str) -> str:
             needed.add(name)
             todo.append(name)
     kept = [node for node in tree.body if imports(node) or defined(node) & needed]
-    return ast.unparse(ast.Module(kept, []))
+    try:
+        return ast.unparse(ast.Module(kept, []))
+    except RecursionError:  # it parses, but too deep to be written again
+        return program
 
 
 def parsed(program: str, entry: str) -> ast.Module | None:
@@ -41,7 +44,7 @@ def parsed(program: str, entry: str) -> ast.Module | None:
                 tree = ast.parse("\n".join(lines[start:stop]))
             except SyntaxError as error:  # what stands before the first error may still parse
                 stop = min(stop - 1, start + max((error.lineno or 1) - 1, 0))
-            except ValueError:  # a null byte
+            except (ValueError, RecursionError, MemoryError):  # a null byte; brackets or operators too deep to parse
                 stop -= 1
             else:
                 if any(entry in defined(node) for node in tree.body):

@@ -62,6 +62,10 @@ def test_prose_and_broken_parts_are_left_out(program: str) -> None:
 def test_what_cannot_be_parsed_stays_as_it_is() -> None:
     assert sanitized("no code at all, sorry", "add") == "no code at all, sorry"
     assert sanitized("x = 1\n\x00", "add") == "x = 1\n\x00"
+    for deep in (" + x" * 2000, ".b" * 5000, "()" * 5000):
+        program = f"def add(x):\n    return x{deep}"
+        assert sanitized(program, "add") == program
+    assert "return [1,[1" in sanitized("def add(x):\n    return " + "[1," * 199, "add")
 
 
 def test_the_tested_function_is_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 import time
 from contextlib import suppress
@@ -56,6 +57,29 @@ def test_files_are_limited_in_size_and_place(wall: str, tmp_path: Path) -> None:
     for attempt in (f"open({str(victim)!r}, 'w')", f"import os; os.remove({str(victim)!r})", "open('../up', 'w')"):
         assert "PermissionError" in run(attempt).reason
     assert victim.read_text() == "mine"
+    there = str(tmp_path)
+    moves = (
+        f"os.chdir({there!r}); open('new', 'w')", f"os.mkdir({there + '/new'!r})",
+        f"open('a', 'w'); os.rename('a', {there + '/new'!r})",
+        f"os.remove('victim', dir_fd=os.open({there!r}, os.O_RDONLY))",
+    )  # fmt: skip
+    for attempt in moves:
+        assert "PermissionError" in run(f"import os; {attempt}").reason
+    assert [file.name for file in tmp_path.iterdir()] == ["victim"]
+    assert run("import os, tempfile\nwith tempfile.NamedTemporaryFile('w') as f: f.write('x')\nos.mkdir('a')").passed
+
+
+def test_what_a_program_says_may_be_any_bytes_and_any_amount(wall: str) -> None:
+    outcome = run("import sys\nsys.stderr.buffer.write(b'\\xff'); raise ValueError('no')")
+    assert not outcome.passed and outcome.reason == "ValueError: no"
+    assert not run("import sys\nwhile True: sys.stderr.write('x' * 10**6)", Limits(seconds=1, file=1 << 20)).passed
+
+
+def test_numpy_works(wall: str) -> None:
+    """It is in every installation, with torch, but not where this test may look for it: only its import of ctypes."""
+    assert run("try:\n    import ctypes; ctypes.CDLL(None)\nexcept ImportError:\n    pass").passed
+    if importlib.util.find_spec("numpy"):
+        assert run("import numpy as np\nassert np.ones(3).sum() == 3").reason == ""
 
 
 @pytest.mark.parametrize(
