@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dllm import cli
 from dllm.engine.accelerate import PART, gather
 from dllm.store import Store
 from tests.run.conftest import ROOT, Run, cells_of, command, rows_of, timeless
@@ -18,21 +17,13 @@ from tests.run.conftest import ROOT, Run, cells_of, command, rows_of, timeless
 SWEEP = ["-m", "+task.count=6", "sampler=confidence,static", "sampling.temperature=1.0"]
 
 
-def rank(number: int, port: int, arguments: list[str]) -> int:
-    """One of two processes as ``accelerate launch`` would start it; its id."""
-    pid = os.fork()  # a fresh interpreter would spend seconds on imports
-    if pid == 0:
-        os.environ |= {
-            "RANK": f"{number}", "LOCAL_RANK": f"{number}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
-        }  # fmt: skip
-        sys.argv = ["run.py", *arguments]
-        try:
-            cli.main()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return pid
+def rank(number: int, port: int, arguments: list[str]) -> subprocess.Popen[bytes]:
+    """One of two processes as ``accelerate launch`` would start it."""
+    where = {
+        "RANK": f"{number}", "LOCAL_RANK": f"{number}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
+    }  # fmt: skip
+    return subprocess.Popen([sys.executable, str(ROOT / "run.py"), *arguments], env=os.environ | where)
 
 
 def free_port() -> int:
@@ -45,7 +36,7 @@ def test_two_processes_of_accelerate_decode_what_one_does(run: Run, tiny: Path) 
     run(*SWEEP, "name=local")
     port, arguments = free_port(), command(tiny, *SWEEP, "engine=accelerate", "name=both")
     started = [rank(number, port, arguments) for number in range(2)]
-    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started] == [0, 0]
+    assert [process.wait() for process in started] == [0, 0]
     assert cells_of(Path("runs/both")) == cells_of(Path("runs/local"))
     assert not list(Path("runs/both").glob("*/results-*"))
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 from random import Random
 
-from dllm import cli
 from experiments.report import tables
 from experiments.report.cells import read
-from tests.run.conftest import Run, cells_of, command, rows_of
+from tests.run.conftest import ROOT, Run, cells_of, command, rows_of
 
 SETTINGS = ["-m", "+task.count=9", "batch_size=2", "sampler=confidence,static,oracle", "eos=keep"]
 SAMPLES = 27
@@ -23,22 +21,15 @@ def lines(sweep: Path) -> int:
 
 
 def killed_at(count: int, sweep: Path, arguments: list[str]) -> None:
-    """A process of its own, killed when the sweep holds ``count`` samples."""
-    pid = os.fork()  # a fresh interpreter would spend seconds on imports
-    if pid == 0:
-        sys.argv = ["run.py", *arguments]
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        try:
-            cli.main()
-        finally:
-            os._exit(0)
+    """A process of its own, killed when the sweep holds ``count`` samples. Not forked from this one, though that would
+    save the imports: a lock that another thread holds then (tqdm's monitor) stays locked in the fork."""
+    program = [sys.executable, str(ROOT / "run.py"), *arguments]
+    process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while lines(sweep) < count:
-        assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it ended by itself"
+        assert process.poll() is None, "it ended by itself"
         time.sleep(0.001)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    process.kill()
+    process.wait()
 
 
 def test_a_sweep_killed_at_random_moments_is_the_undisturbed_one(run: Run, tiny: Path) -> None:
