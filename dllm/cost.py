@@ -129,20 +129,19 @@ class Cost:
         rows = (work.queries + work.copies * work.keys).sum(1).double() * (c.layers // work.queries.shape[1])
         return self.width * (2 * c.kv_width * rows + c.vocab * _scored(work))
 
-    def weights(self, queries: float = 1) -> float:
-        """Bytes of weights that a forward of so many rows reads, if no two of them visit the same expert; the embedding
-        is a lookup and not counted."""
+    def weights(self) -> float:
+        """The least bytes of weights that a forward reads; the embedding is a lookup and not counted."""
         c = self.config
         layer = 2 * c.width * c.heads * c.head_dim + 2 * c.width * c.kv_width
-        values = c.layers * layer + sum(self._mlp_weights(index, queries) for index in range(c.layers))
+        values = c.layers * layer + sum(self._mlp_weights(index) for index in range(c.layers))
         return self.width * (values + c.width * c.vocab)
 
-    def floor(self, flops: float, moved: float, machine: Machine, queries: float = 1) -> float:
+    def floor(self, flops: float, moved: float, machine: Machine) -> float:
         """Seconds of one forward that no implementation beats: arithmetic or memory, whichever takes longer.
 
         ``flops`` and ``moved`` summed over the rows of the batch.
         """
-        return max(flops / machine.flops, (moved + self.weights(queries)) / machine.bytes)
+        return max(flops / machine.flops, (moved + self.weights()) / machine.bytes)
 
     def floors(self, flops: Sequence[float], moved: Sequence[float], machine: Machine) -> float:
         """The same summed over forwards of one row decoded alone."""
@@ -154,12 +153,11 @@ class Cost:
             return 6 * c.width * c.mlp_width
         return 6 * c.width * (moe.top_k * moe.width + moe.shared_width) + 2 * c.width * moe.experts
 
-    def _mlp_weights(self, layer: int, queries: float) -> float:
+    def _mlp_weights(self, layer: int) -> float:
         c, moe = self.config, self.config.moe
         if moe is None or layer not in moe.sparse_layers:
             return 3 * c.width * c.mlp_width
-        visited = min(float(moe.experts), queries * moe.top_k)
-        return 3 * c.width * (visited * moe.width + moe.shared_width) + c.width * moe.experts
+        return 3 * c.width * (moe.top_k * moe.width + moe.shared_width) + c.width * moe.experts
 
 
 def _scored(work: Work) -> Tensor:

@@ -152,11 +152,7 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
         if len(works) == limit:
             break
     times, cost = [begin.until(end) for begin, end in pairwise(marks)], Cost(model.config, model.dtype.itemsize)
-    floors = [
-        cost.floor(float(cost.flops(work).sum()), float(cost.bytes(work).sum()), machine,
-                   float(work.queries.sum(0).max()))
-        for work in works
-    ]  # fmt: skip
+    floors = [cost.floor(float(cost.flops(work).sum()), float(cost.bytes(work).sum()), machine) for work in works]
     middle, late = statistics.median(times), sorted(times)[int(0.95 * (len(times) - 1))]
     rate, total = len(times) / sum(times), sum(floors) / sum(times)
     return (f"{cache:8} {runtime.name:9} {load.batch:5} {rate:10.2f} {rate * load.batch * load.per_turn:10.1f} "
