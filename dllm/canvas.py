@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import dllm.debug as debug
 from dllm.errors import UserError
 
 T = TypeVar("T")
@@ -158,13 +159,14 @@ def first_of(owner: Tensor) -> Tensor:
     return change.nonzero()[:, 0]
 
 
-def merge(rows: Tensor, new: T, old: T) -> T:
-    """Per row: ``new`` where ``rows`` [B] holds, else ``old``; for tensors, dicts and dataclasses of tensors.
+def merge(rows: Tensor | None, new: T, old: T) -> T:
+    """Per row: ``new`` where ``rows`` [B] holds (None: everywhere), else ``old``; for tensors, dicts and dataclasses of
+    tensors.
 
     A tensor of ``new`` may have grown in its trailing dimensions; the old rows are padded with zeros.
     """
-    if new is old:
-        return old
+    if rows is None or new is old:
+        return new
     if isinstance(new, Tensor) and isinstance(old, Tensor):
         growth = [extent - now for extent, now in zip(new.shape, old.shape, strict=True)]
         before = F.pad(old, [side for extra in reversed(growth) for side in (0, extra)]) if any(growth) else old
@@ -187,6 +189,7 @@ def pack(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
     The widest row decides w, which costs one copy to the host, unless a ``width`` is given that none exceeds.
     """
     width = int(where.sum(1).max()) if width is None else width
+    assert not debug.ON or int(where.sum(1).amax()) <= width, "a bound is too small: rows would be dropped"
     return torch.where(where, columns, len(columns)).sort(dim=1).values[:, :width]
 
 

@@ -41,15 +41,15 @@ class Compiled:
     ) -> Tensor:
         assert isinstance(memory, Access)
         store = memory.stores[index] if memory.stores else None
-        return self.layer(layer, x, angles, memory.visible, memory.slots, memory.reach, store)
+        return self.layer(layer, x, angles, memory.visible, memory.slots, memory.reach, store, memory.rows)
 
 
 def run(
     layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], visible: Tensor | None, slots: Tensor | None, reach: int,
-    store: Store | None,
+    store: Store | None, rows: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """A layer that does not know which one it is."""
-    memory = Access(visible, slots, reach, () if store is None else (store,))
+    memory = Access(visible, slots, reach, () if store is None else (store,), rows)
     return layer(x, angles, slots, partial(memory.attend, 0))
 
 

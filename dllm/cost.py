@@ -7,7 +7,7 @@ and softmax are left out (under 1 % of an 8B model).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -22,30 +22,41 @@ class Work:
     """One forward of N candidates, per layer (l = layers, or 1 where all layers are alike).
 
     queries [N, l]: rows computed; keys [N, l]: rows that each of them attends to; refreshed [N, l]: rows computed again
-    because the layer recomputes the whole row of the canvas (0 in layers that reuse); scored [N]: rows the head ran
-    on; copies: how often every row has keys of its own (2 under guidance). The session fills in all but scored, the
-    forward that.
+    because the layer recomputes the whole row of the canvas (0 in layers that reuse); computed [N, l]: rows that the
+    forward really ran, with those that only pad a row to its call's width; scored [N]: rows the head ran on; copies:
+    how often every row has keys of its own (2 under guidance). The session fills in all but scored, the forward that.
     """
 
     queries: Tensor
     keys: Tensor
     refreshed: Tensor
+    computed: Tensor
     scored: Tensor | None = None
     copies: int = 1
 
     def halves(self) -> Work:
         """Of 2 N rows, of which the second half repeats the first under guidance: N candidates, the rows summed."""
-        both = [part.unflatten(0, (2, -1)) for part in (self.queries, self.keys, self.refreshed)]
-        return Work(both[0].sum(0), both[1].amax(0), both[2].sum(0), copies=2 * self.copies)
+        queries, keys, refreshed, computed = (
+            part.unflatten(0, (2, -1)) for part in (self.queries, self.keys, self.refreshed, self.computed)
+        )
+        return Work(queries.sum(0), keys.amax(0), refreshed.sum(0), computed.sum(0), copies=2 * self.copies)
+
+    def of(self, acts: Tensor | None) -> Work:
+        """Without what was asked for rows that wait (``acts`` [N]: the others); ``computed`` says that they ran.
+        """
+        if acts is None:
+            return self
+        asked = {name: getattr(self, name) * acts[:, None] for name in ("queries", "keys", "refreshed")}
+        return replace(self, **asked)
 
 
 def joined(works: Sequence[Work]) -> Work:
     """Several forwards of one decode as one list of candidates."""
     scored = [work.scored for work in works if work.scored is not None]
-    queries, keys, refreshed = (
-        torch.cat([getattr(work, name) for work in works]) for name in ("queries", "keys", "refreshed")
+    queries, keys, refreshed, computed = (
+        torch.cat([getattr(work, name) for work in works]) for name in ("queries", "keys", "refreshed", "computed")
     )
-    return Work(queries, keys, refreshed, torch.cat(scored) if scored else None, works[0].copies)
+    return Work(queries, keys, refreshed, computed, torch.cat(scored) if scored else None, works[0].copies)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ hang on it from outside.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import torch
@@ -52,6 +52,11 @@ class Turn:
         """Rows [B] that are complete after this turn; its candidates are alike, the first stands for all."""
         return self.span.done
 
+    @property
+    def acts(self) -> Tensor | None:
+        """Rows [B] that took part; the others waited for the host to look (None: all took part)."""
+        return self.view.blocks.acts
+
 
 def denoise(
     canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, every: int | None = None
@@ -59,16 +64,21 @@ def denoise(
     """Denoise ``canvas`` to the end, yielding every turn. Rows leave the batch as they finish.
 
     every: shapes are static, and the host asks the device only after so many turns whether blocks are full; a row whose
-    block is waits, computed but idle. None: after every turn, and every shape is exact.
+    block is waits: nothing of it changes until the host has looked. None: after every turn, and every shape is exact.
     """
     span, state = blocks.start(canvas, sampler.lookahead, every is not None), sampler.start(canvas, blocks)
     session, ids = forward.start(canvas), forward.propose.ids
-    candidates, owner, upcoming, check = canvas, None, None, True
+    candidates, owner, upcoming, stop, check = canvas, None, None, None, True
     for turn in count(1):
-        if check and all(done := span.done.tolist()):
-            return
-        if check and any(done):
-            candidates, owner, span, state, session, upcoming = drop(candidates, owner, span, state, session, upcoming)
+        if check:
+            if all(done := span.done.tolist()):
+                return
+            if any(done):
+                candidates, owner, span, state, session, upcoming = drop(
+                    candidates, owner, span, state, session, upcoming)  # fmt: skip
+            span = span.sized()
+        else:
+            span = replace(span, acts=blocks.acting(candidates, span, stop))
         scores, work = forward(candidates, span, session, owner, upcoming)
         forwarded, forwarded_by, span = candidates, owner, span.forwarded()
         kept = None if owner is None else sampler.keep(look(candidates, scores, of(span, owner)), owner, state)
@@ -76,15 +86,16 @@ def denoise(
         if kept is not None:
             session.kept(kept)
             canvas, scores = candidates.select(kept), select(scores, kept)
-        span = blocks.look(canvas, scores, span)
+        span = merge(span.acts, blocks.look(canvas, scores, span), span)
         view = look(canvas, scores, span)
         step = sampler.propose(view, state)
         state, owner, upcoming = merge(view.acts, state | step.state, state), step.owner, step.next
         candidates = apply(step, view, ids.mask)
         candidates, span = blocks.revise(candidates, span, ids.mask)
-        candidates = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
-        check = turn % (every or 1) == 0
-        span = blocks.advance(candidates, span, owner, step.stop) if check else span
+        cut = eos.cut(candidates, of(scores, owner), step, of(span, owner), ids.eos)
+        candidates, stop = merge(span.acts, cut, candidates), either(stop, step.stop)
+        if check := turn % (every or 1) == 0:
+            span, stop = blocks.advance(candidates, span, owner, stop), None
         yield Turn(forwarded, forwarded_by, kept, work, view, step, candidates, span, check)
 
 
@@ -93,6 +104,10 @@ def look(canvas: Canvas, scores: Scores, span: Span) -> View:
     open_ = canvas.undecided & span.inside & scores.ready
     acts = open_.any(1) if scores.only is None else open_.any(1) & ~scores.only.any(1)
     return View(canvas, scores, open_, span, acts)
+
+
+def either(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one | other
 
 
 def apply(step: Step, view: View, mask_id: int) -> Canvas:

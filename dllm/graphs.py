@@ -137,7 +137,8 @@ class Graphs:
         self._furnish(session)
         access = session.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
-        named = {"tokens": tokens, "positions": positions, "columns": columns, "visible": access.visible}
+        named = {"tokens": tokens, "positions": positions, "columns": columns, "visible": access.visible,
+                 "rows": access.rows}  # fmt: skip
         inputs = {name: value for name, value in named.items() if value is not None}
         key = self._key(inputs, access)
         if key not in self.recorded and key not in self.seen:
@@ -158,7 +159,7 @@ class Graphs:
         """Inputs and output are made outside the memory that recordings share."""
         fixed = {name: value.clone() for name, value in inputs.items()}
         tokens, columns = fixed["tokens"], fixed.get("columns")
-        memory = Access(fixed.get("visible"), columns, access.reach, tuple(access.stores))
+        memory = Access(fixed.get("visible"), columns, access.reach, tuple(access.stores), fixed.get("rows"))
         output = torch.empty(*tokens.shape, self.model.config.width, dtype=self.model.dtype, device=tokens.device)
 
         def work() -> None:

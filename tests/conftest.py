@@ -1,6 +1,7 @@
 """One torch thread for every test: with two, a busy neighbour makes each small operation wait.
 
-Triton kernels run in its interpreter, which must be known before anything imports Triton.
+Triton kernels run in its interpreter, which must be known before anything imports Triton. Every decode checks what the
+package otherwise takes for granted (``dllm.debug``): rows that are attended to were written, bounds hold (law 5).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from tests.tiny import make_tiny
 
 os.environ["TRITON_INTERPRET"] = "1"
+os.environ["DLLM_DEBUG"] = "1"  # also in the processes that tests start
 torch.set_num_threads(1)
 
 

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas, Request
 from dllm.collect import Collector
 from dllm.denoise import Turn, denoise
@@ -29,8 +28,6 @@ from dllm.results import Result
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Sampling
 from dllm.setting import Setting, validate
-
-Buffered.debug = True  # law 5: every row that is attended to has been written
 
 DATA = Path(__file__).parent / "data"
 PROMPTS = [

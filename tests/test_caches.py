@@ -17,7 +17,7 @@ from dllm import UserError
 from dllm.blocks.base import Blocks, Span
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
-from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.base import Cache, Call, Plan, Session
 from dllm.cache.blockwise import Blockwise
 from dllm.cache.buffer import Buffered
 from dllm.cache.dkv import DKV
@@ -195,17 +195,17 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
     shared: list[int] = []
     share = Buffered._share
 
-    def counted(self: Buffered, *given: Any) -> None:
+    def counted(self: Buffered, *given: Any) -> Call:
         shared.append(len(given[2]))
-        share(self, *given)
+        return share(self, *given)
 
     monkeypatch.setattr(Buffered, "_share", counted)
     together = decode(combination, requests())
     assert max(shared) > 3  # more candidates than rows
 
-    def own(self: Buffered, columns: Tensor, frozen: Tensor, owner: Tensor) -> None:
-        self.branched, self.drafts, self.slots = owner, list(self.stores), columns
-        self.visible, self.reach = self.keys, self.length
+    def own(self: Buffered, columns: Tensor, frozen: Tensor, owner: Tensor) -> Call:
+        self.branched, self.drafts = owner, list(self.stores)
+        return Call(None, columns, columns, self.keys, self.length)
 
     monkeypatch.setattr(Buffered, "_share", own)
     apart = decode(combination, requests())

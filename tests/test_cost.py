@@ -22,7 +22,7 @@ LLADA_8B = ModelConfig(
 
 
 def work(queries: int, keys: int, scored: int) -> Work:
-    return Work(*(torch.tensor([[n]]) for n in (queries, keys, 0)), scored=torch.tensor([scored]))
+    return Work(*(torch.tensor([[n]]) for n in (queries, keys, 0, queries)), scored=torch.tensor([scored]))
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
@@ -92,7 +92,7 @@ def test_routed_experts_count_once_visited() -> None:
 
 def test_guidance_reads_the_keys_of_both_halves() -> None:
     cost, three = Cost(LLADA_8B), torch.tensor([[3], [4], [3], [4]])
-    both = Work(three, 5 * three, 0 * three)
+    both = Work(three, 5 * three, 0 * three, three)
     one = replace(both.halves(), scored=torch.tensor([0, 0]))
     apart = replace(both, scored=torch.tensor([0, 0, 0, 0]))
     for count in (cost.flops, cost.bytes):

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dllm import Decoder, cli, load
+from dllm import Decoder, cli, debug, load
 from dllm.cache.base import Cache
-from dllm.cache.buffer import Buffered
 from dllm.parts import choices, composed
 from dllm.run.overrides import quoted
 from dllm.samplers.base import Sampler
@@ -76,7 +75,7 @@ def test_what_a_page_adds_runs_with_its_config_and_its_test(page: str, monkeypat
     name, group = paths[0].removesuffix(".py").replace("/", "."), paths[1].split("/")[2]
     made = types.ModuleType(name)
     monkeypatch.setitem(sys.modules, name, made)
-    monkeypatch.setattr(Buffered, "debug", False)  # and put back whatever the page's test makes of it
+    monkeypatch.setattr(debug, "ON", False)  # and put back whatever the page's test makes of it
     exec(compile(module, paths[0], "exec"), made.__dict__)
     names: dict[str, Any] = {}
     exec(compile(test, paths[2], "exec"), names)

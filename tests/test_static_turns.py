@@ -12,8 +12,7 @@ from harness import Combination, forward_of, model, parts_of, requests
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dllm import Decoder, UserError, load, part
-from dllm.cache.buffer import Buffered
+from dllm import Decoder, UserError, debug, load, part
 from dllm.canvas import Canvas
 from dllm.denoise import Turn, denoise
 from dllm.runtime import Runtime
@@ -22,7 +21,7 @@ from dllm.scores import Sampling
 CACHES = ("none", "prefix", "dual", "window")
 ASKING = ("item", "is_nonzero", "_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount",
           "repeat_interleave")  # fmt: skip
-CHECKS = ("denoise", "advance", "sized", "drop", "start")  # what may ask, between turns and at the start
+CHECKS = ("denoise", "advance", "sized", "drop", "start", "_widths")  # what may ask when the host looks, or at first
 
 
 class Trap(TorchDispatchMode):
@@ -84,7 +83,7 @@ def test_the_same_tokens_whenever_the_host_looks(combination: Combination) -> No
 
 @pytest.mark.parametrize("combination", [c for c in combinations() if c.sampler != "static"], ids=str)
 def test_no_copy_to_the_host_inside_a_turn(combination: Combination, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Buffered, "debug", False)  # its assertion asks
+    monkeypatch.setattr(debug, "ON", False)  # its assertions ask
     trap, seen = Trap(), 0
 
     def listed(original: Any) -> Any:

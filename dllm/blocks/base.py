@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Sizes:
     """What the host knows of a turn's sizes without asking the device: no row has more than ``width`` open columns, no
-    block begins before column ``low``, and some row's block may have had no forward yet (``opening``)."""
+    block begins before column ``low``, and which rows' blocks have had no forward yet (``opening``). looked: it has
+    just asked, so that in this turn every row takes part, and one question more costs no wait."""
 
     width: int
     low: int = 0
-    opening: bool = True
+    opening: tuple[bool, ...] = ()
+    looked: bool = True
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Span:
     lookahead), ``inside`` the columns of all open blocks. number: index of the current block. masked: positions it had
     to fill when it opened. forwards: forwards it has had, the current one included. turn: forwards of the whole row.
     done [B]: nothing is left to decide. ahead: how many further blocks are open with the current one. sizes: bounds
-    that make all shapes static; None: sizes are read off the device, exactly.
+    that make all shapes static; None: sizes are read off the device, exactly. acts [B]: rows that take part in this
+    turn; the others wait for the host to see that their block is full (None: all take part).
     """
 
     begin: Tensor
@@ -54,6 +57,7 @@ class Span:
     inside: Tensor
     ahead: int = 0
     sizes: Sizes | None = None
+    acts: Tensor | None = None
 
     def resized(self, canvas: Canvas, end: Tensor, reach: Tensor) -> Span:
         """The same blocks with other ends; the masks are made here, so that no turn has to."""
@@ -63,15 +67,19 @@ class Span:
         return replace(self, end=end, reach=reach, masked=masked, block=block, inside=inside)
 
     def forwarded(self) -> Span:
-        """After one more forward."""
-        sizes = None if self.sizes is None else replace(self.sizes, opening=False)
-        return replace(self, forwards=self.forwards + 1, turn=self.turn + 1, sizes=sizes)
+        """After one more forward of the rows that take part."""
+        sizes = None if self.sizes is None else replace(
+            self.sizes, opening=(False,) * len(self.sizes.opening), looked=False)  # fmt: skip
+        one = 1 if self.acts is None else self.acts.long()
+        return replace(self, forwards=self.forwards + one, turn=self.turn + one, sizes=sizes)
 
-    def sized(self, opening: bool) -> Span:
-        """With bounds that hold until blocks open again; one copy to the host."""
+    def sized(self) -> Span:
+        """With bounds that hold until the host looks again; one copy to it. Exact spans have none."""
         if self.sizes is None:
             return self
-        return replace(self, sizes=Sizes(self.sizes.width, int(self.begin.min()), opening or self.sizes.opening))
+        begin, forwards = torch.stack([self.begin, self.forwards]).tolist()
+        opening = tuple(done == 0 for done in forwards)
+        return replace(self, acts=None, sizes=Sizes(self.sizes.width, min(begin), opening))
 
 
 class Blocks:
@@ -108,7 +116,7 @@ class Blocks:
         length = len(canvas.columns)
         sizes = Sizes(min(length, self.widest(length) * (1 + ahead))) if static else None
         nothing = Span(zero, zero, zero, zero - 1, zero, zero, zero, done, nowhere, nowhere, ahead, sizes)
-        return self._open(canvas, nothing).sized(opening=True)
+        return self._open(canvas, nothing)
 
     def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
         """Called with the scores of every forward, before anything is committed from them (AdaBlock sizes here)."""
@@ -124,6 +132,13 @@ class Blocks:
 
     def check(self, setting: Setting, sampler: Sampler) -> None:
         """Refuse, with UserError, what the schedule cannot work with. Called before weights are read."""
+
+    def acting(self, candidates: Canvas, span: Span, stop: Tensor | None = None) -> Tensor:
+        """Rows [B] that still take part: their block is not full, or has not had its forwards, and neither are they
+        done nor told to ``stop`` [B]. One candidate per row."""
+        waits = (candidates.undecided & span.block).any(1) | (span.forwards < self.min_forwards)
+        ended = span.done if stop is None else span.done | stop
+        return waits & ~ended
 
     def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None, stop: Tensor | None = None) -> Span:
         """Close what every candidate has filled, open what is next. ``owner`` [N] is each candidate's row; ``stop`` [B]
@@ -142,7 +157,7 @@ class Blocks:
             unfinished = _any_by(unfinished, owner, span.done)
             candidates = candidates.select(first_of(owner))
         if bool((close & unfinished).any()):
-            span = merge(close & unfinished, self._open(candidates, span), span).sized(opening=True)
+            span = merge(close & unfinished, self._open(candidates, span), span)
         return replace(span, done=span.done | (close & ~unfinished))
 
     def _open(self, canvas: Canvas, span: Span) -> Span:

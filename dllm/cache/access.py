@@ -18,13 +18,15 @@ Store = tuple[Tensor, Tensor]  # keys, values [B, H_kv, S, h]
 
 @dataclass(frozen=True)
 class Access(Memory):
-    """visible: as in ``Exchanged``; slots [B, n]: where the rows go in the layers' ``stores`` (None: the first n);
-    reach: how many slots count as keys. Without stores nothing is kept, and the rows see each other."""
+    """visible: as in ``Exchanged``; slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n);
+    reach: how many slots count as keys. rows [b]: whose buffers these are, of all that there are (None: of all b).
+    Without stores nothing is kept, and the rows see each other."""
 
     visible: Tensor | None = None
     slots: Tensor | None = None
     reach: int = 0
     stores: Sequence[Store | None] = ()
+    rows: Tensor | None = None
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return hidden, columns
@@ -34,8 +36,9 @@ class Access(Memory):
             return *fresh.rotated(), self.visible
         store = self.stores[layer]
         assert store is not None, "buffers are made before they are used"
-        query = fresh.into(*store, self.slots)
-        keys, values = (buffer[:, :, : self.reach] for buffer in store)
+        query = fresh.into(*store, self.slots, self.rows)
+        part = slice(None) if self.rows is None else self.rows
+        keys, values = (buffer[part, :, : self.reach] for buffer in store)
         return query, keys, values, self.visible
 
 

@@ -33,15 +33,30 @@ class Plan:
 
     columns [B, L]: those to compute; None: every valid one. ready [B, L]: positions that may be committed from it
     (None: all that it predicts). only [B, L]: rows with an entry commit exactly those. shadows [B, x]: columns (L: no
-    column) that get an extra row, a mask that sees every column but its own and that no other row sees. width: no row
-    has more columns than this, if the host knows it (then shapes are static).
+    column) that get an extra row, a mask that sees every column but its own and that no other row sees. widths: the
+    most columns that each row can have, where the host knows that (then shapes are static).
     """
 
     columns: Tensor | None = None
     ready: Tensor | None = None
     only: Tensor | None = None
     shadows: Tensor | None = None
-    width: int | None = None
+    widths: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the network. A forward is one call, or several of rows that compute about as many columns.
+
+    rows [b]: which candidates (None: all). columns [b, n]: their query columns (L: padding; None: all in order). slots:
+    where the queries are kept; visible, reach: the keys they see, as in ``Access``.
+    """
+
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+    slots: Tensor | None = None
+    visible: Tensor | None = None
+    reach: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,18 +94,23 @@ class Fold:
 
 class Session(Memory):
     """A policy at work on one batch. State has a leading batch dimension. ``fold``: set by ``begin`` when the
-    candidates of a row are to run as one row."""
+    candidates of a row are to run as one row. ``call``: the one under way."""
 
     fold: Fold | None = None
+    call = Call()
 
     def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         """Plan the next forward of ``canvas`` [B]. ``upcoming`` [B, L]: what the sampler will commit next, in order
-        from 1 (0: not next), if it knows."""
+        from 1 (0: not next), if it knows. Rows outside ``span.acts`` keep their state."""
         raise NotImplementedError
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
-        """Ready the memory for the forward of ``candidates`` [N]; returns their query columns [N, n] or None."""
+    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Sequence[Call]:
+        """Ready the memory for the forward of ``candidates`` [N], and say in which calls it is to run."""
         raise NotImplementedError
+
+    def use(self, call: Call) -> None:
+        """The network is called with ``call`` next."""
+        self.call = call
 
     def kept(self, rows: Tensor) -> None:
         """Which of several candidates [B] the forward just done goes on with."""
@@ -117,12 +137,12 @@ class Session(Memory):
 
 class Cache:
     """Base of all policies. What it supplies: ``regions`` that its forwards score on every turn (see ``Need``), with
-    ``opening`` all of them on the forward that opens a block; ``committed`` positions of the open blocks too;
+    ``opening`` all there are on the forward that opens a block; ``committed`` positions of the open blocks too;
     ``branches``: several candidates; ``static``: plans whose shapes the host knows; ``shadows``: rows that stand in for
     committed tokens; ``full`` and ``block_causal``: kinds of attention it serves."""
 
     regions: frozenset[str] = frozenset({"block"})
-    opening = True
+    opening = False
     committed = True
     branches = False
     static = False

@@ -41,20 +41,20 @@ class Blockwise(Buffered):
         raise NotImplementedError
 
     def widest(self, sizes: Sizes) -> int:
-        """The most columns that ``part`` can have, one at its left aside."""
+        """The most columns that ``part`` can have in any row, one at its left aside."""
         raise NotImplementedError
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         build = span.forwards == 0
         begin = span.begin[:, None] - (1 if self.query_left else 0)
-        columns, width = None, None
+        columns, widths = None, None
         if span.sizes is not None:
             reuse = min(self.length, self.widest(span.sizes) + self.query_left)
-            width = self.length if span.sizes.opening else reuse
-        if width is not None or not bool(build.all()):
+            widths = tuple(self.length if opening else reuse for opening in span.sizes.opening)
+        if widths is not None or not bool(build.all()):
             columns = build[:, None] | self.part(canvas, span, begin)
         if self.config.prediction_shift == 0 or self.query_left:
-            return Plan(columns, width=width)
+            return Plan(columns, widths=widths)
         open_ = canvas.undecided & span.block
         first = open_ & (open_.cumsum(1) == 1) & build[:, None]
-        return Plan(columns, only=first, width=width)
+        return Plan(columns, only=first, widths=widths)

@@ -25,6 +25,7 @@ class DKVGreedy(Cache):
     """
 
     committed = False
+    opening = True
 
     def __init__(self, refresh_interval: int = 2, window: int = 4) -> None:
         if refresh_interval < 1:

@@ -23,7 +23,7 @@ class Dual(Cache):
     stay attended until the next full forward (as published); otherwise they go at once.
     """
 
-    branches = static = True
+    branches = static = opening = True
 
     def __init__(self, query_left: bool = True, keep_stale_tail: bool = False) -> None:
         self.query_left, self.keep_stale_tail = query_left, keep_stale_tail

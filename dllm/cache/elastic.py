@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
-from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.base import Cache, Call, Plan, Session
 from dllm.cache.buffer import Buffered
 from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, strongest
 from dllm.cache.rows import Rows, places, predictors, rows_of
@@ -57,7 +60,9 @@ class Elastic(Cache):
 class Drifting(Buffered):
     """tracked [B, L]: decided positions under watch; inputs, asked: what entered each layer [B, L + 1, D], and
     its queries [B, L + 1, H, h]; bounds: the first layer of this forward that computes everything in each row, later
-    [B]: of the next; window [B, L]: the rows that predict the window."""
+    [B]: of the next; window [B, L]: the rows that predict the window; ran: rows that each layer computed."""
+
+    state = (*Buffered.state, "tracked", "later")
 
     def __init__(self, canvas: Canvas, config: ModelConfig, policy: Elastic) -> None:
         super().__init__(canvas, config)
@@ -80,9 +85,14 @@ class Drifting(Buffered):
         new = self.masks ^ canvas.masked
         return Plan(~begun[:, None] | self.watched | new | self.window, ready=window)
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
+    def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
+        """One call: which rows compute everything shows only from layer to layer."""
+        return [(None, max(widths))]
+
+    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Sequence[Call]:
         self.columns, before, self.totals = candidates.columns, self.attended, list[Tensor]()
-        columns = super().begin(plan, candidates, owner)
+        (call,) = super().begin(plan, candidates, owner)
+        columns, self.reach, self.ran = call.columns, call.reach, list[int]()
         window = pack(self.window & candidates.valid, self.columns)
         watched = self.past.match(self.watched, self.columns, self.reach, torch.equal(before, self.attended))
         self.looks, self.looking = torch.cat([window, watched], 1), window < self.length
@@ -93,16 +103,18 @@ class Drifting(Buffered):
             rest = pack(self.wanted & ~self.window & ~self.watched, self.columns)
             columns = torch.cat([self.looks, rest], 1)
         self.reused = columns
-        return columns
+        return [replace(call, columns=columns, slots=columns)]
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         held = self.inputs.put(layer, hidden, columns)
-        if columns is None or layer not in self.bounds:
-            return hidden, columns
-        if not self._reuses(layer) and bool(self.valid.all()):
-            return held[:, : self.length], None
-        columns = pack(torch.where(self._full(layer), self.valid, self.wanted), self.columns)
-        return rows_of(held, columns), columns
+        if columns is not None and layer in self.bounds:
+            if not self._reuses(layer) and bool(self.valid.all()):
+                hidden, columns = held[:, : self.length], None
+            else:
+                columns = pack(torch.where(self._full(layer), self.valid, self.wanted), self.columns)
+                hidden = rows_of(held, columns)
+        self.ran.append(hidden.shape[1])
+        return hidden, columns
 
     def _full(self, layers: Tensor | int) -> Tensor:
         """Rows [B, 1] in which a layer computes everything, or of several layers [B, l]."""
@@ -115,11 +127,12 @@ class Drifting(Buffered):
         return self._reuses(layer) and self.share.shape[1] > 0 and self.policy.first_layer is None
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
-        self.slots, window, computed = columns, self.looking.shape[1], None
+        self.call = replace(self.call, columns=columns, slots=columns)
+        window, computed = self.looking.shape[1], None
         lacking = self.past.lacking(layer)
         if self._tests(layer) and lacking.shape[1]:
             before = self._room(layer, fresh)[0][:, :, : self.reach]
-            computed = attention_weights(rows_of(self.asked.layers[layer], lacking), before, self.visible)
+            computed = attention_weights(rows_of(self.asked.layers[layer], lacking), before, self.call.visible)
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         self.asked.put(layer, query, columns)
         few = columns is not None and columns is self.reused and query.dtype.itemsize > 2
@@ -155,10 +168,10 @@ class Drifting(Buffered):
         valid, wanted = self.valid.sum(1, keepdim=True), self.wanted.sum(1, keepdim=True)
         queries = torch.where(self._full(layers), valid, wanted)
         whole = queries == valid
-        return Work(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole)
+        computed = torch.tensor(self.ran, device=layers.device).expand_as(queries)
+        return Work(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole, computed)
 
     def select(self, rows: Tensor) -> Session:
         for part in (self.inputs, self.asked, self.past):
             part.select(rows)
-        self.tracked, self.later = self.tracked[rows], self.later[rows]
         return super().select(rows)

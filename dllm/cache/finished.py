@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
-from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.base import Cache, Call, Plan, Session
 from dllm.cache.buffer import Buffered
-from dllm.canvas import Canvas
+from dllm.canvas import Canvas, of
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import block_causal
 
@@ -20,7 +20,7 @@ class Finished(Cache):
     """
 
     block_causal = True
-    full = shadows = opening = False
+    full = shadows = False
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return FinishedBlocks(canvas, config)
@@ -28,6 +28,8 @@ class Finished(Cache):
 
 class FinishedBlocks(Buffered):
     """exact [B, L]: rows computed when their block and all before it were decided."""
+
+    state = (*Buffered.state, "exact")
 
     def __init__(self, canvas: Canvas, config: ModelConfig) -> None:
         super().__init__(canvas, config)
@@ -47,14 +49,8 @@ class FinishedBlocks(Buffered):
         assert plan.columns is not None
         return candidates.valid & (plan.columns | self.exact)
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
-        columns = super().begin(plan, candidates, owner)
-        assert columns is not None and owner is None
-        places = candidates.positions.gather(1, columns.clamp(max=self.length - 1))
-        keys = self.attended[:, : self.reach]
-        self.visible = block_causal(places, candidates.positions[:, : self.reach], self.block, keys)
-        return columns
-
-    def select(self, rows: Tensor) -> Session:
-        self.exact = self.exact[rows]
-        return super().select(rows)
+    def visible(self, call: Call, keys: Tensor, candidates: Canvas) -> Tensor | None:
+        assert call.columns is not None
+        positions = of(candidates.positions, call.rows)
+        places = positions.gather(1, call.columns.clamp(max=self.length - 1))
+        return block_causal(places, positions[:, : call.reach], self.block, keys[:, : call.reach])

@@ -5,6 +5,7 @@ Both halves keep rows of their own and follow the same plan. The policy sees a b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Span
 from dllm.cache.access import Access, Room
-from dllm.cache.base import Fold, Plan, Session
+from dllm.cache.base import Call, Fold, Plan, Session
 from dllm.canvas import Canvas, select
 from dllm.cost import Work
 from dllm.models.transformer import Exchanged, Projected
@@ -35,13 +36,18 @@ class Guided(Session):
         plan = self.inner.plan(canvas.select(both), select(span, both), upcoming)
         columns = plan.columns  # the halves may watch different rows (Elastic-Cache): both compute them all
         union = None if columns is None else columns[: self.size] | columns[self.size :]
-        return replace(select(plan, both[: self.size]), columns=union)
+        widths = None if plan.widths is None else plan.widths[: self.size]
+        return replace(select(plan, both[: self.size]), columns=union, widths=widths)
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
+    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Sequence[Call]:
         """``candidates`` [2 N] are doubled already; plan [N] and owner [N] are not."""
         self.candidates = len(candidates.request) // 2
         both = twice(torch.arange(self.candidates, device=candidates.request.device), 0)
-        return self.inner.begin(select(plan, both), candidates, None if owner is None else twice(owner, self.size))
+        doubled = replace(select(plan, both), widths=None if plan.widths is None else plan.widths * 2)
+        return self.inner.begin(doubled, candidates, None if owner is None else twice(owner, self.size))
+
+    def use(self, call: Call) -> None:
+        self.inner.use(call)
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return self.inner.enter(layer, hidden, columns)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
 from dllm.cache.access import Access
-from dllm.cache.base import Cache, Plan, Session
-from dllm.canvas import Canvas, pack
+from dllm.cache.base import Cache, Call, Plan, Session
+from dllm.cache.calls import rows_by_call
+from dllm.canvas import Canvas, of, pack
 from dllm.cost import Work
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Fresh, block_causal
@@ -32,28 +35,40 @@ class Everything(Fresh, Session):
         self.attention_block, self.ragged = attention_block, ragged
 
     def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
-        return Plan(width=None if span.sizes is None else len(canvas.columns))
+        return Plan(widths=None if span.sizes is None else (len(canvas.columns),) * len(canvas.request))
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor | None:
-        length = len(candidates.columns)
-        queries = pack(candidates.valid, candidates.columns, plan.width) if self.ragged else None
-        self.rows = candidates.valid.sum(1, keepdim=True)
+    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Sequence[Call]:
+        length, valid = len(candidates.columns), candidates.valid
+        self.rows = valid.sum(1, keepdim=True)
         if plan.shadows is not None:
-            ordinary = candidates.columns.expand_as(candidates.tokens) if queries is None else queries
             self.rows = self.rows + (plan.shadows < length).sum(1, keepdim=True)
-            self.visible = shadow_visibility(ordinary, plan.shadows, length)
-            queries = torch.cat([ordinary, plan.shadows], 1)
-        else:
-            self.visible = None if queries is None else queries < length
+        parts: list[tuple[Tensor | None, int]] = [(None, length)]
+        if self.ragged and plan.widths is None:
+            parts = rows_by_call(valid.sum(1).tolist(), valid.device)
+        self.computed = torch.zeros_like(candidates.start)
+        return [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
+
+    def _call(self, rows: Tensor | None, width: int, shadows: Tensor | None, candidates: Canvas) -> Call:
+        valid, length = of(candidates.valid, rows), len(candidates.columns)
+        queries = pack(valid, candidates.columns, width) if self.ragged else None
+        visible = None if queries is None else queries < length
+        if shadows is not None:
+            ordinary = candidates.columns.expand_as(valid) if queries is None else queries
+            extra = of(shadows, rows)
+            visible, queries = shadow_visibility(ordinary, extra, length), torch.cat([ordinary, extra], 1)
         if self.attention_block is not None:
-            positions = candidates.positions
+            positions = of(candidates.positions, rows)
             if queries is not None:
                 positions = positions.gather(1, queries.clamp(max=length - 1))
-            self.visible = block_causal(positions, positions, self.attention_block, self.visible)
-        return queries
+            visible = block_causal(positions, positions, self.attention_block, visible)
+        self.computed[slice(None) if rows is None else rows] = length if queries is None else queries.shape[1]
+        return Call(rows, queries, visible=visible)
+
+    def use(self, call: Call) -> None:
+        self.call, self.visible = call, call.visible
 
     def count(self) -> Work:
-        return Work(self.rows, self.rows, torch.zeros_like(self.rows))
+        return Work(self.rows, self.rows, torch.zeros_like(self.rows), self.computed[:, None])
 
     def select(self, rows: Tensor) -> Session:
         return self

@@ -42,6 +42,8 @@ class Recap(Cache):
 class Recapping(Buffered):
     """since [B, L]: committed since the last full forward; left [B]: local forwards until the next one."""
 
+    state = (*Buffered.state, "since", "left")
+
     def __init__(self, canvas: Canvas, config: ModelConfig, policy: Recap) -> None:
         super().__init__(canvas, config)
         self.policy, self.left = policy, torch.zeros_like(canvas.start)
@@ -58,7 +60,3 @@ class Recapping(Buffered):
         inside = span.inside if self.policy.targets == "block" else True
         masks = canvas.undecided & inside
         return Plan(full[:, None] | self.since | masks | predictors(masks, canvas, self.config))
-
-    def select(self, rows: Tensor) -> Session:
-        self.since, self.left = self.since[rows], self.left[rows]
-        return super().select(rows)

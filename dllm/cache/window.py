@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -71,13 +72,17 @@ class Window(Cache):
 
 class Phases(Buffered):
     """phase [B, L]: what this phase attends to; recent [B, L]: what it has committed and goes on computing; anchor [B]:
-    its first mask; refreshed [B]: whether the last forward was a phase's first."""
+    its first mask; refreshed [B]: whether the last forward was a phase's first; last [B, L]: what it computed.
+    bounds: what the host knew of each row when it last looked (static shapes)."""
+
+    state = (*Buffered.state, "phase", "recent", "anchor", "refreshed", "last")
 
     def __init__(self, canvas: Canvas, config: ModelConfig, policy: Window) -> None:
         super().__init__(canvas, config)
         self.policy = policy
-        self.phase = self.recent = torch.zeros_like(canvas.masked)
-        self.anchor, self.refreshed, self.turns = canvas.start, torch.zeros_like(canvas.cut), 0
+        self.phase = self.recent = self.last = torch.zeros_like(canvas.masked)
+        self.anchor, self.refreshed = canvas.start, torch.zeros_like(canvas.cut)
+        self.bounds: list[Bound] = []
 
     def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         policy, masks = self.policy, canvas.undecided
@@ -97,16 +102,24 @@ class Phases(Buffered):
             ready = active | (masks & refresh[:, None])
         columns = torch.where(refresh[:, None], self.phase, live)
         self.refreshed, self.last = refresh, columns
-        self.turns += 1
-        return Plan(columns, ready=ready, only=only, width=None if span.sizes is None else self._widest())
+        return Plan(columns, ready=ready, only=only, widths=self._widths(span, columns))
 
-    def _widest(self) -> int:
-        """The most columns of this forward: the whole canvas, or the active masks, what predicts them, and what the
-        phase has committed. Rows begin together, so the host can count their turns."""
-        policy = self.policy
-        if policy.range or policy.reference_eos or (self.turns - 1) % policy.refresh_interval == 0:
-            return self.length
-        return min(self.length, 2 * policy.active_tokens + max(policy.window_tokens, policy.active_tokens))
+    def _widths(self, span: Span, columns: Tensor) -> tuple[int, ...] | None:
+        """Bounds for a forward: the whole canvas for a phase's first, else the active masks, what predicts them, and
+        what the phase has committed, which the host counts whenever it looks. Few different ones, so that shapes
+        repeat."""
+        if span.sizes is None:
+            return None
+        if self.policy.range or self.policy.reference_eos:
+            return (self.length,) * len(columns)
+        if span.sizes.looked:
+            turns, counts = torch.stack([span.turn, columns.sum(1)]).tolist()
+            self.bounds = [Bound(*row) for row in zip(turns, counts, strict=True)]
+        else:
+            self.bounds = [bound.later(self.policy, self.length) for bound in self.bounds]
+        interval = self.policy.refresh_interval
+        return tuple(self.length if bound.turn % interval == 0 else min(self.length, -(-bound.columns // 16) * 16)
+                     for bound in self.bounds)  # fmt: skip
 
     def _fix_phase(self, canvas: Canvas, near: Tensor, refresh: Tensor) -> None:
         """With the far field in a phase's first forward, what the phase attends to is settled after its commits."""
@@ -139,7 +152,19 @@ class Phases(Buffered):
     def keep_attended(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor:
         return (self.phase | self.last) & candidates.valid
 
-    def select(self, rows: Tensor) -> Session:
-        self.phase, self.recent, self.anchor = self.phase[rows], self.recent[rows], self.anchor[rows]
-        self.refreshed = self.refreshed[rows]
-        return super().select(rows)
+
+@dataclass(frozen=True)
+class Bound:
+    """A row's turn, and the most columns that it computes then, if it is no phase's first."""
+
+    turn: int
+    columns: int
+
+    def later(self, policy: Window, length: int) -> Bound:
+        """One turn on. A turn commits active masks and undoes fewer; what predicts the active ones may be new too. A
+        phase's first turn may commit more, but then the phase has committed nothing before."""
+        active = policy.active_tokens
+        if self.turn % policy.refresh_interval == 0:
+            begun = length if policy.candidates == "all" else max(2 * active, policy.window_tokens)
+            return Bound(self.turn + 1, 2 * active + begun)
+        return Bound(self.turn + 1, self.columns + 3 * active)
