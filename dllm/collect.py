@@ -38,8 +38,8 @@ class Row:
 
 
 class Collector:
-    """One batch. ``fixed`` [R, L] is the turn that fixed each column (0: none), ``spent`` [R, 3] query rows (averaged
-    over layers), FLOPs and bytes (without the weights) so far."""
+    """One batch. ``fixed`` [R, L] is the turn that fixed each column (0: none), ``spent`` [R, 5] query rows (averaged
+    over layers), FLOPs, bytes (without the weights), rows computed, and forwards in which the row waited, so far."""
 
     def __init__(
         self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
@@ -49,7 +49,7 @@ class Collector:
         self.words, self.cost = words, cost
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
-        self.spent = torch.zeros(len(requests), 3, dtype=torch.float64)
+        self.spent = torch.zeros(len(requests), 5, dtype=torch.float64)
         self.works: list[tuple[Tensor, Work]] = []  # not yet added to ``spent``: once a row is enough
         self.fixed: Tensor | None = None
         self.began = self.last = time.perf_counter()
@@ -62,6 +62,8 @@ class Collector:
             self.spent = self.spent.to(names.device)
         owner = names if turn.forwarded_by is None else names[turn.forwarded_by]
         self.works.append((owner, turn.work))
+        if turn.acts is not None:
+            self.spent[:, 4].index_add_(0, names, (~turn.acts).double())
         # A position is fixed by the last turn that still saw it masked.
         seen = self.fixed if len(names) == len(self.requests) else self.fixed[names]
         seen = torch.where(canvas.masked, turn.view.blocks.turn[:, None], seen)
@@ -87,8 +89,10 @@ class Collector:
 
     def _record(self, turn: Turn, names: Tensor) -> None:
         now = time.perf_counter()
+        acts = [True] * len(names) if turn.acts is None else turn.acts.tolist()
         for row, name in enumerate(names.tolist()):
-            self.records[name].append(record_turn(turn, row, now - self.last, self.cost))
+            if acts[row]:
+                self.records[name].append(record_turn(turn, row, now - self.last, self.cost))
         self.last = now
 
     def _add_up(self) -> None:
@@ -99,7 +103,8 @@ class Collector:
         work = joined([work for _, work in self.works])
         none = torch.zeros_like(owner, dtype=torch.float64)
         flops, moved = (none, none) if self.cost is None else (self.cost.flops(work), self.cost.bytes(work))
-        self.spent.index_add_(0, owner, torch.stack([work.queries.double().mean(1), flops, moved], 1))
+        queries, computed = work.queries.double().mean(1), work.computed.double().mean(1)
+        self.spent.index_add_(0, owner, torch.stack([queries, flops, moved, computed, none], 1))
         self.works = []
 
     def _finish(self, turn: Turn) -> list[int]:
@@ -141,6 +146,7 @@ class Collector:
             nfe=row.nfe, query_tokens=round(self.spent[number, 0].item()), seconds=row.seconds,
             stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given,
             flops=self.spent[number, 1].item(), bytes=self.spent[number, 2].item() + row.nfe * self._weights(),
+            computed_tokens=round(self.spent[number, 3].item()), idle_forwards=round(self.spent[number, 4].item()),
             words=self.words(canvas), trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 

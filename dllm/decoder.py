@@ -63,7 +63,7 @@ class Decoder:
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name)
         validate(setting, self.sampler, self.cache, self.eos)
         self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
-        self.runtime.check(self.cache, self.sampler, model.config, model.transformer.device)
+        self.runtime.check(self.cache, self.sampler, model.config, model.transformer.device, self.blocks)
         self.cost = Cost(model.config, model.transformer.dtype.itemsize)
         self.forward = Forward.of(
             model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos,
@@ -153,12 +153,24 @@ class Decoder:
         at_zero = self.model.config.attention_block is not None
         canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
         forward, every = self._traced() if trace else self.forward, self.runtime.every
-        yield from denoise(canvas, forward, self.sampler, self.blocks, self.eos, every)
+        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, every)
+        yield from finite(turns, self.model.name)
 
     def _traced(self) -> Forward:
         """The forward with the one statistic that a trace wants and a sampler may not."""
         propose = self.forward.propose
         return replace(self.forward, propose=replace(propose, wanted=propose.wanted | {"entropy"}))
+
+
+def finite(turns: Iterator[Turn], name: str) -> Iterator[Turn]:
+    """The turns. Raises UserError when the first forward's confidences are no numbers; one question to the device."""
+    for number, turn in enumerate(turns):
+        if number == 0 and not bool(turn.view.scores.confidence.isfinite().all()):
+            raise UserError(
+                f"model={name} answers with numbers that are not finite: its weights are damaged, or its dtype is too "
+                "narrow for them. Run task=check, fetch the checkpoint again, or set model.dtype=float32."
+            )
+        yield turn
 
 
 def sampling_of(options: dict[str, Any]) -> Sampling:

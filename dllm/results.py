@@ -17,9 +17,11 @@ class Result:
 
     text and tokens: the answer up to its end (first stop id, stop string or the canvas's end), stop excluded.
     canvas: the whole answer as decoded, mask ids where it was cut. nfe: forwards in which this row took part.
-    query_tokens: query rows of those forwards, averaged over layers. flops, bytes: what they take when the row is
-    decoded alone (see ``dllm.cost``). seconds: wall time from the start of its batch to its last turn. stop_reason:
-    ``eos``, ``stop_string``, ``length``. turns: the turn (from 1) that fixed each canvas position, 0 where none did.
+    query_tokens: query rows of those forwards, averaged over layers; computed_tokens: the same with the rows that only
+    padded it to its batch's shapes, and with ``idle_forwards``, in which it waited for the host to look. flops, bytes:
+    what they take when the row is decoded alone (see ``dllm.cost``). seconds: wall time from the start of its batch to
+    its last turn. stop_reason: ``eos``, ``stop_string``, ``length``. turns: the turn (from 1) that fixed each canvas
+    position, 0 where none did.
     given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is the whole canvas without
     end-of-text tokens, and ``text`` begins with the prompt. words: the text of each token of the canvas by itself.
     """
@@ -38,6 +40,8 @@ class Result:
     given_tokens: int = 0
     flops: float = 0.0
     bytes: float = 0.0
+    computed_tokens: int = 0
+    idle_forwards: int = 0
     words: list[str] = field(default_factory=list, repr=False)
     trace: Trace | None = field(default=None, repr=False)
 

@@ -10,6 +10,7 @@ from shutil import which
 import torch
 from torch import Tensor
 
+from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache, Session, name_of
 from dllm.errors import UserError, nearest
 from dllm.kernels.packed import PackedLinear
@@ -50,8 +51,20 @@ class Runtime:
         """For the loop: None for exact shapes."""
         return None if self.name == "eager" else self.check_every
 
-    def check(self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device) -> None:
+    def check(
+        self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device, blocks: Blocks
+    ) -> None:
         """Refuse, with UserError, parts whose shapes change from turn to turn, and a device that cannot do it."""
+        if self.check_every > 1 and sampler.branches:
+            raise UserError(
+                f"check_every={self.check_every} lets full blocks wait, and sampler={type(sampler).__name__.lower()} "
+                "chooses among its candidates in the turn after. Use check_every=1."
+            )
+        if self.name != "eager" and blocks.rolls_back and cache.follows_commits:
+            raise UserError(
+                f"runtime={self.name} with cache={name_of(cache)} bounds its rows by what a turn may change, and this "
+                "block schedule takes back more. Use runtime=eager, blocks=fixed or cache=dual."
+            )
         if self.name != "eager" and not cache.static:
             raise UserError(
                 f"runtime={self.name} needs shapes that do not change, and cache={name_of(cache)} computes other "

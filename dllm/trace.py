@@ -39,9 +39,9 @@ class TurnRecord:
     committed on top of it; a plain sampler has one. remasked: positions undone before that. filled: positions that the
     end-of-text policy set. rolled: positions that the block schedule masked again. These three per candidate.
     queries: query rows of the forward per layer (one number: alike in all), summed over candidates; keys: rows that
-    each attends to; refreshed: rows recomputed by layers that recompute the whole canvas. flops, bytes: what the
-    forward takes when the row is decoded alone (``dllm.cost``). block: number of the open block and its columns,
-    relative to the answer.
+    each attends to; refreshed: rows recomputed by layers that recompute the whole canvas; computed: query rows with
+    those that pad them to the shape of their call. flops, bytes: what the forward takes when the row is decoded alone
+    (``dllm.cost``). block: number of the open block and its columns, relative to the answer.
     """
 
     turn: int
@@ -57,6 +57,7 @@ class TurnRecord:
     refreshed: list[int] = field(default_factory=list)
     flops: float = 0.0
     bytes: float = 0.0
+    computed: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -143,6 +144,7 @@ def record_turn(turn: Turn, row: int, seconds: float, cost: Cost | None = None) 
         keys=turn.work.keys[asked].amax(0).tolist(), refreshed=turn.work.refreshed[asked].sum(0).tolist(),
         flops=0.0 if cost is None else float(cost.flops(turn.work)[asked].sum()),
         bytes=0.0 if cost is None else float(cost.bytes(turn.work)[asked].sum()) + cost.weights(),
+        computed=turn.work.computed[asked].sum(0).tolist(),
     )  # fmt: skip
 
 

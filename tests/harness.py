@@ -109,11 +109,13 @@ def with_mask(request: Request, mask_id: int) -> Request:
     return replace(request, tokens=tokens)
 
 
-def parts_of(combination: Combination) -> tuple[Sampler, Blocks, Cache, EndOfText]:
-    """The combination's parts. Raises UserError when they refuse each other."""
+def parts_of(
+    combination: Combination, sampling: Sampling | None = None
+) -> tuple[Sampler, Blocks, Cache, EndOfText]:
+    """The combination's parts. Raises UserError when they refuse each other, or the sampling."""
     sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)
     kv, eos = build("cache", combination.cache), build("eos", combination.eos)
-    validate(Setting(model(combination.model).config, blocks, None), sampler, kv, eos)
+    validate(Setting(model(combination.model).config, blocks, None, sampling), sampler, kv, eos)
     return sampler, blocks, kv, eos
 
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from dllm import Decoder, UserError, load
 from dllm.denoise import Turn
@@ -27,6 +28,16 @@ def test_importing_the_package_does_not_import_torch() -> None:
     code = "import sys, dllm; assert 'torch' not in sys.modules, 'torch'; print(dllm.UserError.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "UserError\n"
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("cache", ["none", "dual"])
+def test_weights_that_are_no_numbers_are_not_decoded(tiny: Path, broken: float, cache: str) -> None:
+    damaged = load(tiny, pack=False)
+    with torch.no_grad():
+        damaged.transformer.layers[1].mlp.down.weight[3, 2] = broken
+    with pytest.raises(UserError, match="answers with numbers that are not finite: its weights are damaged"):
+        Decoder(damaged, gen_length=16, cache=cache)("w1 w2")
 
 
 def test_results_come_in_the_order_of_the_prompts_with_distinct_seeds(model: Model) -> None:

@@ -25,6 +25,7 @@ from dllm.scores import Sampling
 
 CACHES = ("none", "prefix", "dual", "window")
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+FIXED = part("blocks", "fixed")
 
 
 def answers(
@@ -198,17 +199,17 @@ def test_compiled_by_inductor_the_answer_is_the_same() -> None:
 def test_what_cannot_be_recorded_is_refused() -> None:
     config, confidence, dual = model("tiny-llada").config, part("sampler", "confidence"), part("cache", "dual")
     with pytest.raises(UserError, match="runtime=cudagraph records the work of a GPU, and the model is on cpu"):
-        Runtime("cudagraph").check(dual, confidence, config, CPU)
-    Runtime("cudagraph").check(dual, confidence, config, CUDA)
-    Runtime("compile").check(dual, confidence, config, CPU)
+        Runtime("cudagraph").check(dual, confidence, config, CPU, FIXED)
+    Runtime("cudagraph").check(dual, confidence, config, CUDA, FIXED)
+    Runtime("compile").check(dual, confidence, config, CPU, FIXED)
     routed = replace(config, moe=MoEConfig(4, 2, 8, "softmax", (0,)))
     for name in ("compile", "cudagraph"):
         with pytest.raises(UserError, match=f"runtime={name} cannot follow a model with routed experts.*eager or stat"):
-            Runtime(name).check(dual, confidence, routed, CUDA)
+            Runtime(name).check(dual, confidence, routed, CUDA, FIXED)
         for sampler, reason in (("freedave", "several candidates"), ("wino", "extra rows")):
             with pytest.raises(UserError, match=f"runtime={name} .* sampler={sampler} has {reason}.*eager or static"):
-                Runtime(name).check(dual, part("sampler", sampler), config, CUDA)
-    Runtime("static").check(dual, confidence, routed, CPU)
+                Runtime(name).check(dual, part("sampler", sampler), config, CUDA, FIXED)
+    Runtime("static").check(dual, confidence, routed, CPU, FIXED)
 
 
 def test_models_that_cannot_be_recorded_are_refused() -> None:

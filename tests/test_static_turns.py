@@ -128,7 +128,7 @@ def test_every_runtime_gives_the_same_answer() -> None:
 @pytest.mark.parametrize("name", ["static", "compile", "cudagraph"])
 @pytest.mark.parametrize("cache", ["elastic", "dkv", "dkv_greedy", "recap"])
 def test_a_cache_of_changing_shapes_is_refused(cache: str, name: str) -> None:
-    others = part("sampler", "confidence"), model("tiny-llada").config, torch.device("cuda")
+    others = part("sampler", "confidence"), model("tiny-llada").config, torch.device("cuda"), part("blocks", "fixed")
     reason = f"runtime={name} needs shapes that do not change, and cache={cache} .*Use runtime=eager, or cache=none"
     with pytest.raises(UserError, match=reason):
         Runtime(name, 2).check(part("cache", cache), *others)

@@ -86,8 +86,10 @@ class Blocks:
     """Base of all schedules. A variant says which block holds a given column; opening and closing are shared.
 
     min_forwards: a full block stays until it has had this many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
-    that always run S steps).
+    that always run S steps). rolls_back: may mask again what turns have committed.
     """
+
+    rolls_back = False
 
     def __init__(self, min_forwards: int = 1) -> None:
         if min_forwards < 1:

@@ -19,6 +19,8 @@ class TCCF(Blocks):
     and decoded in blocks of ``fine_length``. marker: a token id, or a text that is one token.
     """
 
+    rolls_back = True
+
     def __init__(
         self, block_length: int = 16, fine_length: int = 1, marker: int | str = "</think>", min_forwards: int = 1
     ) -> None:

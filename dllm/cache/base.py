@@ -138,14 +138,15 @@ class Session(Memory):
 class Cache:
     """Base of all policies. What it supplies: ``regions`` that its forwards score on every turn (see ``Need``), with
     ``opening`` all there are on the forward that opens a block; ``committed`` positions of the open blocks too;
-    ``branches``: several candidates; ``static``: plans whose shapes the host knows; ``shadows``: rows that stand in for
+    ``branches``: several candidates; ``static``: plans whose shapes the host knows; ``follows_commits``: by what a turn
+    may commit, so that a schedule must not take back more; ``shadows``: rows that stand in for
     committed tokens; ``full`` and ``block_causal``: kinds of attention it serves."""
 
     regions: frozenset[str] = frozenset({"block"})
     opening = False
     committed = True
     branches = False
-    static = False
+    static = follows_commits = False
     shadows = True
     full = True
     block_causal = False

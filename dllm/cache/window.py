@@ -37,7 +37,7 @@ class Window(Cache):
     """
 
     committed = False
-    static = True
+    static = follows_commits = True
 
     def __init__(
         self, active_tokens: int = 16, window_tokens: int = 64, refresh_interval: int = 32, queries: str = "masks",

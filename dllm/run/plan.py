@@ -73,7 +73,7 @@ class Plan:
         validate(setting, parts.sampler, parts.cache, parts.eos)
         device = bundle.place_of(bundle.parse_device(model["device"]))
         use_triton(config["kernels"], device)
-        runtime_of(config).check(parts.cache, parts.sampler, architecture, device)
+        runtime_of(config).check(parts.cache, parts.sampler, architecture, device, parts.blocks)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")
         return Plan(config, options, parts, sampling, prompts, path)

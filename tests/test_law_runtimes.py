@@ -1,0 +1,113 @@
+"""Law 11: a runtime changes no token and no count of acting forwards, whatever the host looks at, and when.
+
+Every sampler x cache x blocks x end-of-text policy that it accepts, the host looking every 1, 2, 4 or 8 turns, at
+temperature 0 and above, against eager shapes: static, and cudagraph through a recorder that replays on the CPU;
+compile on one model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+import torch
+from harness import Combination, allowed, build, choices, forward_of, model, parts_of, requests, with_mask
+from recording import FakeGraph
+
+from dllm import UserError
+from dllm.canvas import Canvas
+from dllm.collect import Collector
+from dllm.compiled import Compiled
+from dllm.denoise import denoise
+from dllm.graphs import Graphs
+from dllm.runtime import Network, Runtime
+from dllm.scores import Ids, Sampling
+
+DEVICE = {"static": torch.device("cpu"), "compile": torch.device("cpu"), "cudagraph": torch.device("cuda")}
+MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
+LOOKS, HEATS = (1, 2, 4, 8), (0.0, 0.8)
+SAMPLE = {"static": 14, "cudagraph": 5, "compile": 1}  # of each runtime, in ``make test``
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination under a runtime whose host looks every so many turns, at a temperature."""
+
+    runtime: str
+    combination: Combination
+    every: int
+    heat: float
+
+    def __str__(self) -> str:
+        return f"{self.runtime}-{self.combination}-every{self.every}-t{self.heat}"
+
+    def accepted(self) -> bool:
+        """Whether the parts take this runtime and temperature."""
+        if not allowed(self.combination):
+            return False
+        sampler, blocks, kv, _ = parts_of(self.combination)
+        sampling = Sampling(temperature=self.heat, tempered=sampler.tempered)
+        config = model(self.combination.model).config
+        try:
+            parts_of(self.combination, sampling)
+            Runtime(self.runtime, self.every).check(kv, sampler, config, DEVICE[self.runtime], blocks)
+        except UserError:
+            return False
+        return True
+
+
+def cases(runtime: str, seed: int = 0) -> Iterator[Case]:
+    """Every case of a runtime that its parts accept, in a seeded order."""
+    models = MODELS[:1] if runtime == "compile" else MODELS
+    caches = [name for name in choices("cache") if build("cache", name).static]
+    groups = [choices("sampler"), choices("blocks"), caches, choices("eos"), models, LOOKS, HEATS]
+    total = 1
+    for group in groups:
+        total *= len(group)
+    for number in random.Random(f"{seed} {runtime}").sample(range(total), total):
+        chosen = []
+        for group in groups:
+            number, at = divmod(number, len(group))
+            chosen.append(group[at])
+        case = Case(runtime, Combination(*chosen[:5]), *chosen[5:])
+        if case.accepted():
+            yield case
+
+
+@cache
+def network(runtime: str, name: str) -> Network | None:
+    """The model as the runtime runs it; what it has recorded or compiled serves all cases."""
+    if runtime == "static":
+        return None
+    if runtime == "cudagraph":
+        return Graphs(model(name), lambda: FakeGraph([]))
+    return Compiled(model(name), backend="eager")
+
+
+def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], int]]:
+    """Of every row: its canvas, its acting forwards, the turn that fixed each position, the rows it asked for."""
+    net, parts = model(case.combination.model), parts_of(case.combination)
+    batch = [with_mask(request, net.config.mask_id or 0) for request in requests()]
+    forward = forward_of(net, parts, Sampling(temperature=case.heat, tempered=parts[0].tempered))
+    runs = None if eager else network(case.runtime, case.combination.model)
+    forward = forward if runs is None else replace(forward, network=runs)
+    canvas = Canvas.of(batch, net.config.pad_id or 0, grid_at_zero=net.config.attention_block is not None)
+    collector = Collector(batch, Ids(net.config.mask_id or 0, net.config.eos_id or 0, ()), str, (), trace=False)
+    with torch.inference_mode():
+        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3], None if eager else case.every):
+            collector.observe(turn)
+    return [(one.canvas, one.nfe, one.turns, one.query_tokens) for one in collector.results()]
+
+
+def same_as_eager(case: Case) -> None:
+    """The law."""
+    assert outcome(case, eager=False) == outcome(case, eager=True), str(case)
+
+
+@pytest.mark.parametrize("runtime", list(SAMPLE))
+def test_a_runtime_changes_nothing(runtime: str) -> None:
+    for _, case in zip(range(SAMPLE[runtime]), cases(runtime), strict=False):
+        same_as_eager(case)
