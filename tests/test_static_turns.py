@@ -125,6 +125,20 @@ def test_every_runtime_gives_the_same_answer() -> None:
     assert [result.tokens for result in static(prompts)] == expected
 
 
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
+def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str, every: int) -> None:
+    """Eight active tokens commit up to eight a turn: with a bound for one a turn rows were dropped, and 16 forwards became
+    66 (mini-llada)."""
+    prompt, network = 'Sort the list:\n["Kai", "Emma", "Hugo"]', load(name)
+    window = part("cache", "window", active_tokens=8, window_tokens=40)
+    eager, static = (
+        Decoder(network, "confidence", "whole", window, gen_length=128, runtime=runtime)(prompt)[0]
+        for runtime in (Runtime(), Runtime("static", every))
+    )
+    assert (static.tokens, static.nfe, static.turns) == (eager.tokens, eager.nfe, eager.turns)
+
+
 @pytest.mark.parametrize("name", ["static", "compile", "cudagraph"])
 @pytest.mark.parametrize("cache", ["elastic", "dkv", "dkv_greedy", "recap"])
 def test_a_cache_of_changing_shapes_is_refused(cache: str, name: str) -> None:
