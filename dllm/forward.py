@@ -109,7 +109,7 @@ class Forward:
         current = candidates if owner is None else candidates.select(first_of(owner))
         plan = session.plan(current, span, upcoming)
         if owner is not None:
-            widths = None if plan.widths is None else (max(plan.widths),) * len(owner)
+            widths = None if plan.widths is None else tuple(plan.widths[row] for row in owner.tolist())
             plan, span = replace(select(plan, owner), widths=widths), select(span, owner)
         wanted = union([need.mask(candidates, span) for need in self.needs])
         if span.acts is not None:  # rows that wait: nothing is scored, so nothing can be decided
@@ -201,7 +201,7 @@ class Forward:
             tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
         if extra:
             tokens[:, tokens.shape[1] - extra :] = self.propose.ids.mask
-        fold = session.fold
+        fold = call.fold
         if fold is None or queries is None:
             return self.network(tokens, positions, session, queries)
         first, side = fold.index[:, 0], [fold.rows(x).flatten(1) for x in (tokens, queries)]

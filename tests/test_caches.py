@@ -17,7 +17,7 @@ from dllm import UserError
 from dllm.blocks.base import Blocks, Span
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
-from dllm.cache.base import Cache, Call, Plan, Session
+from dllm.cache.base import Cache, Call, Drafts, Plan, Session
 from dllm.cache.blockwise import Blockwise
 from dllm.cache.buffer import Buffered
 from dllm.cache.dkv import DKV
@@ -28,7 +28,7 @@ from dllm.cache.none import Everything, NoCache
 from dllm.cache.prefix import FromBlockOn
 from dllm.cache.recap import Recap
 from dllm.cache.window import Window
-from dllm.canvas import Canvas, Request
+from dllm.canvas import Canvas, Request, of
 from dllm.denoise import denoise
 from dllm.eos.base import Keep
 from dllm.models.config import ModelConfig
@@ -203,9 +203,9 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
     together = decode(combination, requests())
     assert max(shared) > 3  # more candidates than rows
 
-    def own(self: Buffered, columns: Tensor, frozen: Tensor, owner: Tensor) -> Call:
-        self.branched, self.drafts = owner, list(self.stores)
-        return Call(None, columns, columns, self.keys, self.length)
+    def own(self: Buffered, rows: Tensor | None, columns: Tensor, owner: Tensor) -> Call:
+        drafts = Drafts(owner, [None] * len(self.stores))
+        return Call(rows, columns, columns, of(self.keys, rows), self.length, drafts=drafts)
 
     monkeypatch.setattr(Buffered, "_share", own)
     apart = decode(combination, requests())

@@ -128,8 +128,8 @@ def test_every_runtime_gives_the_same_answer() -> None:
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
 def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str, every: int) -> None:
-    """Eight active tokens commit up to eight a turn: with a bound for one a turn rows were dropped, and 16 forwards became
-    66 (mini-llada)."""
+    """Eight active tokens commit up to eight a turn: with a bound for one a turn, rows were dropped, and 16 forwards
+    became 66 (mini-llada)."""
     prompt, network = 'Sort the list:\n["Kai", "Emma", "Hugo"]', load(name)
     window = part("cache", "window", active_tokens=8, window_tokens=40)
     eager, static = (

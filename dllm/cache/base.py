@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Span
-from dllm.cache.access import Access, Room
+from dllm.cache.access import Access, Room, Store
 from dllm.canvas import Canvas, first_of
 from dllm.cost import Work
 from dllm.errors import Unfit
@@ -42,21 +42,6 @@ class Plan:
     only: Tensor | None = None
     shadows: Tensor | None = None
     widths: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of the network. A forward is one call, or several of rows that compute about as many columns.
-
-    rows [b]: which candidates (None: all). columns [b, n]: their query columns (L: padding; None: all in order). slots:
-    where the queries are kept; visible, reach: the keys they see, as in ``Access``.
-    """
-
-    rows: Tensor | None = None
-    columns: Tensor | None = None
-    slots: Tensor | None = None
-    visible: Tensor | None = None
-    reach: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,12 +77,38 @@ class Fold:
         return hidden.unflatten(1, (self.width, -1))[self.owner, self.place]
 
 
-class Session(Memory):
-    """A policy at work on one batch. State has a leading batch dimension. ``fold``: set by ``begin`` when the
-    candidates of a row are to run as one row. ``call``: the one under way."""
+@dataclass(frozen=True)
+class Drafts:
+    """Buffers of candidates that compute everything: one of each row's is kept. owner [b]: the row of each candidate;
+    stores: filled layer by layer."""
 
+    owner: Tensor
+    stores: list[Store | None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the network. A forward is one call, or several of rows that compute about as many columns.
+
+    rows [b]: which candidates (None: all). columns [b, n]: their query columns (L: padding; None: all in order). slots:
+    where the queries are kept; visible, reach: the keys they see; buffers: whose keys these are, as ``Access.rows``.
+    fold: the candidates run as so many rows as they belong to. drafts: each candidate has buffers of its own.
+    """
+
+    rows: Tensor | None = None
+    columns: Tensor | None = None
+    slots: Tensor | None = None
+    visible: Tensor | None = None
+    reach: int = 0
+    buffers: Tensor | None = None
     fold: Fold | None = None
-    call = Call()
+    drafts: Drafts | None = None
+
+
+class Session(Memory):
+    """A policy at work on one batch. State has a leading batch dimension. ``call``: the one under way."""
+
+    call: Call
 
     def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         """Plan the next forward of ``canvas`` [B]. ``upcoming`` [B, L]: what the sampler will commit next, in order

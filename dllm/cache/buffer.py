@@ -18,7 +18,7 @@ from torch import Tensor
 import dllm.debug as debug
 from dllm.blocks.base import Span
 from dllm.cache.access import Access, Room, Store
-from dllm.cache.base import Call, Fold, Plan, Session
+from dllm.cache.base import Call, Drafts, Fold, Plan, Session
 from dllm.cache.calls import rows_by_call
 from dllm.canvas import Canvas, merge, of, pack, select
 from dllm.cost import Work
@@ -41,8 +41,7 @@ class Buffered(Session):
         self.written = torch.zeros_like(canvas.valid)
         self.attended = canvas.valid
         self.masks = torch.ones_like(canvas.masked)
-        self.fold: Fold | None = None
-        self.branched: Tensor | None = None  # owner of the candidates that hold buffers of their own
+        self.calls: list[Call] = []  # of the forward under way, if it has several candidates a row
         self.extra: Tensor | None = None  # shadow rows [N, 1]
         self.room: Room | None = None  # holds the buffers that came from outside
         self.even = False  # the host knows that every column is always attended: then no mask slows attention down
@@ -68,30 +67,43 @@ class Buffered(Session):
 
     def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Sequence[Call]:
         valid = candidates.valid
-        wanted = valid if plan.columns is None else plan.columns & valid
-        attended = self.keep_attended(plan, candidates, owner)
-        self.wanted, self.valid, self.keys = wanted, valid, attended
-        self.fold, self.branched, self.extra = None, owner, None
-        self.computed = torch.zeros_like(candidates.start)
+        self.wanted = wanted = valid if plan.columns is None else plan.columns & valid
+        self.valid, self.keys = valid, self.keep_attended(plan, candidates, owner)
+        self.computed, self.extra = torch.zeros_like(candidates.start), None
         self.whole = plan.columns is None and plan.shadows is None and bool(valid.all())
-        if self.whole:
-            parts: list[tuple[Tensor | None, int]] = [(None, self.length)]
-        else:
-            widths = wanted.sum(1).tolist() if plan.widths is None else plan.widths
-            parts = self.parts(widths, wanted.device) if owner is None else [(None, max(widths))]
-        if owner is None:
-            self.attended, self.written = attended, self.written | wanted
-            holds = ~attended | self.written
-            assert not debug.ON or bool(holds.all()), "a row is attended before it is written"
-        elif self.whole or bool((wanted == valid).all(1).any()):
-            self.drafts = list(self.stores)  # a refresh: each candidate gets its own buffer, one is kept
-        else:
-            self.branched = None
-            return [self._share(pack(wanted, candidates.columns, parts[0][1]), attended & ~wanted, owner)]
+        widths = plan.widths
+        if widths is None:
+            widths = (self.length,) * len(valid) if self.whole else tuple(wanted.sum(1).tolist())
+        if owner is not None:
+            self.calls = self._branches(candidates, owner, widths, plan.widths is not None)
+            return self.calls
+        self.attended, self.written = self.keys, self.written | wanted
+        assert not debug.ON or bool((~self.keys | self.written).all()), "a row is attended before it is written"
         if plan.shadows is not None:
             self.extra = (plan.shadows < self.length).sum(1, keepdim=True)
-        bounded = plan.widths is not None
-        return [self._call(rows, width, bounded, plan.shadows, candidates) for rows, width in parts]
+        parts = self.parts(widths, wanted.device)
+        return [self._call(rows, width, plan.widths is not None, candidates, plan.shadows) for rows, width in parts]
+
+    def _branches(self, candidates: Canvas, owner: Tensor, widths: Sequence[int], bounded: bool) -> list[Call]:
+        """Calls for several candidates a row. Where they compute everything, each gets buffers of its own, of which one
+        is kept; the others share what they do not compute."""
+        fresh = torch.zeros_like(self.written[:, 0]).scatter_reduce(
+            0, owner, (self.wanted == self.valid).all(1), "amax")  # fmt: skip
+        calls = []
+        for refreshing, share in ((True, False), (False, True)):
+            names = (fresh[owner] == refreshing).nonzero()[:, 0]
+            if len(names) == 0:
+                continue
+            width = max(widths[name] for name in names.tolist())
+            rows = None if len(names) == len(owner) else names
+            if share:
+                columns = pack(of(self.wanted, rows), candidates.columns, width)
+                calls.append(self._share(rows, columns, of(owner, rows)))
+            else:
+                call = self._call(rows, width, bounded, candidates)
+                drafts = Drafts(of(owner, rows), [None] * len(self.stores))
+                calls.append(replace(call, drafts=drafts, buffers=None))
+        return calls
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
         """Rows by call (None: all), and each call's width."""
@@ -102,13 +114,13 @@ class Buffered(Session):
         return call.visible
 
     def _call(
-        self, rows: Tensor | None, width: int, bounded: bool, shadows: Tensor | None, candidates: Canvas
+        self, rows: Tensor | None, width: int, bounded: bool, candidates: Canvas, shadows: Tensor | None = None
     ) -> Call:
         """A call of some rows, none of which computes more than ``width`` columns."""
         wanted, keys = of(self.wanted, rows), of(self.keys, rows)
         columns = None if self.whole else pack(wanted, candidates.columns, width)
         visible, reach = (None if self.even else keys, self.length) if bounded else visible_part(keys)
-        call = Call(rows, columns, columns, visible, reach)
+        call = Call(rows, columns, columns, visible, reach, buffers=rows)
         call = replace(call, visible=self.visible(call, keys, candidates))
         if shadows is not None and columns is not None:
             call = self._shadow(call, columns, of(shadows, rows), keys)
@@ -116,21 +128,23 @@ class Buffered(Session):
             self.length if call.columns is None else call.columns.shape[1])  # fmt: skip
         return call
 
-    def _share(self, columns: Tensor, frozen: Tensor, owner: Tensor) -> Call:
+    def _share(self, rows: Tensor | None, columns: Tensor, owner: Tensor) -> Call:
         """Candidates of a row become one row of K n queries in scratch slots: each sees the frozen rows and its own."""
-        self.fold = fold = Fold.of(owner)
-        n = columns.shape[1]
+        names, place = owner.unique(return_inverse=True)
+        fold, n = Fold.of(place), columns.shape[1]
         count = fold.width * n
         slots = self.length + 1 + torch.arange(count, device=columns.device).expand(len(fold.index), -1)
         own = torch.arange(fold.width, device=columns.device).repeat_interleave(n)
+        frozen = fold.rows(of(self.keys & ~self.wanted, rows))
         visible = frozen.new_zeros(len(fold.index), count, self.length + 1 + count)
-        visible[:, :, : self.length] = fold.rows(frozen).repeat_interleave(n, 1)
+        visible[:, :, : self.length] = frozen.repeat_interleave(n, 1)
         real = fold.rows(columns < self.length).flatten(1)
         visible[:, :, self.length + 1 :] = (own[:, None] == own) & real[:, None, :]
-        self.own, first = columns, fold.index[:, 0]
-        self.computed = torch.full_like(owner, n)
-        self.computed[first] += n * (fold.width - owner.bincount())  # where there are fewer, the last one is repeated
-        return Call(None, columns, slots, visible, self.length + 1 + count)
+        computed = torch.full_like(owner, n)
+        computed[fold.index[:, 0]] += n * (fold.width - place.bincount())  # where there are fewer, the last one repeats
+        self.computed[slice(None) if rows is None else rows] = computed
+        buffers = None if len(names) == len(self.written) else names
+        return Call(rows, columns, slots, visible, self.length + 1 + count, buffers, fold)
 
     def _shadow(self, call: Call, columns: Tensor, shadows: Tensor, attended: Tensor) -> Call:
         """Shadow rows see everything but their own column, and themselves; nobody sees them."""
@@ -153,8 +167,9 @@ class Buffered(Session):
         return self.access().exchange(layer, fresh, columns)
 
     def access(self) -> Access:
-        call, stores = self.call, self.stores if self.branched is None else self.drafts
-        return Access(call.visible, call.slots, call.reach, stores, call.rows)
+        call = self.call
+        stores = self.stores if call.drafts is None else call.drafts.stores
+        return Access(call.visible, call.slots, call.reach, stores, call.buffers)
 
     def lacks(self) -> tuple[int, ...] | None:
         config = self.config
@@ -164,34 +179,54 @@ class Buffered(Session):
         self.stores, self.room = list(room.stores), room
 
     def _room(self, layer: int, fresh: Projected) -> Store:
-        """The buffers that this forward writes to, made at the first forward and widened for more scratch slots."""
-        stores = self.stores if self.branched is None else self.drafts
+        """The buffers that this call writes to, made at the first forward and widened for more scratch slots."""
         key, held, size = fresh.key, self.stores[layer], max(self.call.reach, self.length + 1)
-        if self.branched is not None:
-            keys, values = (blank(key, len(self.branched), size) for _ in range(2))
+        if (drafts := self.call.drafts) is not None:
+            own = (blank(key, len(drafts.owner), size), blank(key, len(drafts.owner), size))
             if held is not None and not self.whole:
-                for new, old in zip((keys, values), held, strict=True):
-                    new[:, :, : self.length] = old[self.branched, :, : self.length]
-            held = (keys, values)
-        elif held is None or held[0].shape[2] < size:
+                for new, old in zip(own, held, strict=True):
+                    new[:, :, : self.length] = old[drafts.owner, :, : self.length]
+            drafts.stores[layer] = own
+            return own
+        if held is None or held[0].shape[2] < size:
             wider = (blank(key, len(self.written), size), blank(key, len(self.written), size))
             for new, old in zip(wider, held or (), strict=False):
                 new[:, :, : old.shape[2]] = old
-            held = wider
-        stores[layer] = held
+            self.stores[layer] = held = wider
         return held
 
     def kept(self, rows: Tensor) -> None:
         self.attended, self.written = self.keys[rows], self.written | self.wanted[rows]
-        if self.fold is None:
-            self.stores = [None if store is None else (store[0][rows], store[1][rows]) for store in self.drafts]
+        for call in self.calls:
+            if call.rows is None:
+                at, mine = rows, torch.arange(len(rows), device=rows.device)
+            else:  # of the rows of this call [b], the place of the candidate that goes on among those of the call
+                place = torch.full((len(self.keys),), -1, device=rows.device)
+                place[call.rows] = torch.arange(len(call.rows), device=rows.device)
+                mine = (place[rows] >= 0).nonzero()[:, 0]
+                at = place[rows[mine]]
+            for layer in range(len(self.stores)):
+                self._keep(call, layer, mine, at)
+
+    def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor) -> None:
+        """Rows [b] of a layer's buffers go on with the call's candidates ``at`` [b]."""
+        store = self.stores[layer]
+        if call.drafts is not None:
+            drafts = call.drafts.stores[layer]
+            assert drafts is not None
+            if store is None:
+                self.stores[layer] = (drafts[0][at], drafts[1][at])
+                return
+            for buffer, draft in zip(store, drafts, strict=True):
+                size = min(buffer.shape[2], draft.shape[2])
+                buffer[rows, :, :size] = draft[at, :, :size]
             return
-        n = self.own.shape[1]
-        slots = self.length + 1 + self.fold.place[rows, None] * n + torch.arange(n, device=rows.device)
-        for store in self.stores:
-            for buffer in store or ():
-                fresh = buffer.gather(2, spread_over(slots, buffer))
-                buffer.scatter_(2, spread_over(self.own[rows], buffer), fresh)
+        assert call.columns is not None and call.fold is not None and store is not None
+        n = call.columns.shape[1]
+        slots = self.length + 1 + call.fold.place[at, None] * n + torch.arange(n, device=rows.device)
+        for buffer in store:
+            fresh = buffer.transpose(1, 2)[rows[:, None], slots]
+            buffer.transpose(1, 2).index_put_((rows[:, None], call.columns[at]), fresh)
 
     def count(self) -> Work:
         queries = self.wanted.sum(1, keepdim=True)
@@ -224,7 +259,3 @@ def moved_up(store: Tensor, rows: Tensor) -> Tensor:
     """The given rows of a buffer at its own place, so that what was recorded on it still finds them."""
     store[: len(rows)] = store[rows]
     return store[: len(rows)]
-
-
-def spread_over(slots: Tensor, store: Tensor) -> Tensor:
-    return slots[:, None, :, None].expand(-1, store.shape[1], -1, store.shape[3])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Span
 from dllm.cache.access import Access, Room
-from dllm.cache.base import Call, Fold, Plan, Session
+from dllm.cache.base import Call, Plan, Session
 from dllm.canvas import Canvas, select
 from dllm.cost import Work
 from dllm.models.transformer import Exchanged, Projected
@@ -25,10 +25,6 @@ class Guided(Session):
 
     def __init__(self, inner: Session, rows: int) -> None:
         self.inner, self.size, self.candidates = inner, rows, rows
-
-    @property
-    def fold(self) -> Fold | None:  # type: ignore[override]
-        return self.inner.fold
 
     def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         both = twice(torch.arange(self.size, device=canvas.request.device), 0)
