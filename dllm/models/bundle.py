@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dllm.kernels.packed import can_pack
 from dllm.kernels.packed import pack as pack_weights
 from dllm.models import quantize as quantization
 from dllm.models.config import ModelConfig
+from dllm.models.keys import is_whole
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_config, resolve
@@ -94,40 +96,77 @@ def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelC
 
 def resolve_ids(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> tuple[ModelConfig, Ids]:
     """The config with its ids filled in, and the ids that proposing needs. Raises UserError as ``describe`` says."""
-    known = [mask_id, config.mask_id, tokenizer.mask_id if tokenizer else None]
-    mask = next((number for number in known if number is not None), None)
+    if tokenizer is not None and len(tokenizer) > config.vocab:
+        raise UserError(
+            f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns. Copy tokenizer "
+            "and weights of one checkpoint."
+        )
+    mask, eos = _mask(config, tokenizer, mask_id), _eos(config, tokenizer)
+    pad = eos if config.pad_id is None else Named("config.json: pad_token_id", config.pad_id)
+    extra = [Named("generation_config.json: eos_token_id", stop) for stop in (tokenizer.stop_ids if tokenizer else ())]
+    for named in (eos, pad, *extra):
+        if not 0 <= named.id < config.vocab:
+            raise UserError(f"{named} lies outside the embedding's ids, 0 to {config.vocab - 1}. Mend it there.")
+    _check_mask(mask, eos.id, pad.id, config, tokenizer)
+    stops = dict.fromkeys([eos.id, *(stop.id for stop in extra)])
+    ids = Ids(mask.id, eos.id, tuple(stop for stop in stops if stop != mask.id))
+    return replace(config, mask_id=mask.id, eos_id=eos.id, pad_id=pad.id), ids
+
+
+@dataclass(frozen=True)
+class Named:
+    """A token id and who gave it, as an error names them."""
+
+    name: str
+    id: int
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.id}"
+
+
+def _first(known: Mapping[str, int | None]) -> Named | None:
+    return next((Named(name, number) for name, number in known.items() if number is not None), None)
+
+
+def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> Named:
+    if mask_id is not None and not is_whole(mask_id):
+        raise UserError(f"mask_id={mask_id!r} must be an integer, the id of the mask token.")
+    mask = _first({
+        "mask_id": mask_id, "config.json: mask_token_id": config.mask_id,
+        "the tokenizer's mask token": tokenizer.mask_id if tokenizer else None,
+    })  # fmt: skip
     if mask is None:
         raise UserError(
             "mask_id=None: neither config.json (mask_token_id) nor the tokenizer names a mask token, and masked "
             "diffusion cannot do without one. Pass mask_id=ID (model.mask_id=ID on the command line)."
         )
-    eos = _eos(config, tokenizer)
-    pad = eos if config.pad_id is None else config.pad_id
-    _check_mask(mask, eos, pad, config, tokenizer)
-    stops = dict.fromkeys([eos, *(tokenizer.stop_ids if tokenizer else ())])
-    return replace(config, mask_id=mask, eos_id=eos, pad_id=pad), Ids(mask, eos, tuple(s for s in stops if s != mask))
+    return mask
 
 
-def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> int:
-    for number in (config.eos_id, tokenizer.eos_id if tokenizer else None, config.pad_id):
-        if number is not None:
-            return number
-    raise UserError(
-        "eos_token_id=null: neither config.json nor the tokenizer names the token that ends a text. "
-        "Add eos_token_id to config.json."
-    )
+def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> Named:
+    eos = _first({
+        "config.json: eos_token_id": config.eos_id,
+        "the tokenizer's eos_token": tokenizer.eos_id if tokenizer else None,
+        "config.json: pad_token_id": config.pad_id,
+    })  # fmt: skip
+    if eos is None:
+        raise UserError(
+            "eos_token_id=null: neither config.json nor the tokenizer names the token that ends a text. "
+            "Add eos_token_id to config.json."
+        )
+    return eos
 
 
-def _check_mask(mask: int, eos: int, pad: int, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
+def _check_mask(mask: Named, eos: int, pad: int, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
     advice = "Pass the right one as mask_id=ID (model.mask_id=ID on the command line)."
-    if not 0 <= mask < config.vocab:
-        raise UserError(f"mask_id={mask} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
-    if tokenizer is not None and tokenizer.token(mask) is None:
+    if not 0 <= mask.id < config.vocab:
+        raise UserError(f"{mask} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
+    if tokenizer is not None and tokenizer.token(mask.id) is None:
         hint = "" if tokenizer.mask_id is None else f" Its own mask token has id {tokenizer.mask_id}."
-        raise UserError(f"mask_id={mask} is no token of the tokenizer, which has {len(tokenizer)}.{hint} {advice}")
+        raise UserError(f"{mask} is no token of the tokenizer, which has {len(tokenizer)}.{hint} {advice}")
     for name, number in (("pad", pad), ("eos", eos)):
-        if mask == number:
-            raise UserError(f"mask_id={mask} is also the {name} id: masks and {name} tokens must differ. {advice}")
+        if mask.id == number:
+            raise UserError(f"{mask} is also the {name} id: masks and {name} tokens must differ. {advice}")
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
