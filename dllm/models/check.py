@@ -25,7 +25,7 @@ from dllm.models.weights import check_sizes, check_tensors, check_tie, parameter
 from dllm.scores import Ids
 
 BYTES = {"bfloat16": 2, "float32": 4}
-COUNTED = 50_000  # tensors of a model built without its weights: LLaDA2-flash has 24,225, which takes 3.5 s
+COUNTED = 25_000  # tensors of a model built without its weights: LLaDA2-flash has 24,225, which takes 3.5 s
 SHOWN = 10  # tensor problems printed; the count of all is always given
 
 

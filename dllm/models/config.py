@@ -248,6 +248,20 @@ def _check_groups(values: Values) -> None:
            "num_experts_per_tok", "topk_group", "n_group", "num_experts")  # fmt: skip
 
 
+def _rotary_dim(values: Values) -> int:
+    """How many features of a head rotate: the first ones, as partial_rotary_factor says."""
+    head_dim = _head_dim(values, "hidden_size", "num_attention_heads")
+    rotary_dim = int(head_dim * values["partial_rotary_factor"])
+    _agree(rotary_dim > 0 and rotary_dim % 2 == 0, values, f"of {head_dim} features an even number must rotate",
+           "partial_rotary_factor", "head_dim")  # fmt: skip
+    return rotary_dim
+
+
+def _check_block(values: Values, key: str) -> None:
+    longest = "max_position_embeddings"
+    _agree(values[key] <= values[longest], values, "the first must not be larger", key, longest)
+
+
 def _llada2(values: Values) -> ModelConfig:
     dense, layers = values["first_k_dense_replace"], values["num_hidden_layers"]
     _agree(dense <= layers, values, "the first must not be larger", "first_k_dense_replace", "num_hidden_layers")
@@ -261,16 +275,10 @@ def _llada2(values: Values) -> ModelConfig:
     _check_groups(values)
     _check_block(values, "block_length")
     return _common(
-        values, "llada2", moe=moe, qk_norm=True,
-        rotary_dim=int(_head_dim(values, "hidden_size", "num_attention_heads") * values["partial_rotary_factor"]),
+        values, "llada2", moe=moe, qk_norm=True, rotary_dim=_rotary_dim(values),
         qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"], attention_block=values["block_length"],
         mask_id=_usual(values, "mask_token_id", 156895), eos_id=_usual(values, "eos_token_id", 156892),
     )  # fmt: skip
-
-
-def _check_block(values: Values, key: str) -> None:
-    longest = "max_position_embeddings"
-    _agree(values[key] <= values[longest], values, "the first must not be larger", key, longest)
 
 
 def _sdar(values: Values) -> ModelConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Key:
 
 def shown(value: Any) -> str:
     """A value out of a file as it may stand in a sentence: quoted, control characters escaped, cut where long."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     return _SHORT.repr(value)
 
 
@@ -56,7 +59,7 @@ def flag(default: bool | None = False) -> Key:
 
 def only(*allowed: Any) -> Key:
     """One of the values that published checkpoints of the family use; none given: null alone."""
-    rule = " or ".join(map(repr, allowed)) or "null"
+    rule = " or ".join(map(shown, allowed)) or "null"
     return Key(f"{rule}, as in every published checkpoint of this family",
                lambda value: any(type(value) is type(one) and value == one for one in allowed))  # fmt: skip
 

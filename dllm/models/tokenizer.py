@@ -15,10 +15,11 @@ from tokenizers import Tokenizer as Backend
 from dllm.errors import UserError
 from dllm.models import tables
 from dllm.models.files import read_json, read_text
-from dllm.models.keys import read_keys
+from dllm.models.keys import read_keys, shown
 
 STOPS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
 MASKS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]")
+PROBE = "Ab 1 ∑"  # a vocabulary that lacks its own unknown token fails here, before a prompt does
 # Qwen2's pre-tokenisation, which the published DreamTokenizer (remote code, never run) repeats.
 QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -53,6 +54,7 @@ class Tokenizer:
         settings = _settings(folder)
         backend = _backend(folder)
         _add_tokens(backend, _added(folder, settings), folder)
+        encoded(backend, PROBE)
         names = {name: text for name in tables.NAMED if (text := _text(settings.get(name))) is not None}
         known = backend.get_vocab()
         marked = [names["mask_token"]] if "mask_token" in names else []
@@ -78,7 +80,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text as it stands; special tokens written in it count, none are added."""
-        return list(self.backend.encode(text, add_special_tokens=False).ids)
+        return encoded(self.backend, text)
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of a conversation up to where the assistant speaks. Raises UserError without a chat template."""
@@ -111,6 +113,14 @@ class Tokenizer:
         """Text of ids; without ``special_ids`` unless ``skip_special`` is False. Ids beyond the vocabulary are void."""
         kept = [number for number in ids if not (skip_special and number in self.special_ids)]
         return str(self.backend.decode(kept, skip_special_tokens=False))
+
+
+def encoded(backend: Backend, text: str) -> list[int]:
+    """Ids of a text. Raises UserError when the vocabulary cannot take it, not even as an unknown token."""
+    try:
+        return list(backend.encode(text, add_special_tokens=False).ids)
+    except Exception as error:  # tokenizers raises nothing more exact
+        raise UserError(f"the tokenizer cannot encode {shown(text)} ({error}). Copy the checkpoint again.") from error
 
 
 def _settings(folder: Path) -> dict[str, Any]:

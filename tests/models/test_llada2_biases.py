@@ -31,7 +31,8 @@ def write(folder: Path, qkv: bool, out: bool, **changes: Any) -> dict[str, Tenso
     for place in ("model.layers.0", "model.layers.1"):
         shapes |= {f"{place}.{norm}.weight": (D,) for norm in ("input_layernorm", "post_attention_layernorm")}
         shapes |= {f"{place}.attention.{norm}.weight": (h,) for norm in ("query_layernorm", "key_layernorm")}
-        shapes |= {f"{place}.attention.query_key_value.weight": (rows, D), f"{place}.attention.dense.weight": (D, H * h)}
+        shapes[f"{place}.attention.query_key_value.weight"] = (rows, D)
+        shapes[f"{place}.attention.dense.weight"] = (D, H * h)
         shapes |= {f"{place}.mlp.{name}_proj.weight": (80, D) for name in ("gate", "up")}
         shapes |= {f"{place}.mlp.down_proj.weight": (D, 80)}
         shapes |= {f"{place}.attention.query_key_value.bias": (rows,)} if qkv else {}
