@@ -16,9 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from dllm.errors import UserError
-from dllm.models.bundle import locate, resolve_ids
+from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.files import Stored, stored_tensors
+from dllm.models.ids import resolve_ids
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import check_sizes, check_tensors, check_tie, parameter_sources, read_config
@@ -137,14 +138,11 @@ def _tokens(
         tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
     except UserError as error:
         return None, None, config, [str(error)]
-    problems = []
-    if tokenizer is not None and len(tokenizer) > config.vocab:
-        problems.append(f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns.")
     try:
         config, ids = resolve_ids(config, tokenizer, mask_id)
     except UserError as error:
-        return tokenizer, None, config, [*problems, str(error)]
-    return tokenizer, ids, config, problems
+        return tokenizer, None, config, [str(error)]
+    return tokenizer, ids, config, []
 
 
 def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:

@@ -13,11 +13,18 @@ from typing import Any
 
 from dllm.errors import UserError
 from dllm.models import tables
+from dllm.models.agreement import (
+    FILE,
+    Values,
+    agree,
+    check_block,
+    check_groups,
+    check_routing,
+    head_dim,
+    kv_heads,
+    rotary_dim,
+)
 from dllm.models.keys import read_keys, shown
-
-FILE = "config.json"
-COPY = "Copy the checkpoint's own config.json again."
-Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +94,7 @@ class ModelConfig:
                 f"{', '.join(sorted(FAMILIES))}. Use a checkpoint of one of these families."
             )
         table, build = FAMILIES[name]
-        config = build(read_keys(table, published, FILE))
-        config = replace(config, rotary_dim=config.rotary_dim or config.head_dim, published=dict(published))
-        _check_heads(config)
-        return config
+        return replace(build(read_keys(table, published, FILE)), published=dict(published))
 
     @property
     def kv_width(self) -> int:
@@ -124,34 +128,6 @@ def architecture_of(published: Mapping[str, Any]) -> str:
     return MODEL_TYPES.get(str(values["model_type"]), "") if not names else ""
 
 
-def _agree(holds: bool, values: Values, rule: str, *keys: str) -> None:
-    """Refuse keys that contradict each other."""
-    if not holds:
-        given = ", ".join(f"{key}={shown(values[key])}" for key in keys)
-        raise UserError(f"{FILE} has {given}: {rule}. {COPY}")
-
-
-def _check_heads(config: ModelConfig) -> None:
-    """Heads that cannot be grouped or rotated."""
-    names = ("n_heads", "n_kv_heads") if config.family == "llada" else ("num_attention_heads", "num_key_value_heads")
-    if config.heads % config.kv_heads:
-        given = f"{names[0]}={config.heads}, {names[1]}={config.kv_heads}"
-        raise UserError(f"{FILE} has {given}: the second must divide the first. {COPY}")
-    if config.rotary_dim % 2 or not 0 < config.rotary_dim <= config.head_dim:
-        raise UserError(
-            f"{FILE} gives {names[0]}={config.heads} heads of {config.head_dim} features of which {config.rotary_dim} "
-            f"rotate: an even number, at least 2, must. {COPY}"
-        )
-
-
-def _head_dim(values: Values, width: str, heads: str) -> int:
-    """The given head size, else the heads' equal share of the width."""
-    if values.get("head_dim") is not None:
-        return int(values["head_dim"])
-    _agree(values[width] % values[heads] == 0, values, "the second must divide the first", width, heads)
-    return int(values[width] // values[heads])
-
-
 def _usual(values: Values, key: str, usual: int) -> int | None:
     """The file's id, the first one where it lists several, else the family's usual one where the vocabulary reaches."""
     number = _first(values[key])
@@ -163,11 +139,13 @@ def _first(ids: int | list[int] | None) -> int | None:
 
 
 def _llada(values: Values) -> ModelConfig:
-    width, heads, vocab = values["d_model"], values["n_heads"], values["embedding_size"] or values["vocab_size"]
-    _agree(vocab >= values["vocab_size"], values, "the first must not be smaller", "embedding_size", "vocab_size")
+    width, vocab = values["d_model"], values["embedding_size"] or values["vocab_size"]
+    agree(vocab >= values["vocab_size"], values, "the first must not be smaller", "embedding_size", "vocab_size")
+    features = head_dim(values, "d_model", "n_heads")
     return ModelConfig(
-        family="llada", width=width, layers=values["n_layers"], heads=heads, kv_heads=_llada_kv_heads(values),
-        head_dim=_head_dim(values, "d_model", "n_heads"),
+        family="llada", width=width, layers=values["n_layers"], heads=values["n_heads"],
+        kv_heads=kv_heads(values, "n_heads", "n_kv_heads"), head_dim=features,
+        rotary_dim=rotary_dim(values, features),
         mlp_width=values["mlp_hidden_size"] or int(values["mlp_ratio"] * width),
         vocab=vocab, max_length=values["max_sequence_length"], eps=values["rms_norm_eps"], theta=_theta(values),
         mask_id=values["mask_token_id"], eos_id=_first(values["eos_token_id"]), pad_id=values["pad_token_id"],
@@ -178,15 +156,6 @@ def _llada(values: Values) -> ModelConfig:
     )  # fmt: skip
 
 
-def _llada_kv_heads(values: Values) -> int:
-    """multi_query_attention is an older way to ask for one key-value head."""
-    one, kv_heads = values["multi_query_attention"], values["n_kv_heads"]
-    if kv_heads is None:
-        return 1 if one else int(values["n_heads"])
-    _agree(one is None or one == (kv_heads == 1), values, "they contradict", "n_kv_heads", "multi_query_attention")
-    return int(kv_heads)
-
-
 def _theta(values: Values) -> float:
     """``rope_theta`` moved into ``rope_parameters`` in files written by transformers 5."""
     return float(values["rope_theta"] or values["rope_parameters"].get("rope_theta") or tables.ROPE_THETA.default)
@@ -194,17 +163,17 @@ def _theta(values: Values) -> float:
 
 def _common(values: Values, family: str, **more: Any) -> ModelConfig:
     """The keys that Dream, LLaDA-MoE, LLaDA2 and SDAR share with Hugging Face's Qwen classes."""
-    heads = values["num_attention_heads"]
+    features = head_dim(values, "hidden_size", "num_attention_heads")
     usual: dict[str, Any] = {
-        "kv_heads": values["num_key_value_heads"] or heads,
-        "head_dim": _head_dim(values, "hidden_size", "num_attention_heads"),
         "mlp_width": values.get("intermediate_size") or 0,
         "mask_id": values["mask_token_id"],
         "eos_id": _first(values["eos_token_id"]),
         "pad_id": values["pad_token_id"],
     }
     return ModelConfig(
-        family=family, width=values["hidden_size"], layers=values["num_hidden_layers"], heads=heads,
+        family=family, width=values["hidden_size"], layers=values["num_hidden_layers"],
+        heads=values["num_attention_heads"], head_dim=features, rotary_dim=rotary_dim(values, features),
+        kv_heads=kv_heads(values, "num_attention_heads", "num_key_value_heads"),
         vocab=values["vocab_size"], max_length=values["max_position_embeddings"], eps=values["rms_norm_eps"],
         theta=_theta(values), tied=values["tie_word_embeddings"], **{**usual, **more},
     )  # fmt: skip
@@ -214,24 +183,16 @@ def _dream(values: Values) -> ModelConfig:
     return _common(values, "dream", qkv_bias=True, prediction_shift=1)
 
 
-def _check_routing(values: Values, sparse: tuple[int, ...], dense_width: str) -> None:
-    """Experts that cannot be chosen, and dense layers without a width."""
-    keys = "num_experts_per_tok", "num_experts"
-    _agree(values[keys[0]] <= values[keys[1]], values, "a token cannot meet more experts than there are", *keys)
-    dense = len(sparse) < values["num_hidden_layers"]
-    _agree(not dense or values[dense_width] is not None, values, "layers without experts need a width", dense_width)
-
-
 def _llada_moe(values: Values) -> ModelConfig:
     layers, frequency = values["num_hidden_layers"], values["moe_layer_freq"]
     if frequency is None:
         frequency = [1] * layers
-    _agree(len(frequency) == layers, values, "one number per layer is needed", "moe_layer_freq", "num_hidden_layers")
+    agree(len(frequency) == layers, values, "one number per layer is needed", "moe_layer_freq", "num_hidden_layers")
     moe = MoEConfig(
         experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["expert_intermediate_size"],
         router="softmax", sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
     )  # fmt: skip
-    _check_routing(values, moe.sparse_layers, "dense_intermediate_size")
+    check_routing(values, moe.sparse_layers, "dense_intermediate_size")
     return _common(
         values, "llada_moe", qk_norm=values["qk_layernorm"], moe=moe, mlp_width=values["dense_intermediate_size"] or 0,
         # 156895 is not in the published config; it is the tokenizer's <|mask|> (Ling tokenizer).
@@ -239,50 +200,27 @@ def _llada_moe(values: Values) -> ModelConfig:
     )  # fmt: skip
 
 
-def _check_groups(values: Values) -> None:
-    """Groups of experts: equal ones, of which enough stay open for a token's experts."""
-    experts, groups, kept = values["num_experts"], values["n_group"], values["topk_group"]
-    _agree(experts % groups == 0, values, "the first must divide the second", "n_group", "num_experts")
-    _agree(kept <= groups, values, "the first must not be larger", "topk_group", "n_group")
-    _agree(values["num_experts_per_tok"] <= experts // groups * kept, values, "the groups kept hold too few experts",
-           "num_experts_per_tok", "topk_group", "n_group", "num_experts")  # fmt: skip
-
-
-def _rotary_dim(values: Values) -> int:
-    """How many features of a head rotate: the first ones, as partial_rotary_factor says."""
-    head_dim = _head_dim(values, "hidden_size", "num_attention_heads")
-    rotary_dim = int(head_dim * values["partial_rotary_factor"])
-    _agree(rotary_dim > 0 and rotary_dim % 2 == 0, values, f"of {head_dim} features an even number must rotate",
-           "partial_rotary_factor", "head_dim")  # fmt: skip
-    return rotary_dim
-
-
-def _check_block(values: Values, key: str) -> None:
-    longest = "max_position_embeddings"
-    _agree(values[key] <= values[longest], values, "the first must not be larger", key, longest)
-
-
 def _llada2(values: Values) -> ModelConfig:
     dense, layers = values["first_k_dense_replace"], values["num_hidden_layers"]
-    _agree(dense <= layers, values, "the first must not be larger", "first_k_dense_replace", "num_hidden_layers")
+    agree(dense <= layers, values, "the first must not be larger", "first_k_dense_replace", "num_hidden_layers")
     moe = MoEConfig(
         experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["moe_intermediate_size"],
         router="sigmoid", shared_width=values["moe_intermediate_size"] * values["num_shared_experts"],
         groups=values["n_group"], top_groups=values["topk_group"], scale=values["routed_scaling_factor"],
         expert_bias=True, sparse_layers=tuple(range(dense, layers)),
     )  # fmt: skip
-    _check_routing(values, moe.sparse_layers, "intermediate_size")
-    _check_groups(values)
-    _check_block(values, "block_length")
+    check_routing(values, moe.sparse_layers, "intermediate_size")
+    check_groups(values)
+    check_block(values, "block_length")
     return _common(
-        values, "llada2", moe=moe, qk_norm=True, rotary_dim=_rotary_dim(values),
+        values, "llada2", moe=moe, qk_norm=True,
         qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"], attention_block=values["block_length"],
         mask_id=_usual(values, "mask_token_id", 156895), eos_id=_usual(values, "eos_token_id", 156892),
     )  # fmt: skip
 
 
 def _sdar(values: Values) -> ModelConfig:
-    _check_block(values, "block_size")
+    check_block(values, "block_size")
     return _common(
         values, "sdar", qk_norm=True, attention_block=values["block_size"],
         # Published inference configs may lack the id; 151669 is the tokenizer's <|MASK|>.

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 import torch
-from broken import BASES, DEEP, HUGE, NAN, Broken, build, make
+from broken import Broken, build, make
+from nonsense import BASES, DEEP, HUGE, NAN
 from rich.console import Console
 
 from dllm.errors import UserError
