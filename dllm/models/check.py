@@ -169,7 +169,8 @@ def _idle(config: ModelConfig) -> int:
 def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
     yield "family", f"{config.family} ({(config.published.get('architectures') or ['no architectures'])[0]})"
     active = f", {_count(report.active)} active per token" if report.active != report.parameters else ""
-    yield "parameters", _count(report.parameters) + active
+    counted = _count(report.parameters) + active
+    yield "parameters", counted if report.parameters else "not counted: config.json and weights do not fit"
     yield "shape", (
         f"{config.layers} layers, width {config.width}, {config.heads} heads of {config.head_dim}, "
         f"{config.kv_heads} key-value heads"
@@ -177,7 +178,7 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
     files = f"{report.shards} file{'s' * (report.shards != 1)}, {_size(report.stored_bytes)}"
     dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
     yield "stored", f"{files}: {dtypes}" if report.stored else "no readable weights"
-    for dtype in BYTES:
+    for dtype in BYTES if report.parameters else ():
         yield f"memory {dtype}", (
             f"{_size(report.weight_bytes(dtype))} of weights; a cache keeps {_size(report.kv_bytes(dtype))} per token"
         )

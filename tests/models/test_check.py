@@ -86,6 +86,19 @@ def test_many_problems_are_summed_up(tmp_path: Path) -> None:
     assert problems[-1] == "20 further tensors of the 30 expected do not fit."
 
 
+def test_sizes_beyond_the_weights_are_not_counted(tmp_path: Path) -> None:
+    folder = copy_of("llada_mha_untied", tmp_path)
+    edit_config(folder, n_layers=9000)
+    report = check(folder)
+    assert report.problems == (
+        "config.json has n_layers=9000: that takes 54000 tensors or more, and the weights hold 30. "
+        "Copy config.json and weights of one checkpoint.",
+    )
+    assert report.parameters == 0
+    assert "not counted" in printed(report)
+    assert "of weights" not in printed(report)
+
+
 def test_a_differing_tied_head_is_found(tmp_path: Path) -> None:
     folder = copy_of("llada_gqa_tied", tmp_path)
     edit_weights(folder, model__transformer__ff_out__weight=torch.zeros(128, 64))
