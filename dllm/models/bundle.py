@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from dllm.kernels.packed import can_pack
 from dllm.kernels.packed import pack as pack_weights
 from dllm.models import quantize as quantization
 from dllm.models.config import ModelConfig
+from dllm.models.ids import resolve_ids
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_config, resolve
@@ -90,44 +91,6 @@ def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelC
     tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
     config, ids = resolve_ids(config, tokenizer, mask_id)
     return folder, config, tokenizer, ids
-
-
-def resolve_ids(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> tuple[ModelConfig, Ids]:
-    """The config with its ids filled in, and the ids that proposing needs. Raises UserError as ``describe`` says."""
-    known = [mask_id, config.mask_id, tokenizer.mask_id if tokenizer else None]
-    mask = next((number for number in known if number is not None), None)
-    if mask is None:
-        raise UserError(
-            "mask_id=None: neither config.json (mask_token_id) nor the tokenizer names a mask token, and masked "
-            "diffusion cannot do without one. Pass mask_id=ID (model.mask_id=ID on the command line)."
-        )
-    eos = _eos(config, tokenizer)
-    pad = eos if config.pad_id is None else config.pad_id
-    _check_mask(mask, eos, pad, config, tokenizer)
-    stops = dict.fromkeys([eos, *(tokenizer.stop_ids if tokenizer else ())])
-    return replace(config, mask_id=mask, eos_id=eos, pad_id=pad), Ids(mask, eos, tuple(s for s in stops if s != mask))
-
-
-def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> int:
-    for number in (config.eos_id, tokenizer.eos_id if tokenizer else None, config.pad_id):
-        if number is not None:
-            return number
-    raise UserError(
-        "eos_token_id=null: neither config.json nor the tokenizer names the token that ends a text. "
-        "Add eos_token_id to config.json."
-    )
-
-
-def _check_mask(mask: int, eos: int, pad: int, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
-    advice = "Pass the right one as mask_id=ID (model.mask_id=ID on the command line)."
-    if not 0 <= mask < config.vocab:
-        raise UserError(f"mask_id={mask} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
-    if tokenizer is not None and tokenizer.token(mask) is None:
-        hint = "" if tokenizer.mask_id is None else f" Its own mask token has id {tokenizer.mask_id}."
-        raise UserError(f"mask_id={mask} is no token of the tokenizer, which has {len(tokenizer)}.{hint} {advice}")
-    for name, number in (("pad", pad), ("eos", eos)):
-        if mask == number:
-            raise UserError(f"mask_id={mask} is also the {name} id: masks and {name} tokens must differ. {advice}")
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:

@@ -16,14 +16,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from dllm.errors import UserError
-from dllm.models.bundle import locate, resolve_ids
+from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
+from dllm.models.files import Stored, stored_tensors
+from dllm.models.ids import resolve_ids
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
-from dllm.models.weights import Stored, check_tensors, check_tie, parameter_sources, read_config, stored_tensors
+from dllm.models.weights import check_sizes, check_tensors, check_tie, parameter_sources, read_config
 from dllm.scores import Ids
 
 BYTES = {"bfloat16": 2, "float32": 4}
+COUNTED = 25_000  # tensors of a model built without its weights: LLaDA2-flash has 24,225, which takes 3.5 s
 SHOWN = 10  # tensor problems printed; the count of all is always given
 
 
@@ -85,34 +88,46 @@ def check(path: str | Path, mask_id: int | None = None) -> Report:
         config = read_config(folder)
     except UserError as error:
         return Report(folder, (str(error),))
-    with torch.device("meta"):
-        model = Transformer(config)
-    problems, stored = _weights(folder, model)
+    problems, stored, total = _weights(folder, config)
     tokenizer, ids, config, more = _tokens(folder, config, mask_id)
-    total = sum(parameter.numel() for parameter in model.parameters())
     dtypes = Counter(tensor.dtype for tensor in stored.values())
     return Report(
         folder, (*problems, *more), tuple(_notes(config, tokenizer)), config, tokenizer, ids,
-        parameters=total, active=total - _idle(config), stored=tuple(dtypes.most_common()),
+        parameters=total, active=max(0, total - _idle(config)), stored=tuple(dtypes.most_common()),
         shards=len({tensor.file for tensor in stored.values()}),
         stored_bytes=sum(file.stat().st_size for file in {tensor.file for tensor in stored.values()}),
     )  # fmt: skip
 
 
-def _weights(folder: Path, model: Transformer) -> tuple[list[str], dict[str, Stored]]:
-    """Problems with the weight files, and what they hold."""
+def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], dict[str, Stored], int]:
+    """Problems with the weight files, what they hold, and the model's parameters (0: too many to be counted)."""
+    stored: dict[str, Stored] = {}
+    model = None
     try:
         stored = stored_tensors(folder)
+        check_sizes(config, stored)
+        model = _skeleton(config)
         problems = check_tensors(model, stored)
         if not problems:
-            check_tie(model.config, stored)
+            check_tie(config, stored)
     except UserError as error:
-        return [str(error)], {}
+        if not stored and config.least_tensors <= COUNTED:
+            model = _skeleton(config)
+        return [str(error)], stored, _parameters(model)
     count = len({source.name for source in parameter_sources(model).values()})
     if len(problems) > SHOWN:
         rest = len(problems) - SHOWN
         problems = [*problems[:SHOWN], f"{rest} further tensors of the {count} expected do not fit"]
-    return [f"{problem}." for problem in problems], stored
+    return [f"{problem}." for problem in problems], stored, _parameters(model)
+
+
+def _skeleton(config: ModelConfig) -> Transformer:
+    with torch.device("meta"):
+        return Transformer(config)
+
+
+def _parameters(model: Transformer | None) -> int:
+    return 0 if model is None else sum(parameter.numel() for parameter in model.parameters())
 
 
 def _tokens(
@@ -123,14 +138,11 @@ def _tokens(
         tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
     except UserError as error:
         return None, None, config, [str(error)]
-    problems = []
-    if tokenizer is not None and len(tokenizer) > config.vocab:
-        problems.append(f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns.")
     try:
         config, ids = resolve_ids(config, tokenizer, mask_id)
     except UserError as error:
-        return tokenizer, None, config, [*problems, str(error)]
-    return tokenizer, ids, config, problems
+        return tokenizer, None, config, [str(error)]
+    return tokenizer, ids, config, []
 
 
 def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:
@@ -157,7 +169,8 @@ def _idle(config: ModelConfig) -> int:
 def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
     yield "family", f"{config.family} ({(config.published.get('architectures') or ['no architectures'])[0]})"
     active = f", {_count(report.active)} active per token" if report.active != report.parameters else ""
-    yield "parameters", _count(report.parameters) + active
+    counted = _count(report.parameters) + active
+    yield "parameters", counted if report.parameters else "not counted: config.json and weights do not fit"
     yield "shape", (
         f"{config.layers} layers, width {config.width}, {config.heads} heads of {config.head_dim}, "
         f"{config.kv_heads} key-value heads"
@@ -165,7 +178,7 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
     files = f"{report.shards} file{'s' * (report.shards != 1)}, {_size(report.stored_bytes)}"
     dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
     yield "stored", f"{files}: {dtypes}" if report.stored else "no readable weights"
-    for dtype in BYTES:
+    for dtype in BYTES if report.parameters else ():
         yield f"memory {dtype}", (
             f"{_size(report.weight_bytes(dtype))} of weights; a cache keeps {_size(report.kv_bytes(dtype))} per token"
         )

@@ -1,7 +1,8 @@
 """What a transformer of ours is made of, read from a published ``config.json``.
 
 One dataclass covers LLaDA, Dream, LLaDA-MoE, LLaDA2 and SDAR. Every size comes from the checkpoint's own file;
-the only constants here are ids that the published files leave out (LLaDA-MoE's and SDAR's mask token).
+the only constants here are ids that the published files leave out (LLaDA-MoE's and SDAR's mask token). The keys that
+each family reads, with type and range, are in ``dllm.models.tables``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dllm.errors import UserError
+from dllm.models import tables
+from dllm.models.agreement import (
+    FILE,
+    Values,
+    agree,
+    check_block,
+    check_groups,
+    check_routing,
+    head_dim,
+    kv_heads,
+    rotary_dim,
+)
+from dllm.models.keys import read_keys, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +32,7 @@ class MoEConfig:
     """Routed experts of a layer's MLP.
 
     ``router`` is ``softmax`` (LLaDA-MoE: no renormalisation) or ``sigmoid`` (LLaDA2: group-limited choice with a
-    bias, weights renormalised). ``first_dense`` layers keep a dense MLP; ``sparse_layers`` lists the others.
+    bias, weights renormalised). ``sparse_layers`` lists the layers that have them; the others keep a dense MLP.
     """
 
     experts: int
@@ -54,7 +68,8 @@ class ModelConfig:
     rotary_dim: int = 0
     rope_float32: bool = False
     qkv_bias: bool = False
-    linear_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
     tied: bool = False
     qk_norm: bool = False
     logit_scale: float = 1.0
@@ -68,188 +83,157 @@ class ModelConfig:
     def from_published(published: Mapping[str, Any]) -> ModelConfig:
         """Build from the parsed ``config.json``.
 
-        Raises UserError when the architecture is unknown or a key asks for something no published checkpoint uses.
+        Raises UserError when the architecture is unknown, a key has a wrong type, lies outside its range, contradicts
+        another or asks for something no published checkpoint uses.
         """
-        reader = FAMILIES.get(architecture_of(published))
-        if reader is None:
+        name = architecture_of(published)
+        if name not in FAMILIES:
             raise UserError(
-                f"config.json names architectures={published.get('architectures')!r} and "
-                f"model_type={published.get('model_type')!r}; known architectures are "
+                f"{FILE} names architectures={shown(published.get('architectures'))} and "
+                f"model_type={shown(published.get('model_type'))}; known architectures are "
                 f"{', '.join(sorted(FAMILIES))}. Use a checkpoint of one of these families."
             )
-        config = reader(published)
-        return replace(config, rotary_dim=config.rotary_dim or config.head_dim, published=dict(published))
+        table, build = FAMILIES[name]
+        return replace(build(read_keys(table, published, FILE)), published=dict(published))
 
     @property
     def kv_width(self) -> int:
         return self.kv_heads * self.head_dim
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Rows and columns that some stored tensor must have, by the keys of config.json that ask for them."""
+        name = architecture_of(self.published)
+        table = FAMILIES[name][0] if name in FAMILIES else {}
+        asked = {key: self.published[key] for key, one in table.items() if one.size and self.published.get(key)}
+        if self.moe is not None and len(self.moe.sparse_layers) < self.layers:
+            asked["dense_intermediate_size" if self.family == "llada_moe" else "intermediate_size"] = self.mlp_width
+        if self.moe is not None and self.moe.shared_width:
+            asked["num_shared_experts x moe_intermediate_size"] = self.moe.shared_width
+        return {**asked, "attention heads x head_dim": self.heads * self.head_dim}
+
+    @property
+    def least_tensors(self) -> int:
+        """So many tensors a checkpoint holds at least: six per layer, three per expert."""
+        routed = 0 if self.moe is None else 3 * self.moe.experts * len(self.moe.sparse_layers)
+        return 6 * self.layers + routed
+
 
 def architecture_of(published: Mapping[str, Any]) -> str:
     """The loader's key: ``architectures[0]`` first, because LLaDA and LLaDA-MoE share one ``model_type``."""
-    names = published.get("architectures") or []
+    values = read_keys(tables.ARCHITECTURE, published, FILE)
+    names = values["architectures"]
     if names and names[0] in FAMILIES:
         return str(names[0])
-    return MODEL_TYPES.get(str(published.get("model_type")), "") if not names else ""
+    return MODEL_TYPES.get(str(values["model_type"]), "") if not names else ""
 
 
-def _need(published: Mapping[str, Any], *keys: str) -> list[Any]:
-    missing = [key for key in keys if published.get(key) is None]
-    if missing:
-        raise UserError(f"config.json lacks {', '.join(missing)}, which this architecture needs to be built.")
-    return [published[key] for key in keys]
+def _usual(values: Values, key: str, usual: int) -> int | None:
+    """The file's id, the first one where it lists several, else the family's usual one where the vocabulary reaches."""
+    number = _first(values[key])
+    return usual if values[key] is None and usual < values["vocab_size"] else number
 
 
-def _refuse(published: Mapping[str, Any], rules: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse values that change the computation and that no published checkpoint of the family uses."""
-    for key, allowed in rules.items():
-        if key in published and published[key] not in allowed:
-            raise UserError(
-                f"config.json has {key}={published[key]!r}; only {' or '.join(map(repr, allowed))} is supported, "
-                "as in every published checkpoint of this family."
-            )
+def _first(ids: int | list[int] | None) -> int | None:
+    return (ids[0] if ids else None) if isinstance(ids, list) else ids
 
 
-def _default(published: Mapping[str, Any], key: str, usual: int) -> int | None:
-    """The file's id, else the family's usual one where the vocabulary reaches that far."""
-    if published.get(key) is not None:
-        return int(published[key])
-    return usual if usual < (published.get("vocab_size") or 0) else None
-
-
-def _eos(published: Mapping[str, Any], usual: int | None = None) -> int | None:
-    """``eos_token_id``, the first one where the file lists several."""
-    ids = published.get("eos_token_id")
-    if isinstance(ids, list):
-        return int(ids[0]) if ids else None
-    return ids if usual is None else _default(published, "eos_token_id", usual)
-
-
-def _kv_heads(published: Mapping[str, Any]) -> int:
-    heads, kv_heads = published["n_heads"], published.get("n_kv_heads")
-    multi_query = published.get("multi_query_attention")
-    if kv_heads is None:
-        return 1 if multi_query else heads
-    if multi_query is not None and multi_query != (kv_heads == 1):
-        raise UserError(f"config.json: n_kv_heads={kv_heads} and multi_query_attention={multi_query} contradict.")
-    return int(kv_heads)
-
-
-def _llada(published: Mapping[str, Any]) -> ModelConfig:
-    _refuse(published, {
-        "block_type": ("llama",), "activation_type": ("silu",), "layer_norm_type": ("rms",), "rope": (True,),
-        "alibi": (False, None), "attention_layer_norm": (False, None), "bias_for_layer_norm": (False, None),
-        "layer_norm_with_affine": (True, None),
-    })  # fmt: skip
-    width, layers, heads, vocab = _need(published, "d_model", "n_layers", "n_heads", "vocab_size")
+def _llada(values: Values) -> ModelConfig:
+    width, vocab = values["d_model"], values["embedding_size"] or values["vocab_size"]
+    agree(vocab >= values["vocab_size"], values, "the first must not be smaller", "embedding_size", "vocab_size")
+    features = head_dim(values, "d_model", "n_heads")
     return ModelConfig(
-        family="llada", width=width, layers=layers, heads=heads, kv_heads=_kv_heads(published), head_dim=width // heads,
-        mlp_width=published.get("mlp_hidden_size") or int(published.get("mlp_ratio", 4) * width),
-        vocab=published.get("embedding_size") or vocab, max_length=published.get("max_sequence_length", 4096),
-        eps=published.get("rms_norm_eps", 1e-5), theta=published.get("rope_theta", 10000.0),
-        mask_id=published.get("mask_token_id"), eos_id=_eos(published),
-        pad_id=published.get("pad_token_id"),
-        rope_float32=published.get("rope_full_precision", True),
-        qkv_bias=bool(published.get("include_bias") or published.get("include_qkv_bias")),
-        linear_bias=bool(published.get("include_bias")), tied=published.get("weight_tying", True),
-        logit_scale=width**-0.5 if published.get("scale_logits") else 1.0,
-        embed_scale=width**0.5 if published.get("input_emb_norm") else 1.0,
+        family="llada", width=width, layers=values["n_layers"], heads=values["n_heads"],
+        kv_heads=kv_heads(values, "n_heads", "n_kv_heads"), head_dim=features,
+        rotary_dim=rotary_dim(values, features),
+        mlp_width=values["mlp_hidden_size"] or int(values["mlp_ratio"] * width),
+        vocab=vocab, max_length=values["max_sequence_length"], eps=values["rms_norm_eps"], theta=_theta(values),
+        mask_id=values["mask_token_id"], eos_id=_first(values["eos_token_id"]), pad_id=values["pad_token_id"],
+        rope_float32=values["rope_full_precision"], qkv_bias=values["include_bias"] or values["include_qkv_bias"],
+        output_bias=values["include_bias"], mlp_bias=values["include_bias"], tied=values["weight_tying"],
+        logit_scale=width**-0.5 if values["scale_logits"] else 1.0,
+        embed_scale=width**0.5 if values["input_emb_norm"] else 1.0,
     )  # fmt: skip
 
 
-def _rope_theta(published: Mapping[str, Any]) -> float:
+def _theta(values: Values) -> float:
     """``rope_theta`` moved into ``rope_parameters`` in files written by transformers 5."""
-    scaling = published.get("rope_scaling")
-    if scaling and scaling.get("rope_type", scaling.get("type", "default")) != "default":
-        raise UserError(f"config.json has rope_scaling={scaling!r}; only unscaled rotary embeddings are supported.")
-    parameters = published.get("rope_parameters") or {}
-    return float(published.get("rope_theta") or parameters.get("rope_theta") or 10000.0)
+    return float(values["rope_theta"] or values["rope_parameters"].get("rope_theta") or tables.ROPE_THETA.default)
 
 
-def _common(published: Mapping[str, Any], family: str, **more: Any) -> ModelConfig:
+def _common(values: Values, family: str, **more: Any) -> ModelConfig:
     """The keys that Dream, LLaDA-MoE, LLaDA2 and SDAR share with Hugging Face's Qwen classes."""
-    _refuse(published, {"hidden_act": ("silu",), "use_sliding_window": (False, None)})
-    width, layers, heads, vocab = _need(
-        published, "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"
-    )
-    values: dict[str, Any] = {
-        "kv_heads": published.get("num_key_value_heads") or heads,
-        "head_dim": published.get("head_dim") or width // heads,
-        "mlp_width": published.get("intermediate_size") or 0,
-        "mask_id": published.get("mask_token_id"),
-        "eos_id": _eos(published),
-        "pad_id": published.get("pad_token_id"),
+    features = head_dim(values, "hidden_size", "num_attention_heads")
+    usual: dict[str, Any] = {
+        "mlp_width": values.get("intermediate_size") or 0,
+        "mask_id": values["mask_token_id"],
+        "eos_id": _first(values["eos_token_id"]),
+        "pad_id": values["pad_token_id"],
     }
     return ModelConfig(
-        family=family, width=width, layers=layers, heads=heads, vocab=vocab,
-        max_length=published.get("max_position_embeddings", 32768), eps=published.get("rms_norm_eps", 1e-6),
-        theta=_rope_theta(published), tied=bool(published.get("tie_word_embeddings")), **{**values, **more},
+        family=family, width=values["hidden_size"], layers=values["num_hidden_layers"],
+        heads=values["num_attention_heads"], head_dim=features, rotary_dim=rotary_dim(values, features),
+        kv_heads=kv_heads(values, "num_attention_heads", "num_key_value_heads"),
+        vocab=values["vocab_size"], max_length=values["max_position_embeddings"], eps=values["rms_norm_eps"],
+        theta=_theta(values), tied=values["tie_word_embeddings"], **{**usual, **more},
     )  # fmt: skip
 
 
-def _dream(published: Mapping[str, Any]) -> ModelConfig:
-    return _common(published, "dream", qkv_bias=True, prediction_shift=1)
+def _dream(values: Values) -> ModelConfig:
+    return _common(values, "dream", qkv_bias=True, prediction_shift=1)
 
 
-def _llada_moe(published: Mapping[str, Any]) -> ModelConfig:
-    _refuse(published, {
-        "moe_router_score_function": ("softmax",), "partial_rotary_factor": (1, 1.0, None), "clip_qkv": (None,),
-        "shared_expert_intermediate_size": (None, 0), "attention_bias": (False, None),
-        "moe_router_enable_expert_bias": (False, None),
-    })  # fmt: skip
-    experts, top_k, width, layers = _need(
-        published, "num_experts", "num_experts_per_tok", "expert_intermediate_size", "num_hidden_layers"
-    )
-    frequency = published.get("moe_layer_freq") or [1] * layers
+def _llada_moe(values: Values) -> ModelConfig:
+    layers, frequency = values["num_hidden_layers"], values["moe_layer_freq"]
+    if frequency is None:
+        frequency = [1] * layers
+    agree(len(frequency) == layers, values, "one number per layer is needed", "moe_layer_freq", "num_hidden_layers")
     moe = MoEConfig(
-        experts=experts, top_k=top_k, width=width, router="softmax",
-        sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
+        experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["expert_intermediate_size"],
+        router="softmax", sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
     )  # fmt: skip
+    check_routing(values, moe.sparse_layers, "dense_intermediate_size")
     return _common(
-        published, "llada_moe", qk_norm=bool(published.get("qk_layernorm")), moe=moe,
-        mlp_width=published.get("dense_intermediate_size") or 0,
+        values, "llada_moe", qk_norm=values["qk_layernorm"], moe=moe, mlp_width=values["dense_intermediate_size"] or 0,
         # 156895 is not in the published config; it is the tokenizer's <|mask|> (Ling tokenizer).
-        mask_id=_default(published, "mask_token_id", 156895), eos_id=_eos(published, 156892),
+        mask_id=_usual(values, "mask_token_id", 156895), eos_id=_usual(values, "eos_token_id", 156892),
     )  # fmt: skip
 
 
-def _llada2(published: Mapping[str, Any]) -> ModelConfig:
-    _refuse(published, {"use_qkv_bias": (False, None), "use_bias": (False, None), "score_function": ("sigmoid", None)})
-    experts, top_k, width, layers, hidden, heads = _need(
-        published, "num_experts", "num_experts_per_tok", "moe_intermediate_size", "num_hidden_layers", "hidden_size",
-        "num_attention_heads",
-    )  # fmt: skip
-    dense, head_dim = published.get("first_k_dense_replace", 0), published.get("head_dim") or hidden // heads
+def _llada2(values: Values) -> ModelConfig:
+    dense, layers = values["first_k_dense_replace"], values["num_hidden_layers"]
+    agree(dense <= layers, values, "the first must not be larger", "first_k_dense_replace", "num_hidden_layers")
     moe = MoEConfig(
-        experts=experts, top_k=top_k, width=width, router="sigmoid",
-        shared_width=width * (published.get("num_shared_experts") or 0),
-        groups=published.get("n_group") or 1, top_groups=published.get("topk_group") or 1,
-        scale=published.get("routed_scaling_factor", 1.0), expert_bias=True,
-        sparse_layers=tuple(range(dense, layers)),
+        experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["moe_intermediate_size"],
+        router="sigmoid", shared_width=values["moe_intermediate_size"] * values["num_shared_experts"],
+        groups=values["n_group"], top_groups=values["topk_group"], scale=values["routed_scaling_factor"],
+        expert_bias=True, sparse_layers=tuple(range(dense, layers)),
     )  # fmt: skip
+    check_routing(values, moe.sparse_layers, "intermediate_size")
+    check_groups(values)
+    check_block(values, "block_length")
     return _common(
-        published, "llada2", moe=moe, qk_norm=True, head_dim=head_dim,
-        rotary_dim=int(head_dim * published.get("partial_rotary_factor", 1.0)),
-        attention_block=published.get("block_length") or 32,
-        mask_id=_default(published, "mask_token_id", 156895), eos_id=_eos(published, 156892),
+        values, "llada2", moe=moe, qk_norm=True,
+        qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"], attention_block=values["block_length"],
+        mask_id=_usual(values, "mask_token_id", 156895), eos_id=_usual(values, "eos_token_id", 156892),
     )  # fmt: skip
 
 
-def _sdar(published: Mapping[str, Any]) -> ModelConfig:
-    _refuse(published, {"attention_bias": (False, None)})
+def _sdar(values: Values) -> ModelConfig:
+    check_block(values, "block_size")
     return _common(
-        published, "sdar", qk_norm=True, attention_block=published.get("block_size") or 4,
+        values, "sdar", qk_norm=True, attention_block=values["block_size"],
         # Published inference configs may lack the id; 151669 is the tokenizer's <|MASK|>.
-        mask_id=_default(published, "mask_token_id", 151669),
+        mask_id=_usual(values, "mask_token_id", 151669),
     )  # fmt: skip
 
 
-FAMILIES: dict[str, Callable[[Mapping[str, Any]], ModelConfig]] = {
-    "LLaDAModelLM": _llada,
-    "LLaDAMoEModelLM": _llada_moe,
-    "LLaDA2MoeModelLM": _llada2,
-    "DreamModel": _dream,
-    "SDARForCausalLM": _sdar,
+FAMILIES: dict[str, tuple[tables.Table, Callable[[Values], ModelConfig]]] = {
+    "LLaDAModelLM": (tables.LLADA, _llada),
+    "LLaDAMoEModelLM": (tables.LLADA_MOE, _llada_moe),
+    "LLaDA2MoeModelLM": (tables.LLADA2, _llada2),
+    "DreamModel": (tables.DREAM, _dream),
+    "SDARForCausalLM": (tables.SDAR, _sdar),
 }
 
 # Used only when a repackaged checkpoint carries no ``architectures`` at all.

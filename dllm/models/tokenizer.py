@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,13 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from dllm.errors import UserError
-from dllm.models.weights import read_json
+from dllm.models import tables
+from dllm.models.files import read_json, read_text
+from dllm.models.keys import read_keys, shown
 
 STOPS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
 MASKS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]")
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+PROBE = "Ab 1 ∑"  # a vocabulary that lacks its own unknown token fails here, before a prompt does
 # Qwen2's pre-tokenisation, which the published DreamTokenizer (remote code, never run) repeats.
 QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -51,7 +54,8 @@ class Tokenizer:
         settings = _settings(folder)
         backend = _backend(folder)
         _add_tokens(backend, _added(folder, settings), folder)
-        names = {name: text for name in NAMED if (text := _text(settings.get(name))) is not None}
+        encoded(backend, PROBE)
+        names = {name: text for name in tables.NAMED if (text := _text(settings.get(name))) is not None}
         known = backend.get_vocab()
         marked = [names["mask_token"]] if "mask_token" in names else []
         mask = next((known[text] for text in (*marked, *MASKS) if text in known), None)
@@ -76,7 +80,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of the text as it stands; special tokens written in it count, none are added."""
-        return list(self.backend.encode(text, add_special_tokens=False).ids)
+        return encoded(self.backend, text)
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Ids of a conversation up to where the assistant speaks. Raises UserError without a chat template."""
@@ -92,11 +96,9 @@ class Tokenizer:
         for number, message in enumerate(messages):
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
                 raise UserError(f"messages[{number}]={dict(message)!r} must give a role and a content, both strings.")
-        from jinja2 import TemplateError
-
         try:
             return str(self._renderer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-        except TemplateError as error:
+        except Exception as error:  # a template may fail in any way that Python can
             raise UserError(f"the chat template refuses these messages: {error}. Change them to fit it.") from error
 
     @cached_property
@@ -113,12 +115,22 @@ class Tokenizer:
         return str(self.backend.decode(kept, skip_special_tokens=False))
 
 
+def encoded(backend: Backend, text: str) -> list[int]:
+    """Ids of a text. Raises UserError when the vocabulary cannot take it, not even as an unknown token."""
+    try:
+        return list(backend.encode(text, add_special_tokens=False).ids)
+    except Exception as error:  # tokenizers raises nothing more exact
+        raise UserError(f"the tokenizer cannot encode {shown(text)} ({error}). Copy the checkpoint again.") from error
+
+
 def _settings(folder: Path) -> dict[str, Any]:
     """tokenizer_config.json over special_tokens_map.json; both may be absent."""
-    merged: dict[str, Any] = {}
+    merged = read_keys(tables.TOKENIZER, {}, "")
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            merged |= {key: value for key, value in read_json(folder / name).items() if value is not None}
+            content = read_json(folder / name)
+            read = read_keys(tables.TOKENIZER, content, name)
+            merged |= {key: value for key, value in read.items() if content.get(key) is not None}
     return merged
 
 
@@ -154,9 +166,10 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
     """Added tokens by id, from tokenizer_config.json and added_tokens.json."""
     tokens: dict[int, AddedToken] = {}
     if (folder / "added_tokens.json").is_file():
-        entries = read_json(folder / "added_tokens.json").items()
-        tokens = {int(number): AddedToken(text, normalized=False) for text, number in entries}
-    for number, entry in settings.get("added_tokens_decoder", {}).items():
+        content = read_json(folder / "added_tokens.json")
+        numbers = read_keys(tables.added_tokens(content), content, "added_tokens.json")
+        tokens = {number: AddedToken(text, normalized=False) for text, number in numbers.items()}
+    for number, entry in settings["added_tokens_decoder"].items():
         flags = {key: bool(entry.get(key)) for key in ("single_word", "lstrip", "rstrip", "normalized", "special")}
         tokens[int(number)] = AddedToken(entry["content"], **flags)
     return tokens
@@ -179,28 +192,46 @@ def _special(
     backend: Backend, known: Mapping[str, int], names: Mapping[str, str], settings: Mapping[str, Any]
 ) -> frozenset[int]:
     flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-    more = [*settings.get("additional_special_tokens", []), *settings.get("extra_special_tokens", [])]
+    given = (settings["additional_special_tokens"], settings["extra_special_tokens"])
+    more = [entry for entries in given for entry in (entries.values() if isinstance(entries, dict) else entries)]
     listed = {*names.values(), *(text for entry in more if (text := _text(entry)) is not None)}
     return frozenset(flagged | {known[text] for text in listed if text in known})
 
 
 def _text(entry: Any) -> str | None:
-    """A special token is written as a string or as an object with its content."""
+    """The content of a special token, written as a string or as an object."""
     content = entry.get("content") if isinstance(entry, Mapping) else entry
-    return content if isinstance(content, str) else None
+    return None if content is None else str(content)
 
 
 def _generation_eos(folder: Path) -> list[int]:
     file = folder / "generation_config.json"
-    ids = read_json(file).get("eos_token_id") if file.is_file() else None
-    return [] if ids is None else [int(number) for number in (ids if isinstance(ids, list) else [ids])]
+    ids = read_keys(tables.GENERATION, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
+    return [] if ids is None else ids if isinstance(ids, list) else [ids]
 
 
 def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja, else tokenizer_config.json's, which may be a list of named ones."""
+    """chat_template.jinja, else tokenizer_config.json's, which may be a list of named ones. Raises UserError when it is
+    no Jinja template."""
+    file, template = "tokenizer_config.json", settings["chat_template"]
+    if isinstance(template, list):
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    given = settings.get("chat_template")
-    if isinstance(given, list):
-        given = {entry["name"]: entry["template"] for entry in given}.get("default")
-    return given if isinstance(given, str) else None
+        file, template = "chat_template.jinja", read_text(folder / "chat_template.jinja")
+    if template is not None:
+        _check_template(template, folder / file)
+    return template
+
+
+def _check_template(template: str, file: Path) -> None:
+    """Parse what transformers will render, in its dialect: loop controls, and ``generation`` blocks."""
+    from jinja2 import Environment, TemplateError
+    from jinja2.ext import loopcontrols
+
+    plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)
+    try:
+        Environment(extensions=[loopcontrols]).parse(plain)
+    except (TemplateError, RecursionError) as error:
+        raise UserError(
+            f"{file} holds a chat_template that cannot be parsed ({error}). Copy the checkpoint again."
+        ) from error

@@ -159,11 +159,10 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_dim, self.rope_float32 = config.head_dim, config.rope_float32
-        bias = config.qkv_bias or config.linear_bias
-        self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=bias)
-        self.k = nn.Linear(config.width, config.kv_width, bias=bias)
-        self.v = nn.Linear(config.width, config.kv_width, bias=bias)
-        self.o = nn.Linear(config.heads * config.head_dim, config.width, bias=config.linear_bias)
+        self.q = nn.Linear(config.width, config.heads * config.head_dim, bias=config.qkv_bias)
+        self.k = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
+        self.v = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
+        self.o = nn.Linear(config.heads * config.head_dim, config.width, bias=config.output_bias)
         self.q_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
 
@@ -258,7 +257,7 @@ class Layer(nn.Module):
         self.mlp_norm = AddNorm(config.width, config.eps)
         routed = config.moe is not None and index in config.moe.sparse_layers
         self.mlp = MoE(config.width, config.moe) if routed and config.moe else MLP(
-            config.width, config.mlp_width, config.linear_bias)  # fmt: skip
+            config.width, config.mlp_width, config.mlp_bias)  # fmt: skip
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend) -> Tensor:
         """Rows x [B, n, D] entering the layer to rows leaving it. The memory decides what they attend to."""

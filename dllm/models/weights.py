@@ -20,11 +20,12 @@ from torch import Tensor
 
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
+from dllm.models.files import SINGLE, Stored, read_json, stored_tensors
+from dllm.models.keys import shown
 from dllm.models.transformer import Transformer
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 DATA_FILES = ["*.json", "*.txt", "*.jinja"]
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
+FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors call them
 
 _LLADA = {
     "embed": "model.transformer.wte", "norm": "model.transformer.ln_f", "lm_head": "model.transformer.ff_out",
@@ -47,16 +48,6 @@ _LLADA2 = {
     "attn.k_norm": "attention.key_layernorm", "mlp.expert_bias": "mlp.gate.expert_bias",
 }  # fmt: skip
 NAMES = {"llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2}
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Where one tensor lies: file, shape, dtype name; ``name`` is the published one."""
-
-    name: str
-    file: Path
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True)
@@ -136,54 +127,29 @@ def read_config(folder: Path) -> ModelConfig:
     return ModelConfig.from_published(read_json(file))
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises UserError when it is broken or no object."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is not valid JSON ({error}). Copy the checkpoint again.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file} holds a JSON {type(content).__name__}, not an object. Copy the checkpoint again.")
-    return content
+def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
+    """Refuse sizes beyond what the files hold, before a module is built for them: 10**8 experts would never end.
 
-
-def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """Headers of all safetensors of a folder, sharded or single; nothing is loaded."""
-    found: dict[str, Stored] = {}
-    for file in _weight_files(folder):
-        try:
-            with safe_open(file, framework="pt") as shard:
-                for name in shard.keys():  # noqa: SIM118  (safe_open is no mapping)
-                    part = shard.get_slice(name)
-                    found[name] = Stored(name, file, tuple(part.get_shape()), part.get_dtype())
-        except Exception as error:
-            raise UserError(f"{file} is no readable safetensors file ({error}). Copy the checkpoint again.") from error
-    return found
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    if (folder / INDEX).is_file():
-        weight_map = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise UserError(f"{folder / INDEX} has no weight_map, which names the shards. Copy the checkpoint again.")
-        files = [folder / name for name in sorted(set(weight_map.values()))]
-        missing = [file.name for file in files if not file.is_file()]
-        if missing:
-            raise UserError(f"{folder} lacks {', '.join(missing)}, named in {INDEX}. Finish the download.")
-        return files
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
-    pickled = [name for name in PICKLES if (folder / name).exists()]
-    if pickled:
+    Twice the tensors stored are let through, so that ``check_tensors`` can name those that lack.
+    """
+    widest = max((max(tensor.shape) for tensor in stored.values() if tensor.shape and 0 not in tensor.shape), default=0)
+    for key, size in config.sizes.items():
+        if size > widest:
+            raise UserError(
+                f"config.json has {key}={size}, but no tensor of the weights has more than {widest} rows or columns. "
+                "Copy config.json and weights of one checkpoint."
+            )
+    if config.least_tensors > 2 * len(stored):
+        counts = [f"{key}={config.published[key]}" for key in ("n_layers", "num_hidden_layers", "num_experts")
+                  if config.published.get(key) is not None]  # fmt: skip
         raise UserError(
-            f"{folder} holds {pickled[0]}, a pickle, which can run code when opened and is never read. "
-            "Convert it to safetensors, or take the checkpoint's safetensors version."
+            f"config.json has {', '.join(counts)}: that takes {config.least_tensors} tensors or more, and the weights "
+            f"hold {len(stored)}. Copy config.json and weights of one checkpoint."
         )
-    raise UserError(f"{folder} holds neither {SINGLE} nor {INDEX}. Point model.path at a complete checkpoint.")
 
 
 def check_tensors(model: Transformer, stored: Mapping[str, Stored]) -> list[str]:
-    """Sentences on tensors that are missing, misshapen or unexpected; empty when the files fit the model."""
+    """Sentences on tensors that are missing, misshapen, of no float type or unexpected; empty when the files fit."""
     problems, shapes = [], {name: tuple(p.shape) for name, p in model.named_parameters()}
     needed: dict[str, list[tuple[str, Source]]] = {}
     for ours, source in parameter_sources(model).items():
@@ -195,10 +161,17 @@ def check_tensors(model: Transformer, stored: Mapping[str, Stored]) -> list[str]
             problems.append(f"tensor {name} is missing")
         elif stored[name].shape != shape:
             problems.append(f"tensor {name} has shape {list(stored[name].shape)}, config.json implies {list(shape)}")
+        elif stored[name].dtype not in FLOATS:
+            problems.append(f"tensor {name} is stored as {stored[name].dtype}, not as one of {', '.join(FLOATS)}")
     tied_head = NAMES[model.config.family]["lm_head"] + ".weight" if model.config.tied else None
-    problems += [f"tensor {name} is not part of this architecture" for name in stored
+    problems += [f"tensor {_printed(name)} is not part of this architecture" for name in stored
                  if name not in needed and name != tied_head and not name.endswith("rotary_emb.inv_freq")]  # fmt: skip
     return problems
+
+
+def _printed(name: str) -> str:
+    """A tensor's name out of a file, as it stands unless it is long or holds control characters."""
+    return name if name.isprintable() and len(name) <= 120 else shown(name)
 
 
 def load_model(
@@ -210,9 +183,11 @@ def load_model(
     files do not fit the config.
     """
     path = resolve(folder)
-    with torch.device("meta"):
-        model = Transformer(config or read_config(path))
+    config = config or read_config(path)
     stored = stored_tensors(path)
+    check_sizes(config, stored)
+    with torch.device("meta"):
+        model = Transformer(config)
     problems = check_tensors(model, stored)
     if problems:
         raise UserError(f"{path}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")

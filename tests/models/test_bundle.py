@@ -76,6 +76,26 @@ def test_an_impossible_mask_id_is_refused(mask: int, rule: str, tmp_path: Path) 
         describe(with_tokenizer(tmp_path), mask_id=mask)
 
 
+@pytest.mark.parametrize("mask", ["abc", 1.5, True, [3]])
+def test_a_mask_id_of_another_type_is_refused(mask: Any) -> None:
+    with pytest.raises(UserError, match="mask_id=.* must be an integer"):
+        describe(DATA / "tiny-llada", mask_id=mask)
+
+
+def test_ids_beyond_the_embedding_are_refused_by_their_source(tmp_path: Path) -> None:
+    for key in ("eos_token_id", "pad_token_id", "mask_token_id"):
+        with pytest.raises(UserError, match=f"config.json: {key}=264 lies outside the embedding's ids, 0 to 263"):
+            describe(with_tokenizer(tmp_path / key, **{key: 264}))
+    assert describe(tmp_path / "mask_token_id", mask_id=258)[3].mask == 258  # the argument helps over it
+
+
+def test_loading_refuses_a_tokenizer_larger_than_the_logits(tmp_path: Path) -> None:
+    folder = copy_of("llada_mha_untied", tmp_path)
+    llada_tokenizer(folder)
+    with pytest.raises(UserError, match="the tokenizer has 262 ids, the model's logits only 128 columns"):
+        load(folder)
+
+
 def test_a_missing_eos_is_refused(tmp_path: Path) -> None:
     random_folder(tmp_path, published("sdar_b4", eos_token_id=None))
     with pytest.raises(UserError, match="eos_token_id=null.*Add eos_token_id"):

@@ -86,6 +86,19 @@ def test_many_problems_are_summed_up(tmp_path: Path) -> None:
     assert problems[-1] == "20 further tensors of the 30 expected do not fit."
 
 
+def test_sizes_beyond_the_weights_are_not_counted(tmp_path: Path) -> None:
+    folder = copy_of("llada_mha_untied", tmp_path)
+    edit_config(folder, n_layers=9000)
+    report = check(folder)
+    assert report.problems == (
+        "config.json has n_layers=9000: that takes 54000 tensors or more, and the weights hold 30. "
+        "Copy config.json and weights of one checkpoint.",
+    )
+    assert report.parameters == 0
+    assert "not counted" in printed(report)
+    assert "of weights" not in printed(report)
+
+
 def test_a_differing_tied_head_is_found(tmp_path: Path) -> None:
     folder = copy_of("llada_gqa_tied", tmp_path)
     edit_weights(folder, model__transformer__ff_out__weight=torch.zeros(128, 64))
@@ -122,7 +135,9 @@ def test_a_tokenizer_larger_than_the_logits_is_a_problem(tmp_path: Path) -> None
     folder = copy_of("llada_mha_untied", tmp_path)
     llada_tokenizer(folder, chat=False)
     report = check(folder)
-    assert report.problems[0] == "the tokenizer has 262 ids, the model's logits only 128 columns."
+    assert report.problems == (
+        "the tokenizer has 262 ids, the model's logits only 128 columns. Copy tokenizer and weights of one checkpoint.",
+    )
     assert any("No chat template" in note for note in report.notes)
 
 

@@ -65,7 +65,7 @@ def test_a_missing_size_is_named(name: str, key: str) -> None:
     ("llada_mha_untied", {"layer_norm_type": "default"}), ("llada_mha_untied", {"rope": False}),
     ("llada_mha_untied", {"attention_layer_norm": True}), ("dream_gqa", {"use_sliding_window": True}),
     ("dream_gqa", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}), ("sdar_b4", {"attention_bias": True}),
-    ("llada_moe", {"moe_router_enable_expert_bias": True}), ("llada2_moe", {"use_qkv_bias": True}),
+    ("llada_moe", {"moe_router_enable_expert_bias": True}), ("llada2_moe", {"score_function": "softmax"}),
 ])  # fmt: skip
 def test_what_no_published_checkpoint_uses_is_refused(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(change))):

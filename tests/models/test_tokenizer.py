@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from model_folders import HEADERS, byte_tokenizer, dream_tokenizer, llada_tokenizer, sdar_tokenizer, write_tokenizer
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
 
 from dllm.errors import UserError
 from dllm.models.tokenizer import Tokenizer
@@ -148,4 +150,29 @@ def test_a_vocabulary_without_merges_is_refused(tmp_path: Path) -> None:
     dream_tokenizer(tmp_path)
     (tmp_path / "merges.txt").unlink()
     with pytest.raises(UserError, match=r"merges\.txt"):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_a_template_that_fails_while_it_renders_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, byte_tokenizer({}), chat_template="{{ messages + 1 }}")
+    with pytest.raises(UserError, match="the chat template refuses these messages"):
+        Tokenizer.from_folder(tmp_path).chat(MESSAGES)
+
+
+def test_loop_controls_and_generation_blocks_are_no_broken_template(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{% generation %}{{ m['content'] }}{% endgeneration %}{% break %}{% endfor %}"
+    write_tokenizer(tmp_path, byte_tokenizer({}), chat_template=template)
+    assert Tokenizer.from_folder(tmp_path).render(MESSAGES) == MESSAGES[0]["content"]
+
+
+def test_named_special_tokens_of_transformers_5_are_special(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, byte_tokenizer({"<img>": False}), extra_special_tokens={"image_token": "<img>"})
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.decode(tokenizer.encode("a<img>b")) == "ab"
+
+
+def test_a_vocabulary_that_cannot_encode_is_refused(tmp_path: Path) -> None:
+    backend = Backend(models.WordPiece({"a": 0}, unk_token="[UNK]"))
+    write_tokenizer(tmp_path, backend)
+    with pytest.raises(UserError, match="the tokenizer cannot encode"):
         Tokenizer.from_folder(tmp_path)

@@ -22,8 +22,9 @@ from safetensors.torch import load_file, save_file
 
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
+from dllm.models.files import stored_tensors
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, parameter_sources, resolve, save_model, stored_tensors
+from dllm.models.weights import load_model, parameter_sources, resolve, save_model
 
 TOKENS = torch.arange(90).view(2, 45)
 

@@ -1,0 +1,71 @@
+"""Keys of one ``config.json`` that must agree: values that each are fine and together describe no transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dllm.errors import UserError
+from dllm.models.keys import shown
+
+FILE = "config.json"
+Values = Mapping[str, Any]
+
+
+def agree(holds: bool, values: Values, rule: str, *keys: str) -> None:
+    """Raise UserError naming those of the keys that the family has, unless they agree."""
+    if not holds:
+        given = ", ".join(f"{key}={shown(values[key])}" for key in keys if key in values)
+        raise UserError(f"{FILE} has {given}: {rule}. Copy the checkpoint's own {FILE} again.")
+
+
+def head_dim(values: Values, width: str, heads: str) -> int:
+    """The given head size, else the heads' equal share of the width."""
+    if values.get("head_dim") is not None:
+        return int(values["head_dim"])
+    agree(values[width] % values[heads] == 0, values, "the first must be a multiple of the second", width, heads)
+    return int(values[width] // values[heads])
+
+
+def kv_heads(values: Values, heads: str, key: str) -> int:
+    """Key-value heads, as many as heads where the file leaves them out; each serves equally many."""
+    if values[key] is None:
+        return 1 if values.get("multi_query_attention") else int(values[heads])
+    agree(values[heads] % values[key] == 0, values, "the first must be a multiple of the second", heads, key)
+    one = values.get("multi_query_attention")  # LLaDA's older way to ask for a single one
+    agree(one is None or one == (values[key] == 1), values, "they contradict", key, "multi_query_attention")
+    return int(values[key])
+
+
+def rotary_dim(values: Values, features: int) -> int:
+    """How many features of a head rotate, in pairs: all, or the first ones as partial_rotary_factor says."""
+    rotated = int(features * (values.get("partial_rotary_factor") or 1))
+    agree(
+        rotated > 0 and rotated % 2 == 0, values,
+        f"{rotated} of a head's {features} features would rotate, which must be an even number, at least 2",
+        "d_model", "n_heads", "hidden_size", "num_attention_heads", "head_dim", "partial_rotary_factor",
+    )  # fmt: skip
+    return rotated
+
+
+def check_routing(values: Values, sparse: tuple[int, ...], dense_width: str) -> None:
+    """Experts that cannot be chosen, and dense layers without a width."""
+    keys = "num_experts_per_tok", "num_experts"
+    agree(values[keys[0]] <= values[keys[1]], values, "a token cannot meet more experts than there are", *keys)
+    dense = len(sparse) < values["num_hidden_layers"]
+    agree(not dense or values[dense_width] is not None, values, "layers without experts need a width", dense_width)
+
+
+def check_groups(values: Values) -> None:
+    """Groups of experts: equal ones, of which enough stay open for a token's experts."""
+    experts, groups, kept = values["num_experts"], values["n_group"], values["topk_group"]
+    agree(experts % groups == 0, values, "the first must divide the second", "n_group", "num_experts")
+    agree(kept <= groups, values, "the first must not be larger", "topk_group", "n_group")
+    agree(values["num_experts_per_tok"] <= experts // groups * kept, values, "the groups kept hold too few experts",
+          "num_experts_per_tok", "topk_group", "n_group", "num_experts")  # fmt: skip
+
+
+def check_block(values: Values, key: str) -> None:
+    """An attention block longer than any canvas."""
+    longest = "max_position_embeddings"
+    agree(values[key] <= values[longest], values, "the first must not be larger", key, longest)

@@ -1,0 +1,68 @@
+"""What the keys of published files cannot hold: written from the published configurations, not read from our tables."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+NAN, INF, HUGE, DEEP = math.nan, math.inf, 10**9, "[" * 200_000 + "]" * 200_000
+
+# Every kind of key, with values that mean nothing there.
+NONSENSE: dict[str, tuple[Any, ...]] = {
+    "size": ("96", "", 4.5, 0, -3, 5000, HUGE, 10**30, NAN, INF, True, [4], {}),
+    "length": ("96", 4.5, 0, -3, HUGE, 10**30, NAN, True, [4], {}),
+    "id": ("5", "abc", 4.5, -1, HUGE, 10**30, NAN, True, [5], {}),
+    "ids": ("5", 4.5, -1, HUGE, NAN, True, {}, ["5"], [5, -1], [HUGE], [[5]]),
+    "real": ("x", "1e-5", NAN, INF, -INF, -1.0, 0, 1e30, 10**400, True, [], {}),
+    "flag": ("false", "yes", 2, 0.5, [], {}, NAN),
+    "rope": ("linear", 5, [], True, {"rope_type": "yarn", "factor": 4.0}, {"type": "linear"}, {"rope_theta": "x"}),
+}
+_IDS = {"eos_token_id": "ids", "pad_token_id": "id", "mask_token_id": "id"}
+_QWEN = {
+    **_IDS, "hidden_size": "size", "num_hidden_layers": "size", "num_attention_heads": "size", "vocab_size": "size",
+    "num_key_value_heads": "size", "head_dim": "size", "max_position_embeddings": "length", "rms_norm_eps": "real",
+    "rope_theta": "real", "rope_scaling": "rope", "rope_parameters": "rope", "tie_word_embeddings": "flag",
+}  # fmt: skip
+_EXPERTS = {"num_experts": "size", "num_experts_per_tok": "size", "partial_rotary_factor": "real"}
+KEYS: dict[str, dict[str, str]] = {
+    "llada_mha_untied": {
+        **_IDS, "d_model": "size", "n_layers": "size", "n_heads": "size", "n_kv_heads": "size", "vocab_size": "size",
+        "mlp_hidden_size": "size", "embedding_size": "size", "max_sequence_length": "length", "rms_norm_eps": "real",
+        "rope_theta": "real", "rope_scaling": "rope", "include_bias": "flag", "include_qkv_bias": "flag",
+        "weight_tying": "flag", "scale_logits": "flag", "input_emb_norm": "flag", "rope_full_precision": "flag",
+        "multi_query_attention": "flag", "alibi": "flag", "block_group_size": "length",
+    },
+    "dream_gqa": {**_QWEN, "intermediate_size": "size"},
+    "sdar_b4": {**_QWEN, "intermediate_size": "size", "block_size": "length"},
+    "llada_moe": {**_QWEN, **_EXPERTS, "expert_intermediate_size": "size", "qk_layernorm": "flag"},
+    "llada2_moe": {
+        **_QWEN, **_EXPERTS, "intermediate_size": "size", "moe_intermediate_size": "size", "n_group": "size",
+        "topk_group": "size", "routed_scaling_factor": "real", "block_length": "length", "use_bias": "flag",
+        "use_qkv_bias": "flag",
+    },
+}  # fmt: skip
+KEYS["llada_gqa_tied"] = KEYS["llada_mha_untied"]
+BASES = tuple(KEYS)
+
+# Nonsense of single keys beyond their type.
+MORE: dict[str, dict[str, tuple[Any, ...]]] = {
+    "llada_moe": {"num_experts_per_tok": (999,), "moe_layer_freq": ("x", [1], [1, 2], [1, "1"], {}, 5)},
+    "llada2_moe": {"num_experts_per_tok": (7, 999), "n_group": (3, 999), "topk_group": (999,),
+                   "first_k_dense_replace": (-1, 999, "1", 1.5), "num_shared_experts": (-1, "1", 1.5, 999)},
+}  # fmt: skip
+
+TOKEN = (5, 4.5, True, [], {"content": 5}, {}, ["<x>"])
+TOKENS = (5, "abc", [5], {"a": 5}, [None], True, [{"content": 5}])
+SETTINGS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "tokenizer_config.json": {
+        "eos_token": TOKEN, "mask_token": TOKEN, "bos_token": TOKEN, "additional_special_tokens": TOKENS,
+        "extra_special_tokens": TOKENS,
+        "added_tokens_decoder": (5, [], "x", {"x": {"content": "a"}}, {"300": 5}, {"300": {"content": 5}}, {"300": {}},
+                                 {"-1": {"content": "a"}}, {"²": {"content": "a"}},
+                                 {"300": {"content": "a", "special": "yes"}}),
+        "chat_template": (5, {}, [5], [{"name": "default"}], [{"name": 5, "template": "x"}], "{% for %}", "{{ '", True),
+    },
+    "special_tokens_map.json": {"eos_token": TOKEN, "additional_special_tokens": TOKENS},
+    "generation_config.json": {"eos_token_id": ("x", "257", 4.5, -1, HUGE, True, {}, ["257"], [257, None], [HUGE])},
+    "added_tokens.json": {"<new>": ("x", -1, 4.5, None, True, [], {}, HUGE)},
+}  # fmt: skip
