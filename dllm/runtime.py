@@ -10,8 +10,8 @@ from shutil import which
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session, name_of
-from dllm.errors import UserError, nearest
+from dllm.cache.base import Cache, Session
+from dllm.errors import UserError, name_of, nearest
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
@@ -60,7 +60,7 @@ class Runtime:
         if self.name not in FIXED:
             return
         if sampler.branches or any("shadow" in need.statistics for need in sampler.needs()):
-            name, extra = type(sampler).__name__.lower(), "several candidates" if sampler.branches else "extra rows"
+            name, extra = name_of(sampler), "several candidates" if sampler.branches else "extra rows"
             raise UserError(
                 f"runtime={self.name} needs shapes that do not change, and sampler={name} has {extra}, as many as the "
                 "text asks for. Use runtime=eager or static."

@@ -116,7 +116,7 @@ def parts_of(combination: Combination) -> tuple[Sampler, Blocks, Cache, EndOfTex
     """The combination's parts. Raises UserError when they refuse each other."""
     sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)
     kv, eos = build("cache", combination.cache), build("eos", combination.eos)
-    validate(Setting(model(combination.model).config, blocks, None), sampler, kv, eos)
+    sampler = validate(Setting(model(combination.model).config, blocks, None), sampler, kv, eos)
     return sampler, blocks, kv, eos
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks, Span
 from dllm.canvas import Canvas, merge
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
 
@@ -42,7 +42,9 @@ class TCCF(Blocks):
 
     def check(self, setting: Setting, sampler: Sampler) -> None:
         if sampler.branches:
-            raise UserError("blocks=tccf rolls the canvas back, so sampler=freedave and ete cannot draft over it.")
+            raise UserError(
+                f"blocks=tccf rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. Use blocks=fixed."
+            )
         if setting.model.attention_block is not None:
             raise UserError(
                 "blocks=tccf changes the block length, but a block-causal model decodes at the length it was trained "
