@@ -26,8 +26,8 @@ STATISTICS = (*row_statistics.STATISTICS, "current", "shadow")  # see ``dllm.sco
 
 @dataclass(frozen=True)
 class Setting:
-    """gen_length None: infilling, the number of masks shows only with the prompts. ids_of: plain token ids of a text, None
-    where there is no tokenizer."""
+    """gen_length None: infilling, the number of masks shows only with the prompts. ids_of: plain token ids of a text;
+    None where there is no tokenizer."""
 
     model: ModelConfig
     blocks: Blocks

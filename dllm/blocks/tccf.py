@@ -43,7 +43,8 @@ class TCCF(Blocks):
     def check(self, setting: Setting, sampler: Sampler) -> None:
         if sampler.branches:
             raise UserError(
-                f"blocks=tccf rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. Use blocks=fixed."
+                f"blocks=tccf rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. Use "
+                "blocks=fixed."
             )
         if setting.model.attention_block is not None:
             raise UserError(

@@ -40,7 +40,7 @@ class View:
     blocks: Span
     acts: Tensor
 
-    @property
+    @cached_property
     def forced(self) -> Tensor | None:
         """Positions [B, L] that the cache's plan commits by itself, with their proposals."""
         only = self.scores.only
@@ -135,12 +135,11 @@ class Sampler:
         if view.forced is not None:
             view = replace(view, open=view.open & view.acts[:, None])
         step = self.step(view, state) if view.acting else Step(torch.zeros_like(view.open))
-        forced, open_, acts = (of(one, step.owner) for one in (view.forced, view.open, view.acts))
-        remask = None if step.remask is None else step.remask & acts[:, None]
-        step = replace(step, commit=step.commit & open_, remask=remask)
-        if forced is None:
+        remask = None if step.remask is None else step.remask & of(view.acts, step.owner)[:, None]
+        step = replace(step, commit=step.commit & of(view.open, step.owner), remask=remask)
+        if view.forced is None:
             return step
-        proposed = of(view.scores.token, step.owner)
+        forced, proposed = of(view.forced, step.owner), of(view.scores.token, step.owner)
         tokens = None if step.tokens is None else torch.where(forced, proposed, step.tokens)
         return replace(step, commit=step.commit | forced, tokens=tokens)
 
@@ -151,7 +150,7 @@ class Sampler:
 
 
 def each_row(value: Tensor, canvas: Canvas) -> Tensor:
-    """What all rows share [...] as state of each [B, ...], on the canvas's device; nothing is copied until rows leave."""
+    """What all rows share [...] as state of each [B, ...], on the canvas's device; stored once until rows leave."""
     return value.to(canvas.start.device).expand(len(canvas.start), *value.shape)
 
 

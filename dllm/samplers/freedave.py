@@ -65,10 +65,12 @@ class FreeDave(Wrapper):
         stale, steps = forced.any(1, keepdim=True), self._steps(view, state)
         left, draft = view.open & ~forced, replace(view, blocks=replace(view.blocks, forwards=steps))
         drafts: list[Tensor] = []
+        says = False  # whether the inner rule writes tokens of its own
         for _ in range(self.draft_steps):
             draft = replace(draft, open=left, blocks=replace(draft.blocks, forwards=draft.blocks.forwards + 1))
             step = self._once(draft, state)
             new, tokens = step.commit, view.scores.token if step.tokens is None else step.tokens
+            says |= step.tokens is not None
             if not drafts:
                 new = torch.where(stale, forced, new)
             elif step.accepted is not None:
@@ -80,7 +82,7 @@ class FreeDave(Wrapper):
         masks = view.canvas.undecided.sum(1, keepdim=True) - made.sum(2)
         own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
         written = torch.where(drafts[-1], draft.canvas.tokens, view.scores.token)
-        return replace(out, tokens=None if step.tokens is None else of(written, out.owner), state=own)
+        return replace(out, tokens=of(written, out.owner) if says else None, state=own)
 
     def _once(self, view: View, state: State) -> Step:
         """The inner rule's step, whatever the cache forces."""

@@ -109,9 +109,8 @@ class Prophet(Wrapper):
         """masks [B] of the row, its nominal number of turns [B], and whether that is a guess; bars [B, 3], breaks
         [B, 2]: the options, where the canvas is."""
         masks, turns = canvas.undecided.sum(1), self.inner.turns(canvas)
-        bars, breaks = (
-            each_row(torch.tensor(values, dtype=torch.float64), canvas) for values in (self.thresholds, self.breakpoints)
-        )
+        options = (torch.tensor(values, dtype=torch.float64) for values in (self.thresholds, self.breakpoints))
+        bars, breaks = (each_row(values, canvas) for values in options)
         return super().start(canvas, blocks) | {
             "masks": masks, "turns": masks if turns is None else turns,
             "adaptive": torch.full_like(canvas.cut, turns is None), "bars": bars, "breaks": breaks,

@@ -16,11 +16,11 @@ INNER = "inner."
 
 
 class Wrapper(Sampler):
-    """Base of the rules around ``inner``: what that one is, needs, refuses and prepares, the wrapper does as well, until
-    it says otherwise.
+    """Base of the rules around ``inner``: what that one is, needs, refuses and prepares, the wrapper does as well,
+    until it says otherwise.
 
-    A wrapper decides in ``propose``, from what ``super().propose`` returns; ``step`` is for rules that wrap nothing. The
-    inner rule's state lies under ``inner.``, that of a rule within it under ``inner.inner.``: names never meet.
+    A wrapper decides in ``propose``, from what ``super().propose`` returns; ``step`` is for rules that wrap nothing.
+    The inner rule's state lies under ``inner.``, that of a rule within it under ``inner.inner.``: names never meet.
     """
 
     stateless = False
