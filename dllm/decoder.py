@@ -51,17 +51,18 @@ class Decoder:
     ) -> None:  # fmt: skip
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
-        self.sampler: Sampler = part("sampler", sampler)
+        rule: Sampler = part("sampler", sampler)
         schedule: Blocks = part("blocks", blocks)
-        self.blocks = schedule if model.tokenizer is None else schedule.bound(self.prompts.ids_of)
+        ids_of = None if model.tokenizer is None else self.prompts.ids_of
+        self.blocks = schedule if ids_of is None else schedule.bound(ids_of)
         self.cache: Cache = part("cache", cache)
         policy: EndOfText = part("eos", eos)
         self.eos = StopStrings(policy, stop, self.prompts.text) if stop else policy
-        self.sampling = replace(sampling or sampling_of(options), tempered=self.sampler.tempered)
+        self.sampling = replace(sampling or sampling_of(options), tempered=rule.tempered)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
-        setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name)
-        validate(setting, self.sampler, self.cache, self.eos)
+        setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
+        self.sampler = validate(setting, rule, self.cache, self.eos)
         self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
         self.runtime.check(self.cache, self.sampler, model.config, model.transformer.device, self.blocks)
         self.cost = Cost(model.config, model.transformer.dtype.itemsize)
@@ -105,10 +106,7 @@ class Decoder:
 
         Time spent in ``observe`` and by whoever takes the results is not part of ``Result.seconds``.
         """
-        requests = [
-            self.sampler.prepare(replace(request, number=number), self.prompts.ids_of)
-            for number, request in enumerate(requests)
-        ]
+        requests = [self.sampler.prepare(replace(request, number=number)) for number, request in enumerate(requests)]
         for at in range(0, len(requests), self.batch_size):
             batch = requests[at : at + self.batch_size]
             text, words = self.prompts.text, self.prompts.words
@@ -145,7 +143,7 @@ class Decoder:
 
     def turns(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
         """The turns of one prompt as they happen, with everything the loop knows."""
-        return self._turns([self.sampler.prepare(self.request(prompt, seed), self.prompts.ids_of)])
+        return self._turns([self.sampler.prepare(self.request(prompt, seed))])
 
     @torch.inference_mode()
     def _turns(self, requests: Sequence[Request], trace: bool = False) -> Iterator[Turn]:

@@ -21,6 +21,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def name_of(part: object) -> str:
+    """What a sampler, block schedule, cache or end-of-text policy is called in messages: the name that a user types.
+
+    That of its file, as in the configuration; of its class where that is no file of ours (a part of the user's own). A
+    part that has several names in the configuration says which one it has by ``name``.
+    """
+    kind = type(part)
+    package, _, file = kind.__module__.rpartition(".")
+    if package.partition(".")[0] != "dllm":
+        return kind.__name__
+    return str(getattr(part, "name", kind.__name__.lower() if file == "base" else file))
+
+
 def in_range(name: str, value: Any, low: float, high: float, advice: str = "") -> None:
     """Refuse a parameter outside [low, high]; sequences and tensors are checked entry by entry."""
     import torch

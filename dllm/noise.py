@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
+def _wrapped(value: int) -> int:
+    """As int64 arithmetic would wrap it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-_GOLDEN, _MIX1, _MIX2 = map(_signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_GOLDEN, _MIX1, _MIX2 = map(_wrapped, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -28,11 +29,16 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def uniform(*keys: Tensor | int) -> Tensor:
-    """Uniform float64 in (0, 1), one for each combination of the broadcast integer keys."""
-    state = torch.zeros((), dtype=torch.int64)
+    """Uniform float64 in (0, 1), one for each combination of the broadcast integer keys.
+
+    Keys that are tensors lie on one device, where the numbers are made; a number is no tensor anywhere, so that noise
+    copies nothing from the host.
+    """
+    devices = {key.device for key in keys if isinstance(key, Tensor)}
+    assert len(devices) < 2, f"keys of noise lie on several devices: {', '.join(map(str, devices))}"
+    state = torch.zeros((), dtype=torch.int64, device=next(iter(devices), None))
     for key in keys:
-        key = torch.as_tensor(key, dtype=torch.int64)
-        state = _mix(state.to(key.device) + (key + 1) * _GOLDEN)
+        state = _mix(state + ((key.long() + 1) * _GOLDEN if isinstance(key, Tensor) else _wrapped((key + 1) * _GOLDEN)))
     # 53 random bits, centred in their cell: neither 0 nor 1 can occur, so both logarithms of Gumbel noise are finite.
     return (_shift_right(state, 11).double() + 0.5) * 2.0**-53
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache, Session, name_of
-from dllm.errors import UserError, nearest
+from dllm.cache.base import Cache, Session
+from dllm.errors import UserError, name_of, nearest
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
@@ -57,13 +57,13 @@ class Runtime:
         """Refuse, with UserError, parts whose shapes change from turn to turn, and a device that cannot do it."""
         if self.check_every > 1 and sampler.branches:
             raise UserError(
-                f"check_every={self.check_every} lets full blocks wait, and sampler={type(sampler).__name__.lower()} "
+                f"check_every={self.check_every} lets full blocks wait, and sampler={name_of(sampler)} "
                 "chooses among its candidates in the turn after. Use check_every=1."
             )
         if self.name != "eager" and blocks.rolls_back and cache.follows_commits:
             raise UserError(
-                f"runtime={self.name} with cache={name_of(cache)} bounds its rows by what a turn may change, and this "
-                "block schedule takes back more. Use runtime=eager, blocks=fixed or cache=dual."
+                f"runtime={self.name} with cache={name_of(cache)} bounds its rows by what a turn may change, and "
+                f"blocks={name_of(blocks)} takes back more. Use runtime=eager, blocks=fixed or cache=dual."
             )
         if self.name != "eager" and not cache.static:
             raise UserError(
@@ -73,7 +73,7 @@ class Runtime:
         if self.name not in FIXED:
             return
         if sampler.branches or any("shadow" in need.statistics for need in sampler.needs()):
-            name, extra = type(sampler).__name__.lower(), "several candidates" if sampler.branches else "extra rows"
+            name, extra = name_of(sampler), "several candidates" if sampler.branches else "extra rows"
             raise UserError(
                 f"runtime={self.name} needs shapes that do not change, and sampler={name} has {extra}, as many as the "
                 "text asks for. Use runtime=eager or static."

@@ -6,7 +6,7 @@ and their order would be arbitrary. The largest entry is kept out of the sum, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -261,7 +261,7 @@ class Propose:
         """End-of-text proposals get confidence -1, if the sampling wants it so."""
         if not self.sampling.eos_last:
             return out
-        ends = torch.isin(out["token"], torch.tensor([self.ids.eos, *self.ids.stops], device=out["token"].device))
+        ends = one_of(out["token"], (self.ids.eos, *self.ids.stops))
         return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
 
     def _draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -275,6 +275,15 @@ class Propose:
         noise = gumbel(canvas.seed[:, None, None], position[..., None], turn[:, None, None], vocabulary)
         token = torch.where(hot, kept + noise, kept.double()).argmax(-1)
         return token, kept if self.sampling.tempered else logits
+
+
+def one_of(tokens: Tensor, ids: Iterable[int]) -> Tensor:
+    """Which of ``tokens`` is one of a few ids. Those stay numbers: a tensor of them would be copied to the device in
+    every turn."""
+    found = torch.zeros_like(tokens, dtype=torch.bool)
+    for one in ids:
+        found = found | (tokens == one)
+    return found
 
 
 def spread(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:

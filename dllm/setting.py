@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dllm.errors import Unfit, UserError, nearest
+from dllm.errors import Unfit, UserError, name_of, nearest
 from dllm.kernels import row_statistics
 
 if TYPE_CHECKING:
@@ -19,18 +20,21 @@ if TYPE_CHECKING:
     from dllm.samplers.base import Sampler
     from dllm.scores import Need, Sampling
 
+P = TypeVar("P")
 STATISTICS = (*row_statistics.STATISTICS, "current", "shadow")  # see ``dllm.scores.Scores``
 
 
 @dataclass(frozen=True)
 class Setting:
-    """gen_length None: infilling, the number of masks shows only with the prompts."""
+    """gen_length None: infilling, the number of masks shows only with the prompts. ids_of: plain token ids of a text;
+    None where there is no tokenizer."""
 
     model: ModelConfig
     blocks: Blocks
     gen_length: int | None
     sampling: Sampling | None = None
     name: str = ""
+    ids_of: Callable[[str], list[int]] | None = None
 
     @property
     def block_length(self) -> int | None:
@@ -68,8 +72,16 @@ class Setting:
         return None if count is None else int(count[0])
 
 
-def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> None:
-    """Refuse, before any weights are read, what cannot work: UserError with the reason and the way out."""
+def but(part: P, **changes: Any) -> P:
+    """A part like this one with other attributes. A part itself never changes: other decodes may be using it."""
+    new = copy(part)
+    vars(new).update(changes)
+    return new
+
+
+def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
+    """Refuse, before any weights are read, what cannot work: UserError with the reason and the way out. Returns the
+    sampler bound to the setting."""
     if setting.gen_length is not None and setting.gen_length < 1:
         raise UserError(f"gen_length={setting.gen_length} must be at least 1.")
     if setting.gen_length is not None and setting.gen_length >= setting.model.max_length:
@@ -77,11 +89,12 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             f"gen_length={setting.gen_length} leaves no room for a prompt: the model's limit is "
             f"{setting.model.max_length} tokens."
         )
+    sampler = sampler.bound(setting)
     sampler.check(setting)
     if setting.sampling is not None and setting.sampling.eos_last and not sampler.by_confidence:
         raise UserError(
             "sampling.eos_last=true sets end-of-text proposals last by their confidence, and "
-            f"sampler={type(sampler).__name__.lower()} as it is set does not go by that alone. Set eos_last to false, "
+            f"sampler={name_of(sampler)} as it is set does not go by that alone. Set eos_last to false, "
             "or use sampler=confidence, localleap or static."
         )
     setting.blocks.check(setting, sampler)
@@ -95,6 +108,7 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
         policy.check(setting, sampler, needs)
     except Unfit as error:
         raise UserError(f"{error} The nearest that works is cache={working(setting, sampler, needs)}.") from None
+    return sampler
 
 
 # Nearest first for whoever wanted a cache: the block-wise ones, which most samplers were published with.

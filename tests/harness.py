@@ -19,7 +19,7 @@ from dllm.canvas import Canvas, Request
 from dllm.collect import Collector
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import EndOfText
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.forward import Forward
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
@@ -29,6 +29,7 @@ from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Sampling
 from dllm.setting import Setting, validate
 
+KINDS = (Sampler, Blocks, Cache, EndOfText)
 DATA = Path(__file__).parent / "data"
 PROMPTS = [
     [62, 51, 25, 3, 4, 34, 6, 23, 37, 3, 55],
@@ -85,10 +86,25 @@ class Decoded:
     result: Result | None = None
 
 
+def sealed(part: Any) -> Any:
+    """The part itself, from now on refusing to be written on, and so the parts within it."""
+
+    def refuse(self: Any, name: str, value: Any = None) -> None:
+        raise AssertionError(f"{name_of(self)}.{name} was written on a part that others use")
+
+    kind = type(part)
+    names = {"__setattr__": refuse, "__delattr__": refuse, "__module__": kind.__module__}
+    for inner in vars(part).values():
+        if isinstance(inner, KINDS):
+            sealed(inner)
+    part.__class__ = type(kind.__name__, (kind,), names)
+    return part
+
+
 @cache
 def build(group: str, name: str) -> Any:
-    """Parts are immutable, so every combination can share them."""
-    return part(group, name, **OPTIONS.get((group, name), {}))
+    """Parts are immutable, so every combination can share them; whatever writes on one fails its test."""
+    return sealed(part(group, name, **OPTIONS.get((group, name), {})))
 
 
 @cache
@@ -115,7 +131,7 @@ def parts_of(
     """The combination's parts. Raises UserError when they refuse each other, or the sampling."""
     sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)
     kv, eos = build("cache", combination.cache), build("eos", combination.eos)
-    validate(Setting(model(combination.model).config, blocks, None, sampling), sampler, kv, eos)
+    sampler = validate(Setting(model(combination.model).config, blocks, None, sampling), sampler, kv, eos)
     return sampler, blocks, kv, eos
 
 

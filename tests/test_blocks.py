@@ -7,6 +7,7 @@ import torch
 from harness import Combination, decode, forward_of, model, requests
 
 from dllm import UserError
+from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.list import ListBlocks
@@ -53,6 +54,36 @@ def test_fixed_blocks_of_block_causal_models_count_from_position_zero() -> None:
 def test_the_last_length_of_a_list_repeats() -> None:
     assert spans(ListBlocks([2, 3]), answer(4, 9)) == [(0, 0, 2), (1, 2, 5), (2, 5, 8), (3, 8, 9)]
     assert int(ListBlocks([2, 3]).count(answer(4, 9))) == 4
+
+
+def test_a_list_is_its_lengths_written_out() -> None:
+    """Every canvas and grid against cutting a ruler by hand."""
+    for lengths, prompt, length in (([3], 0, 7), ([1, 4, 2], 5, 20), ([6, 1], 2, 3), ([2, 2, 9, 1], 4, 30)):
+        for at_zero in (False, True):
+            grid, edge, expected = (-prompt if at_zero else 0), (-prompt if at_zero else 0), []
+            for size in [*lengths, *[lengths[-1]] * 60]:
+                expected.append((edge, min(edge + size, length)))
+                edge += size
+            open_ = [(begin, end) for begin, end in expected if end > 0 and begin < length]
+            request = Request([1] * prompt + [60] * length, [False] * prompt + [True] * length)
+            canvas = Canvas.of([request], 61, grid_at_zero=at_zero)
+            assert spans(ListBlocks(lengths), canvas) == [(at, *edges) for at, edges in enumerate(open_)], grid
+            assert int(ListBlocks(lengths).count(canvas)) == len(open_)
+
+
+@pytest.mark.parametrize(
+    "blocks", [Fixed(4), ListBlocks([2, 5, 3]), TCCF(6, 2, marker=54), AdaBlock(3, [54, 56], 0.0), Whole()], ids=type
+)
+def test_no_block_is_wider_than_the_widest(blocks: Blocks) -> None:
+    """Static shapes and states are cut to that measure."""
+    forward, widths = forward_of(model("tiny-llada"), (Static(), blocks, NoCache(), Keep()), Sampling()), []
+    canvas = Canvas.of(requests(), 61)
+    with torch.inference_mode():
+        for turn in denoise(canvas, forward, Static(), blocks, Keep()):
+            widths.append(int((turn.view.blocks.end - turn.view.blocks.begin).max()))
+    length = len(canvas.columns)
+    assert max(widths) <= blocks.widest(length) <= length
+    assert blocks.widest(10_000) < 10_000 or isinstance(blocks, Whole)
 
 
 def test_whole_is_one_block() -> None:

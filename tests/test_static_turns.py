@@ -114,7 +114,7 @@ def test_the_trap_sees_what_the_exact_turn_asks() -> None:
     next(running)
     with trap:
         next(running)
-    assert {"pack", "propose", "visible_part"} <= set(trap.asked)
+    assert {"pack", "acting", "visible_part"} <= set(trap.asked)
 
 
 def test_every_runtime_gives_the_same_answer() -> None:

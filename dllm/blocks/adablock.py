@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import ceil
 
 import torch
 from torch import Tensor
@@ -11,8 +12,8 @@ from dllm.blocks.base import Blocks, Span
 from dllm.canvas import Canvas, merge
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler, best, in_range
-from dllm.scores import Need, Scores
-from dllm.setting import Setting
+from dllm.scores import Need, Scores, one_of
+from dllm.setting import Setting, but
 
 
 class AdaBlock(Blocks):
@@ -36,10 +37,7 @@ class AdaBlock(Blocks):
     def bound(self, ids_of: Callable[[str], list[int]]) -> AdaBlock:
         if self.delimiter_ids is not None:
             return self
-        newline = ids_of("\n")
-        return AdaBlock(
-            self.default_length, newline[-1:], self.delimiter_threshold, self.window_ratio, self.min_forwards
-        )
+        return but(self, delimiter_ids=ids_of("\n")[-1:])
 
     def check(self, setting: Setting, sampler: Sampler) -> None:
         if self.delimiter_ids is None:
@@ -47,6 +45,9 @@ class AdaBlock(Blocks):
                 "blocks.delimiter_ids=null takes the tokenizer's newline, and this model has no tokenizer. "
                 "Name the ids, or use blocks=fixed."
             )
+
+    def widest(self, length: int) -> int:
+        return min(length, max(self.default_length, ceil(self.window_ratio * length)))
 
     def needs(self) -> tuple[Need, ...]:
         window = Need("ahead", ratio=self.window_ratio, opening=True)
@@ -61,8 +62,7 @@ class AdaBlock(Blocks):
         window = (self.window_ratio * (canvas.length - canvas.start)).floor().long()
         offset = canvas.columns - span.begin[:, None]
         near = canvas.undecided & scores.known & (offset >= 0) & (offset < window[:, None])
-        ids = torch.tensor(self.delimiter_ids, device=offset.device, dtype=torch.int64)
-        delimiter = best(scores.confidence, near & torch.isin(scores.token, ids))
+        delimiter = best(scores.confidence, near & one_of(scores.token, self.delimiter_ids or ()))
         sure = (delimiter & (scores.confidence >= self.delimiter_threshold)).any(1)
         end = torch.where(sure, (delimiter * canvas.columns).sum(1) + 1, span.begin + self.default_length)
         end = torch.minimum(end, canvas.end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -21,21 +22,27 @@ class ListBlocks(Blocks):
             raise UserError(f"blocks.lengths={list(lengths)} must name at least one length, each of 1 or more.")
         self.lengths = list(lengths)
 
-    def _edges(self, columns: int, device: torch.device) -> Tensor:
-        """Block ends relative to the grid, far enough to cover ``columns``."""
-        missing = max(0, columns - sum(self.lengths))
-        lengths = self.lengths + [self.lengths[-1]] * (-(-missing // self.lengths[-1]) + 1)
-        return torch.tensor(lengths, device=device).cumsum(0)
-
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        edges = self._edges(len(canvas.columns), column.device)
-        index = torch.searchsorted(edges, column - canvas.grid, right=True).clamp(max=len(edges) - 1)
-        end = edges[index]
-        begin = torch.where(index > 0, edges[(index - 1).clamp(min=0)], 0)
-        before = torch.searchsorted(edges, canvas.start - canvas.grid, right=True)
-        return canvas.grid + begin, canvas.grid + end, index - before
+        index, begin, length = self._block(column - canvas.grid)
+        before, _, _ = self._block(canvas.start - canvas.grid)
+        return canvas.grid + begin, canvas.grid + begin + length, index - before
+
+    def widest(self, length: int) -> int:
+        return min(length, max(self.lengths))
 
     def count(self, canvas: Canvas) -> Tensor:
-        edges = self._edges(len(canvas.columns), canvas.grid.device)
-        last = torch.searchsorted(edges, canvas.end - canvas.grid - 1, right=True)
-        return last + 1 - torch.searchsorted(edges, canvas.start - canvas.grid, right=True)
+        first, last = (self._block(edge - canvas.grid)[0] for edge in (canvas.start, canvas.end - 1))
+        return last + 1 - first
+
+    def _block(self, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Index, begin and length of the block that holds ``column`` [B], both relative to the grid. The lengths stay
+        numbers: a tensor of them would be copied to the device at every opening."""
+        index, begin, edge = torch.zeros_like(column), torch.zeros_like(column), 0
+        length = torch.full_like(column, self.lengths[0])
+        for this, following in pairwise([*self.lengths, self.lengths[-1]]):
+            edge += this
+            behind = column >= edge
+            index, begin = index + behind, begin + this * behind
+            length = torch.where(behind, following, length)
+        further = (column - begin) // length  # 0 where the list reaches; behind it the last length repeats
+        return index + further, begin + further * length, length

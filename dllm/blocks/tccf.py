@@ -9,9 +9,9 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks, Span
 from dllm.canvas import Canvas, merge
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler
-from dllm.setting import Setting
+from dllm.setting import Setting, but
 
 
 class TCCF(Blocks):
@@ -40,16 +40,22 @@ class TCCF(Blocks):
                 f"blocks.marker={self.marker!r} is {len(ids)} tokens in this vocabulary; it must be one. "
                 "Name another text, or a token id."
             )
-        return TCCF(self.coarse_length, self.fine_length, ids[0], self.min_forwards)
+        return but(self, marker=ids[0])
 
     def check(self, setting: Setting, sampler: Sampler) -> None:
         if sampler.branches:
-            raise UserError("blocks=tccf rolls the canvas back, so sampler=freedave and ete cannot draft over it.")
+            raise UserError(
+                f"blocks=tccf rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. Use "
+                "blocks=fixed."
+            )
         if setting.model.attention_block is not None:
             raise UserError(
                 "blocks=tccf changes the block length, but a block-causal model decodes at the length it was trained "
                 "for. Use blocks=fixed."
             )
+
+    def widest(self, length: int) -> int:
+        return min(length, max(self.coarse_length, self.fine_length))
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         after = self._after_marker(canvas)

@@ -17,7 +17,7 @@ from dllm.blocks.base import Span
 from dllm.cache.access import Access, Room, Store
 from dllm.canvas import Canvas, first_of
 from dllm.cost import Work
-from dllm.errors import Unfit
+from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Memory
 
@@ -178,15 +178,10 @@ class Cache:
             if need.committed and not self.committed:
                 raise Unfit(f"{name} computes masked positions, not the committed ones that a chosen part reads.")
             if "shadow" in need.statistics and not self.shadows:
-                raise Unfit(f"{name} has no room for the extra rows of sampler=wino.")
+                raise Unfit(f"{name} has no room for the extra rows of sampler={name_of(sampler)}.")
         if sampler.branches and not self.branches:
             raise Unfit(f"{name} cannot share its rows among the several candidates of this sampler.")
         if setting.model.attention_block is not None and not self.block_causal:
             raise Unfit(f"{name} is for models with full attention; this one is block-causal.")
         if setting.model.attention_block is None and not self.full:
             raise Unfit(f"{name} rests on block-causal attention; in this model every row depends on all others.")
-
-
-def name_of(cache: Cache) -> str:
-    """A policy's name in messages: that of its file, as in the configuration."""
-    return type(cache).__module__.rpartition(".")[2]

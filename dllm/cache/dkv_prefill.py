@@ -10,7 +10,7 @@ from dllm.blocks.base import Span
 from dllm.cache.base import Plan, Session
 from dllm.cache.dkv import DKV, Delayed
 from dllm.canvas import Canvas
-from dllm.errors import Unfit
+from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.samplers.base import Sampler
 from dllm.scores import Need
@@ -25,10 +25,14 @@ class DKVPrefill(DKV):
         super().__init__(refresh_interval, shift_type)
         self.decode, self.committed = decode, not decode
 
+    @property
+    def name(self) -> str:
+        return "dkv_pd" if self.decode else "dkv_prefill"
+
     def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if setting.model.prediction_shift == 0:
-            raise Unfit("cache=dkv_prefill and dkv_pd are defined for models that predict from the position before.")
+            raise Unfit(f"cache={name_of(self)} is defined for models that predict from the position before.")
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Prefilled(canvas, config, self.refresh_interval, self.shift_type, self.decode)

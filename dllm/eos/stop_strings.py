@@ -9,6 +9,7 @@ import torch
 from dllm.blocks.base import Span
 from dllm.canvas import Canvas
 from dllm.eos.base import EndOfText
+from dllm.errors import name_of
 from dllm.samplers.base import Step
 from dllm.scores import Need, Scores
 
@@ -21,6 +22,11 @@ class StopStrings(EndOfText):
         self.inner, self.strings, self.text = inner, tuple(strings), text
         self.shrinks = inner.shrinks
 
+    @property
+    def name(self) -> str:
+        """What ``eos=`` says: the policy inside."""
+        return name_of(self.inner)
+
     def needs(self) -> tuple[Need, ...]:
         return self.inner.needs()
 
@@ -28,8 +34,10 @@ class StopStrings(EndOfText):
         candidates = self.inner.cut(candidates, scores, step, span, eos_id)
         open_ = candidates.undecided & (candidates.columns >= candidates.start[:, None])
         frontier = torch.where(open_, candidates.columns, candidates.end[:, None]).amin(1)
-        hit = torch.tensor([self._holds(candidates, row, int(end)) for row, end in enumerate(frontier.tolist())])
-        return candidates.stop_at(frontier, hit.to(frontier.device), attended=True)
+        hits = [self._holds(candidates, row, int(end)) for row, end in enumerate(frontier.tolist())]
+        if not any(hits):
+            return candidates
+        return candidates.stop_at(frontier, torch.tensor(hits, device=frontier.device), attended=True)
 
     def _holds(self, canvas: Canvas, row: int, end: int) -> bool:
         text = self.text(canvas.tokens[row, int(canvas.start[row]) : end].tolist())

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from dllm.decoder import Decoder, Observer
 from dllm.environment import stamp
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.models.bundle import Model
 from dllm.results import Result
 from dllm.run.chat import chat
@@ -142,7 +142,7 @@ def progress(
 
 
 def sampler_name(plan: Plan) -> str:
-    return type(plan.parts.sampler).__name__.lower()
+    return name_of(plan.parts.sampler)
 
 
 def report(columns: dict[str, list[Row]], store: Store) -> None:

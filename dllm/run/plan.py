@@ -64,13 +64,14 @@ class Plan:
         parts = Parts.of(config)
         path, architecture, tokenizer, ids = bundle.describe(model["path"], model["mask_id"])
         prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), options.gen_length, options.chat)
-        if tokenizer is not None:
-            parts = replace(parts, blocks=parts.blocks.bound(prompts.ids_of))
+        ids_of = None if tokenizer is None else prompts.ids_of
+        if ids_of is not None:
+            parts = replace(parts, blocks=parts.blocks.bound(ids_of))
         bundle.parse_dtype(model["dtype"])
         quantize.check(model["quantize"])
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
-        setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name)
-        validate(setting, parts.sampler, parts.cache, parts.eos)
+        setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name, ids_of)
+        parts = replace(parts, sampler=validate(setting, parts.sampler, parts.cache, parts.eos))
         device = bundle.place_of(bundle.parse_device(model["device"]))
         use_triton(config["kernels"], device)
         runtime_of(config).check(parts.cache, parts.sampler, architecture, device, parts.blocks)

@@ -7,15 +7,15 @@ branched or kept, and leaves untouched in rows that have nothing open.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks, Span
-from dllm.canvas import Canvas, Request, per_row
+from dllm.canvas import Canvas, Request, of, per_row
 from dllm.errors import in_range
 from dllm.scores import Need, Scores
 
@@ -40,11 +40,16 @@ class View:
     blocks: Span
     acts: Tensor
 
-    @property
+    @cached_property
     def forced(self) -> Tensor | None:
         """Positions [B, L] that the cache's plan commits by itself, with their proposals."""
         only = self.scores.only
         return None if only is None else only & self.canvas.undecided
+
+    @cached_property
+    def acting(self) -> bool:
+        """Whether any row acts. Where shapes are static nobody asks the device: always."""
+        return self.blocks.sizes is not None or bool(self.acts.any())
 
     @property
     def index(self) -> Tensor:
@@ -56,7 +61,8 @@ class View:
 class Step:
     """What a sampler decides. N candidates; N = B and ``owner`` None for one candidate per row.
 
-    commit [N, L]: positions to fix; tokens [N, L]: to these ids (None: the scores' proposals). confidence [N, L]: the
+    commit [N, L]: positions to fix; tokens [N, L]: to these ids, elsewhere what the rule would propose (None: the
+    scores' proposals everywhere). confidence [N, L]: the
     probability of each of ``tokens``, for traces (None: where they are not the scores' proposals, nobody knows).
     accepted [N, L]: those that the rule itself accepted, the rest were forced (None: a schedule, which judges no single
     position). remask [N, L]: commits to undo. owner [N]: the row each candidate comes from, ascending. state: the
@@ -98,7 +104,13 @@ class Sampler:
         """What must be scored for this rule. The head runs on the union of all parts' needs."""
         return (Need(),)
 
-    def prepare(self, request: Request, encode: Callable[[str], list[int]]) -> Request:
+    def bound(self, setting: Setting) -> Sampler:
+        """The rule with what the model brings: ids of its texts, files made for it. Called before weights are read, and
+        before all else; what it learns makes a new part, for no part ever changes. Raises UserError for what is not
+        there."""
+        return self
+
+    def prepare(self, request: Request) -> Request:
         """A request before it is laid out; a sampler may fix tokens of its own (Prophet's anchor)."""
         return request
 
@@ -118,22 +130,28 @@ class Sampler:
         raise NotImplementedError
 
     def propose(self, view: View, state: State) -> Step:
-        """What the loop calls: ``step`` for the rows that act, the plan's ``only`` for those it forces."""
-        acting = view.blocks.sizes is not None or bool(view.acts.any())
-        step = self.step(view, state) if acting else Step(torch.zeros_like(view.open))
-        forced, acts = view.forced, view.acts[:, None]
-        may = view.open if forced is None else view.open & acts
-        if step.owner is not None:
-            may, acts = may[step.owner], acts[step.owner]
-            forced = None if forced is None else forced[step.owner]
-        commit = step.commit & may
-        remask = None if step.remask is None else step.remask & acts
-        return replace(step, commit=commit if forced is None else commit | forced, remask=remask)
+        """What the loop and wrappers call: ``step`` for the rows that act, the plan's ``only``, with its proposals, for
+        those it forces."""
+        if view.forced is not None:
+            view = replace(view, open=view.open & view.acts[:, None])
+        step = self.step(view, state) if view.acting else Step(torch.zeros_like(view.open))
+        remask = None if step.remask is None else step.remask & of(view.acts, step.owner)[:, None]
+        step = replace(step, commit=step.commit & of(view.open, step.owner), remask=remask)
+        if view.forced is None:
+            return step
+        forced, proposed = of(view.forced, step.owner), of(view.scores.token, step.owner)
+        tokens = None if step.tokens is None else torch.where(forced, proposed, step.tokens)
+        return replace(step, commit=step.commit | forced, tokens=tokens)
 
     def keep(self, view: View, owner: Tensor, state: State) -> Tensor:
         """Index [B] of the candidate each row goes on with, from a view of all candidates [N]. Called only when the
         last ``step`` made several."""
         raise NotImplementedError
+
+
+def each_row(value: Tensor, canvas: Canvas) -> Tensor:
+    """What all rows share [...] as state of each [B, ...], on the canvas's device; stored once until rows leave."""
+    return value.to(canvas.start.device).expand(len(canvas.start), *value.shape)
 
 
 def margin(scores: Scores) -> Tensor:

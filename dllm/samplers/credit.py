@@ -10,14 +10,15 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.kernels.credit import SLOTS, sparse_credit
 from dllm.samplers.base import Sampler, State, Step, View, in_range, per_row
+from dllm.samplers.wrapper import Wrapper
 from dllm.scores import Need, Scores
 from dllm.setting import Setting
 
 
-class Credit(Sampler):
+class Credit(Wrapper):
     """The inner rule sees softmax(z + alpha ln(1 + C)) instead of softmax(z).
 
     At every turn the credit C[position, token] of the open block decays by ``beta``, then the token that is top-1 at a
@@ -27,29 +28,29 @@ class Credit(Sampler):
     kernel. ``inner`` ranks and commits; credit starts at zero in every block.
     """
 
-    stateless = False
-
     def __init__(
         self, inner: Sampler, beta: Any = 0.7, gamma: Any = 0.2, alpha: Any = 0.65, slots: int = SLOTS
     ) -> None:
         in_range("sampler.beta", beta, 0.0, 1.0)
         in_range("sampler.gamma", gamma, 0.0, float("inf"))
         in_range("sampler.alpha", alpha, 0.0, float("inf"))
-        if inner.tempered or inner.revocable or any(need.statistics for need in inner.needs()):
+        if inner.tempered or inner.revocable or inner.branches or any(need.statistics for need in inner.needs()):
             raise UserError(
-                f"sampler=credit changes token and confidence only, so sampler/inner={name_of(inner)} cannot read it. "
-                "Use an inner sampler that ranks by confidence: confidence, localleap, factor, static or bacd."
+                "sampler=credit changes token and confidence only, and those of one canvas, so "
+                f"sampler/inner={name_of(inner)} cannot read it. Use an inner sampler that ranks by confidence: "
+                "confidence, localleap, factor, static or bacd; prophet goes around it: sampler=prophet "
+                "sampler/inner=credit."
             )
         if slots < 1:
             raise UserError(f"sampler.slots={slots} must be at least 1.")
-        self.inner, self.beta, self.gamma, self.alpha, self.slots = inner, beta, gamma, alpha, slots
-        self.deterministic = inner.deterministic
+        super().__init__(inner)
+        self.beta, self.gamma, self.alpha, self.slots = beta, gamma, alpha, slots
 
     def needs(self) -> tuple[Need, ...]:
-        return (*self.inner.needs(), Need(statistics=frozenset({"logsumexp"}), lookup=True))
+        return (*super().needs(), Need(statistics=frozenset({"logsumexp"}), lookup=True))
 
     def check(self, setting: Setting) -> None:
-        self.inner.check(setting)
+        super().check(setting)
         if setting.sampling is not None and setting.sampling.eos_last:
             raise UserError(
                 "sampling.eos_last=true ranks end-of-text proposals last by their confidence, which sampler=credit "
@@ -61,30 +62,28 @@ class Credit(Sampler):
                 f"{setting.sampling.temperature}, top_p and top_k do not apply. Set them to 0 and null."
             )
 
-    def turns(self, canvas: Canvas) -> Tensor | None:
-        return self.inner.turns(canvas)
-
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
         ids = canvas.tokens.new_zeros(*canvas.tokens.shape, self.slots)
         return {
-            **{f"inner.{key}": value for key, value in self.inner.start(canvas, blocks).items()},
+            **super().start(canvas, blocks),
             "beta": per_row(self.beta, canvas), "gamma": per_row(self.gamma, canvas),
             "alpha": per_row(self.alpha, canvas), "block": torch.zeros_like(canvas.start) - 1,
             "ids": ids, "credit": torch.zeros_like(ids, dtype=torch.float64),
         }  # fmt: skip
 
-    def step(self, view: View, state: State) -> Step:
+    def propose(self, view: View, state: State) -> Step:
+        if not view.acting:
+            return super().propose(view, state)
         fresh = (state["block"] != view.blocks.number)[:, None, None]
         scores, changed = credited(view, state | {"credit": state["credit"].masked_fill(fresh, 0.0)})
-        inner = {key[6:]: value for key, value in state.items() if key.startswith("inner.")}
-        step = self.inner.step(replace(view, scores=scores), inner)
-        changed |= {f"inner.{key}": value for key, value in step.state.items()} | {"block": view.blocks.number}
+        step = super().propose(replace(view, scores=scores), state)
+        changed |= step.state | {"block": view.blocks.number}
         return replace(step, tokens=scores.token if step.tokens is None else step.tokens, state=changed)
 
 
 def credited(view: View, state: State) -> tuple[Scores, State]:
-    """Token and confidence under the credited logits, and the new slots. The winner is always one of them: the raw
-    top-1 holds credit and beats every token that holds none. Ties go to the lowest id."""
+    """Token and confidence under the credited logits in the rows that act, and the new slots. The winner is always one
+    of them: the raw top-1 holds credit and beats every token that holds none. Ties go to the lowest id."""
     scores, lookup = view.scores, view.scores.lookup
     assert lookup is not None, "sampler=credit needs a lookup"
     rows, ids, credit = lookup.rows, state["ids"], state["credit"]
@@ -100,7 +99,12 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
         lookup(held).flatten(0, 1), token, first, normal, held.flatten(0, 1), credit.gather(1, slots).flatten(0, 1),
         open_, beta, gamma, alpha, triton=lookup.triton,
     )  # fmt: skip
-    now = replace(scores, token=put(scores.token, rows, token), confidence=put(scores.confidence, rows, confidence))
+    token, confidence = put(scores.token, rows, token), put(scores.confidence, rows, confidence)
+    acts = view.acts[:, None]
+    now = replace(
+        scores, token=torch.where(acts, token, scores.token),
+        confidence=torch.where(acts, confidence, scores.confidence),
+    )  # fmt: skip
     return now, {"ids": put(ids, rows, held), "credit": put(credit * state["beta"][:, None, None], rows, gained)}
 
 
@@ -109,7 +113,3 @@ def put(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:
     new = new.view(*rows.shape, *values.shape[2:])
     place = rows.view(*rows.shape, *[1] * (values.dim() - 2)).expand_as(new)
     return torch.cat([values, values[:, :1]], 1).scatter(1, place, new)[:, :-1]
-
-
-def name_of(sampler: Sampler) -> str:
-    return type(sampler).__name__.lower()

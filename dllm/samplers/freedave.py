@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas, select
-from dllm.errors import UserError
+from dllm.canvas import Canvas, of, select
+from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler, State, Step, View, best, ranks
-from dllm.samplers.credit import name_of
-from dllm.scores import Need
+from dllm.samplers.wrapper import Wrapper, inside
 from dllm.setting import Setting
 
 
-class FreeDave(Sampler):
+class FreeDave(Wrapper):
     """Candidate k is the inner rule applied k + 1 times to the same scores; the next forward runs on all of them.
 
     Candidate 0 is what the inner rule would do, so it is always right. From a candidate's own scores follows its
@@ -29,71 +28,80 @@ class FreeDave(Sampler):
     query tokens).
     """
 
-    stateless = False
-    branches = True
-
     def __init__(self, inner: Sampler, draft_steps: int = 4, reference_branches: bool = False) -> None:
         if draft_steps < 1:
             raise UserError(f"sampler.draft_steps={draft_steps} must be at least 1 (1 is the inner sampler itself).")
         if not (inner.deterministic and inner.stateless) or inner.revocable:
             raise UserError(
                 f"sampler=freedave repeats its inner sampler on the same scores, so sampler/inner={name_of(inner)} "
-                "must be deterministic and carry no state. Use static, confidence, factor, localleap, dparallel or eb."
+                "must be deterministic and carry no state. Use static, confidence, factor, localleap, dparallel or eb; "
+                "prophet goes around it: sampler=prophet sampler/inner=freedave."
             )
-        self.inner, self.draft_steps, self.reference_branches = inner, draft_steps, reference_branches
-        self.tempered, self.by_confidence = inner.tempered, inner.by_confidence
-
-    def needs(self) -> tuple[Need, ...]:
-        return self.inner.needs()
+        super().__init__(inner)
+        self.branches, self.knows_next = True, False
+        self.draft_steps, self.reference_branches = draft_steps, reference_branches
 
     def check(self, setting: Setting) -> None:
-        self.inner.check(setting)
+        super().check(setting)
         if setting.sampling is not None and setting.sampling.temperature != 0:
             raise UserError(
                 f"sampling.temperature={setting.sampling.temperature}: sampler=freedave verifies drafts against the "
                 "inner sampler's own decision, which must not be random. Use temperature 0."
             )
 
+    def turns(self, canvas: Canvas) -> None:
+        """Drafts save turns: the scores decide how many."""
+
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
         """steps: inner steps done in the block when the last drafts were made, for schedules that count by them;
         left: masks of the row after each draft, by which the kept one is known; turn: when that was."""
         zero = torch.zeros_like(canvas.start)
         own = {"steps": zero, "left": zero[:, None].expand(-1, self.draft_steps), "block": zero, "turn": zero - 1}
-        return {**self.inner.start(canvas, blocks), **{f"freedave.{key}": value for key, value in own.items()}}
+        return super().start(canvas, blocks) | own
 
     def propose(self, view: View, state: State) -> Step:
         """Drafts of all rows: up to ``draft_steps`` each, one where a single mask is left or nothing is open."""
         forced = view.forced if view.forced is not None else torch.zeros_like(view.open)
         stale, steps = forced.any(1, keepdim=True), self._steps(view, state)
-        left, blocks = view.open & ~forced, replace(view.blocks, forwards=steps + 1)
+        left, draft = view.open & ~forced, replace(view, blocks=replace(view.blocks, forwards=steps))
         drafts: list[Tensor] = []
+        says = False  # whether the inner rule writes tokens of its own
         for _ in range(self.draft_steps):
-            step = self.inner.step(replace(view, open=left, blocks=blocks), state)
-            new = step.commit & left
+            draft = replace(draft, open=left, blocks=replace(draft.blocks, forwards=draft.blocks.forwards + 1))
+            step = self._once(draft, state)
+            new, tokens = step.commit, view.scores.token if step.tokens is None else step.tokens
+            says |= step.tokens is not None
             if not drafts:
                 new = torch.where(stale, forced, new)
             elif step.accepted is not None:
                 new = torch.where(stale, best(view.scores.confidence, left), new)
             drafts.append(new if not drafts else drafts[-1] | new)
-            left, blocks = left & ~new, replace(blocks, forwards=blocks.forwards + 1)
+            left, draft = left & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
         made, room = torch.stack(drafts, 1), (view.open & ~forced).sum(1)
         out = candidates_of(made, torch.where(stale[:, 0], room, self.draft_steps), room * self.reference_branches)
         masks = view.canvas.undecided.sum(1, keepdim=True) - made.sum(2)
         own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
-        return replace(out, state={f"freedave.{key}": value for key, value in own.items()})
+        written = torch.where(drafts[-1], draft.canvas.tokens, view.scores.token)
+        return replace(out, tokens=of(written, out.owner) if says else None, state=own)
+
+    def _once(self, view: View, state: State) -> Step:
+        """The inner rule's step, whatever the cache forces."""
+        return self.inner.propose(
+            replace(view, scores=replace(view.scores, only=None), acts=view.open.any(1)), inside(state)
+        )
 
     def _steps(self, view: View, state: State) -> Tensor:
         """Inner steps that lie behind the canvas in this block [B]: one a forward, and those that drafts saved."""
-        kept = (state["freedave.left"] == view.canvas.undecided.sum(1, keepdim=True)).long()
-        known = (state["freedave.turn"] == view.blocks.turn - 1) & (state["freedave.block"] == view.blocks.number)
-        return torch.where(known, state["freedave.steps"] + kept.argmax(1) + 1, view.index)
+        kept = (state["left"] == view.canvas.undecided.sum(1, keepdim=True)).long()
+        known = (state["turn"] == view.blocks.turn - 1) & (state["block"] == view.blocks.number)
+        return torch.where(known, state["steps"] + kept.argmax(1) + 1, view.index)
 
     def keep(self, view: View, owner: Tensor, state: State) -> Tensor:
         """The furthest candidate on a chain of agreeing successors, from candidate 0 of each row on."""
         state = select(state, owner)
         view = replace(view, blocks=replace(view.blocks, forwards=self._steps(view, state) + 1))
-        step = self.inner.step(view, state).commit & view.open
-        successor = view.canvas.commit(step, view.scores.token)
+        step = self._once(view, state)
+        successor = view.canvas.commit(step.commit, view.scores.token if step.tokens is None else step.tokens)
         rows, _ = ranks(owner)
         agree = agreement(view.canvas, successor, rows)
         at = torch.zeros_like(rows[:, 0])

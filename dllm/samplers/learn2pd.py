@@ -13,10 +13,10 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, per_row, quota
+from dllm.samplers.base import Sampler, State, Step, View, best_of, each_row, in_range, per_row, quota
 from dllm.samplers.static import block_steps, steps_per_block
 from dllm.scores import Need
-from dllm.setting import Setting
+from dllm.setting import Setting, but
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"
 WEIGHTS = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")
@@ -38,26 +38,17 @@ class Learn2PD(Sampler):
     ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         self.threshold, self.steps = threshold, steps
-        self.weights: dict[str, Tensor] = filter if isinstance(filter, dict) else {}
-        self.trained: dict[str, str] = {}
-        self.shipped = filter is None  # found in ``check``, when the model is known
-        if isinstance(filter, str):
-            self._read(Path(filter))
+        self.shipped = filter is None  # ``bound`` finds it, when the model is known
+        self.weights, self.trained = read(Path(filter)) if isinstance(filter, str) else (filter or {}, {})
 
     @property
     def width(self) -> int:
         return self.weights["linear1.weight"].shape[1]
 
-    def _read(self, file: Path) -> None:
-        try:
-            with safe_open(file, framework="pt") as stored:
-                self.trained = stored.metadata() or {}
-                self.weights = {name: stored.get_tensor(name) for name in WEIGHTS}
-        except Exception as error:
-            raise UserError(f"sampler.filter={str(file)!r} is no filter file ({error}).") from error
-
-    def _find(self, setting: Setting) -> None:
-        """The filter that comes with the model, for its block length."""
+    def bound(self, setting: Setting) -> Learn2PD:
+        """Where no filter was named, with the one that comes with the model, for its block length."""
+        if not self.shipped:
+            return self
         length = setting.block_length or setting.gen_length
         file = FILTERS / f"{setting.name}-b{length}.safetensors"
         if not file.is_file():
@@ -66,15 +57,14 @@ class Learn2PD(Sampler):
                 f"and block length ({length}). Make one with: python -m experiments.train_filter "
                 f"model={setting.name or 'NAME'} block_length={length}"
             )
-        self._read(file)
+        weights, trained = read(file)
+        return but(self, weights=weights, trained=trained)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True),)
 
     def check(self, setting: Setting) -> None:
         setting.require_steps("sampler.steps", self.steps)
-        if self.shipped:
-            self._find(setting)
         length, trained = setting.block_length, self.trained.get("block_length")
         if length is not None and (length > self.width or trained not in (None, str(length))):
             raise UserError(
@@ -92,24 +82,36 @@ class Learn2PD(Sampler):
         return {
             "threshold": per_row(self.threshold, canvas),
             "steps": steps_per_block(self.steps, canvas, blocks),
+            **{name: each_row(tensor, canvas) for name, tensor in self.weights.items()},
         }
 
     def step(self, view: View, state: State) -> Step:
-        chance = self._chance(view)
+        chance = right(view, state)
         accepted = view.open & (chance > state["threshold"][:, None])
         steps = block_steps(view, state)
         return Step(accepted | best_of(view.scores.confidence, view.open, quota(view, steps)), accepted=accepted)
 
-    def _chance(self, view: View) -> Tensor:
-        """Probability of being right by column [B, L] float64; zero outside the block."""
-        begin, length = view.blocks.begin[:, None], view.open.shape[1]
-        columns = begin + torch.arange(self.width, device=begin.device)
-        end = torch.minimum(view.blocks.end, view.canvas.end)[:, None]
-        inside = columns < end
-        at = columns.clamp(max=length - 1)
-        confidence = view.scores.confidence.gather(1, at).masked_fill(~inside, 0.0).float()
-        w = {name: tensor.to(confidence.device) for name, tensor in self.weights.items()}
-        hidden = F.relu(F.linear(confidence, w["linear1.weight"], w["linear1.bias"]))
-        logits = F.linear(hidden, w["linear2.weight"], w["linear2.bias"])
-        out = torch.zeros(len(logits), length + 1, dtype=torch.float64, device=logits.device)
-        return out.scatter(1, torch.where(inside, columns, length), logits.double().sigmoid())[:, :-1]
+
+def right(view: View, filter: State) -> Tensor:
+    """The filter's probability of being right by column [B, L] float64; zero outside the block."""
+    begin, length = view.blocks.begin[:, None], view.open.shape[1]
+    columns = begin + torch.arange(filter["linear1.bias"].shape[1], device=begin.device)
+    inside = columns < torch.minimum(view.blocks.end, view.canvas.end)[:, None]
+    confidence = view.scores.confidence.gather(1, columns.clamp(max=length - 1)).masked_fill(~inside, 0.0).float()
+    logits = linear(F.relu(linear(confidence, filter, "linear1")), filter, "linear2")
+    out = torch.zeros(len(logits), length + 1, dtype=torch.float64, device=logits.device)
+    return out.scatter(1, torch.where(inside, columns, length), logits.double().sigmoid())[:, :-1]
+
+
+def linear(x: Tensor, filter: State, name: str) -> Tensor:
+    """A layer of each row's filter on ``x`` [B, width]."""
+    return torch.einsum("bij,bj->bi", filter[f"{name}.weight"], x) + filter[f"{name}.bias"]
+
+
+def read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a filter's file. Raises UserError for what is none."""
+    try:
+        with safe_open(file, framework="pt") as stored:
+            return {name: stored.get_tensor(name) for name in WEIGHTS}, stored.metadata() or {}
+    except Exception as error:
+        raise UserError(f"sampler.filter={str(file)!r} is no filter file ({error}).") from error

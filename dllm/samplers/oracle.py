@@ -69,7 +69,7 @@ class Oracle(Sampler):
         token, right = view.scores.token, state["right"]
         accepted = view.open & ((token == right) | (right < 0))
         forced = best(view.scores.confidence, view.open) & ~accepted.any(1, keepdim=True)
-        return Step(accepted | forced, tokens=torch.where(right < 0, token, right), accepted=accepted)
+        return Step(accepted | forced, tokens=torch.where(forced, right, token), accepted=accepted)
 
 
 def answers_of(folder: Path) -> dict[tuple[int, ...], list[int]]:

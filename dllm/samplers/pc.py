@@ -11,7 +11,7 @@ import torch
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, per_row, quota
+from dllm.samplers.base import Sampler, State, Step, View, best_of, each_row, in_range, per_row, quota
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.setting import Setting
 
@@ -36,7 +36,8 @@ class PC(Sampler):
         setting.require_steps("sampler.steps", self.steps)
 
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
-        return {"decay": per_row(self.decay, canvas), "steps": steps_per_block(self.steps, canvas, blocks)}
+        surprise = {} if self.surprise is None else {"surprise": each_row(self.surprise, canvas)}
+        return {"decay": per_row(self.decay, canvas), "steps": steps_per_block(self.steps, canvas, blocks), **surprise}
 
     def turns(self, canvas: Canvas) -> torch.Tensor:
         return scheduled(canvas, self.steps)
@@ -44,9 +45,9 @@ class PC(Sampler):
     def step(self, view: View, state: State) -> Step:
         offset = view.canvas.columns - view.canvas.start[:, None]
         rate = view.scores.confidence
-        if self.surprise is not None:
-            known = self.surprise.to(rate.device)
-            rate = (rate * known[view.scores.token.clamp(max=len(known) - 1)]).clamp(max=self.cap)
+        if "surprise" in state:
+            token = view.scores.token.clamp(max=state["surprise"].shape[1] - 1)
+            rate = (rate * state["surprise"].gather(1, token)).clamp(max=self.cap)
         rate = rate * torch.exp(-state["decay"][:, None] * offset)
         steps = block_steps(view, state)
         return Step(best_of(rate, view.open, quota(view, steps)))

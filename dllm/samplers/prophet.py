@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,23 +10,25 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas, Request
-from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, in_range
+from dllm.canvas import Canvas, Request, of
+from dllm.errors import UserError, name_of
+from dllm.samplers.base import Sampler, State, Step, View, each_row, in_range
+from dllm.samplers.wrapper import Wrapper, alone
 from dllm.scores import Need
-from dllm.setting import Setting
+from dllm.setting import Setting, but
 
 REGIONS = ("none", "offset", "anchor", "all_masked")
 
 
-class Prophet(Sampler):
+class Prophet(Wrapper):
     """When the mean top-2 logit gap over the answer region reaches the bar of the moment, commit every mask of the row.
 
     thresholds: the bar while progress is below the first break point, below the second, and after. region: ``offset``
     (``length`` positions from answer position ``start``), ``anchor`` (``anchor_text`` is written at ``anchor_position``
     and the region begins ``skip`` tokens after it), ``all_masked`` (an extension: all positions still masked) or
     ``none`` (the inner rule alone). progress: turns over the nominal number of turns for a fixed schedule, for an
-    adaptive inner rule the share of committed positions if that is larger.
+    adaptive inner rule the share of committed positions if that is larger. A row that commits everything needs no
+    further candidate of a rule that branches: it goes on with the first.
     """
 
     def __init__(
@@ -47,61 +49,84 @@ class Prophet(Sampler):
             raise UserError(f"sampler.length={length} must be at least 1 position.")
         if inner.revocable:
             raise UserError(
-                "sampler=prophet cannot wrap a sampler that remasks: what it commits at once would be undone."
+                f"sampler=prophet commits everything at once, which sampler/inner={name_of(inner)} would mask again. "
+                "Use an inner sampler that keeps what it commits, such as static, confidence or localleap."
             )
         in_range("sampler.breakpoints", breakpoints, 0.0, 1.0)
-        self.inner, self.thresholds, self.breakpoints = inner, tuple(thresholds), tuple(breakpoints)
+        for name, value in (("anchor_position", anchor_position or 0), ("skip", skip)):
+            in_range(f"sampler.{name}", value, 0, float("inf"))
+        super().__init__(inner)
+        self.thresholds, self.breakpoints = tuple(thresholds), tuple(breakpoints)
         self.region, self.begin, self.length = region, start, length
-        self.anchor_text, self.anchor_position, self.skip = anchor_text, anchor_position, skip
-        self.deterministic, self.tempered = inner.deterministic, inner.tempered
-        self.by_confidence = inner.by_confidence
-        self.stateless = False
+        self.anchor_text, self.anchor_position, self.skip = anchor_text, anchor_position or 0, skip
+        self.anchor: tuple[int, ...] = ()  # the text's ids, which ``bound`` finds
 
-    def prepare(self, request: Request, encode: Callable[[str], list[int]]) -> Request:
+    def bound(self, setting: Setting) -> Sampler:
+        wrapped = super().bound(setting)
+        if self.region != "anchor":
+            return wrapped
+        if setting.ids_of is None:
+            raise UserError(
+                f"sampler.anchor_text={self.anchor_text!r} is text, and this model has no tokenizer. Use "
+                "sampler.region=offset."
+            )
+        ids = setting.ids_of(f" {self.anchor_text}")
+        return but(wrapped, anchor=tuple(ids), begin=self.anchor_position + len(ids) + self.skip)
+
+    def prepare(self, request: Request) -> Request:
         """Write the anchor into the canvas; the region follows it."""
+        request = super().prepare(request)
         if self.region != "anchor":
             return request
-        ids = encode(f" {self.anchor_text}")
-        at = request.answer_start + (self.anchor_position or 0)
-        if at + len(ids) + self.skip >= len(request.tokens):
-            raise UserError(
-                f"sampler.anchor_position={self.anchor_position} leaves no room for an answer in {len(request.tokens)} "
-                "columns. Choose a smaller one."
-            )
-        self.begin = (self.anchor_position or 0) + len(ids) + self.skip
-        return given(request, dict(enumerate(ids, start=at)))
+        assert self.anchor, "bound() comes before prepare()"
+        self._leaves_room(len(request.tokens) - request.answer_start)
+        return given(request, dict(enumerate(self.anchor, start=request.answer_start + self.anchor_position)))
 
     def needs(self) -> tuple[Need, ...]:
+        if self.region == "none":
+            return super().needs()
         gap = frozenset({"gap"})
-        span = (self.begin or 0, (self.begin or 0) + self.length)
-        extra: dict[str, tuple[Need, ...]] = {
-            "none": (),
-            "all_masked": (Need("answer", statistics=gap),),
-            "anchor": (Need("answer"), Need("answer", committed=True, statistics=gap)),
-            "offset": (Need("answer"), Need("answer", True, span, statistics=gap)),
-        }
-        return (*self.inner.needs(), *extra[self.region])
+        if self.region == "all_masked":
+            return (*super().needs(), Need("answer", statistics=gap))
+        span = None if self.begin is None else (self.begin, self.begin + self.length)
+        return (*super().needs(), Need("answer"), Need("answer", True, span, statistics=gap))
 
     def check(self, setting: Setting) -> None:
-        self.inner.check(setting)
+        super().check(setting)
         if self.region == "offset" and setting.gen_length is not None:
             in_range("sampler.start", self.begin, 0, setting.gen_length - 1, "It is a position of the answer.")
+        if self.region == "anchor" and setting.gen_length is not None:
+            self._leaves_room(setting.gen_length)
+
+    def _leaves_room(self, length: int) -> None:
+        if (self.begin or 0) >= length:
+            raise UserError(
+                f"sampler.anchor_position={self.anchor_position} leaves no room behind the anchor in an answer of "
+                f"{length} positions. Choose a smaller one."
+            )
 
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
+        """masks [B] of the row, its nominal number of turns [B], and whether that is a guess; bars [B, 3], breaks
+        [B, 2]: the options, where the canvas is."""
         masks, turns = canvas.undecided.sum(1), self.inner.turns(canvas)
-        own = {"prophet.masks": masks, "prophet.turns": masks if turns is None else turns,
-               "prophet.adaptive": torch.full_like(masks, turns is None)}  # fmt: skip
-        return {**self.inner.start(canvas, blocks), **own}
+        options = (torch.tensor(values, dtype=torch.float64) for values in (self.thresholds, self.breakpoints))
+        bars, breaks = (each_row(values, canvas) for values in options)
+        return super().start(canvas, blocks) | {
+            "masks": masks, "turns": masks if turns is None else turns,
+            "adaptive": torch.full_like(canvas.cut, turns is None), "bars": bars, "breaks": breaks,
+        }  # fmt: skip
 
     def propose(self, view: View, state: State) -> Step:
         """The test runs on every forward, also on those after which nothing is open; it comes before the commit."""
-        step = self.inner.propose(view, state)
+        step = super().propose(view, state)
         if self.region == "none":
             return step
         sure = self.gap(view) >= self.bar(view, state)
-        rest = view.canvas.undecided & view.scores.known & sure[:, None]
+        step = alone(step, sure)
+        rest = of(view.canvas.undecided & view.scores.known & sure[:, None], step.owner)
         accepted = None if step.accepted is None else step.accepted | rest
-        return replace(step, commit=step.commit | rest, accepted=accepted, next=None, stop=sure)
+        stop = sure if step.stop is None else sure | step.stop
+        return replace(step, commit=step.commit | rest, accepted=accepted, stop=stop)
 
     def gap(self, view: View) -> Tensor:
         """Mean top-2 logit gap over the region [B]; below every bar where nothing of it is scored."""
@@ -114,11 +139,12 @@ class Prophet(Sampler):
         return torch.where(scored.any(1), mean, -torch.inf)
 
     def bar(self, view: View, state: State) -> Tensor:
-        done = view.blocks.turn / state["prophet.turns"]
-        committed = 1 - view.canvas.undecided.sum(1) / state["prophet.masks"]
-        done = torch.where(state["prophet.adaptive"] > 0, torch.maximum(done, committed), done)
-        early, middle, late = self.thresholds
-        return torch.where(done < self.breakpoints[0], early, torch.where(done < self.breakpoints[1], middle, late))
+        """What the gap must reach now [B]."""
+        done = view.blocks.turn / state["turns"]
+        committed = 1 - view.canvas.undecided.sum(1) / state["masks"]
+        done = torch.where(state["adaptive"], torch.maximum(done, committed), done)
+        passed = (done[:, None] >= state["breaks"]).sum(1, keepdim=True)
+        return state["bars"].gather(1, passed)[:, 0]
 
 
 def given(request: Request, tokens: Mapping[int, int]) -> Request:

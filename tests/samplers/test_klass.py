@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from dllm import UserError
-from dllm.samplers.klass import KLASS
-from tests.samplers.game import Game
+from dllm.denoise import look
+from dllm.samplers.klass import KLASS, divergence
+from tests.samplers.game import PROMPT, Game
 
 EASY = [0.97, 0.02, 0.01]
 OTHER = [0.01, 0.02, 0.97]
@@ -61,6 +64,43 @@ def test_history_starts_anew_in_every_block() -> None:
     assert turn(game, EASY, EASY, EASY, EASY) == [0]
     assert turn(game, EASY, EASY, EASY, EASY) == [1] and game.accepted == [1]
     assert turn(game, EASY, EASY, EASY, EASY) == [2] and game.accepted == []
+
+
+def test_a_position_that_was_left_out_for_a_turn_starts_anew() -> None:
+    """Caches compute other columns in every turn: what was not scored has nothing to be compared with."""
+    game = Game(KLASS(0.9, 0.01, history=1), 4)
+    assert turn(game, EASY, FLAT, FLAT, FLAT) == [0]
+    p = torch.tensor([[EASY, FLAT, EASY, FLAT]], dtype=torch.float64)
+    view = game.view(p.amax(-1), p.argmax(-1), logits=p.log())
+    left_out = view.canvas.columns == PROMPT + 2
+    scores = replace(view.scores, known=view.scores.known & ~left_out, ready=view.scores.ready & ~left_out)
+    state = game.sampler.propose(look(view.canvas, scores, view.blocks), game.state).state
+    game.state = {**game.state, **state}
+    assert turn(game, EASY, EASY, EASY, FLAT) == [1] and game.accepted == []  # 1 has moved, 2 was away: 1 is the best
+    assert turn(game, EASY, EASY, EASY, FLAT) == [2] and game.accepted == [2]
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32])
+def test_it_keeps_the_block_alone_in_the_models_precision(precision: torch.dtype) -> None:
+    noise, seen = torch.Generator().manual_seed(5), []
+    game = Game(KLASS(1.0, float("inf")), 9, block=3, rows=2)
+    for _ in range(4):
+        logits = torch.randn(2, 9, 40, generator=noise).to(precision)
+        game.play(logits.double().softmax(-1).amax(-1), logits.argmax(-1), logits=logits)
+        seen.append(game.state["before"])
+    assert all(one.shape == (2, 3, 40) and one.dtype == precision for one in seen)
+    assert torch.equal(seen[-1], logits[:, 3:6])  # the second block, which three turns have opened
+
+
+def test_the_divergence_of_single_precision_is_that_of_double() -> None:
+    """One token banned in both, as the mask token is, adds nothing; 1e-6 nats is far below any bar."""
+    noise = torch.Generator().manual_seed(3)
+    now, before = torch.randn(2, 5, 50_000, generator=noise, dtype=torch.float64) * 4
+    now[:, 7] = before[:, 7] = -torch.inf
+    p, q = (torch.distributions.Categorical(logits=one) for one in (now, before))
+    expected = torch.distributions.kl_divergence(p, q)
+    torch.testing.assert_close(divergence(now, before), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(divergence(now.float(), before.float()).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,8 @@ def test_a_file_that_is_no_filter_is_refused(tmp_path: Path) -> None:
 def test_without_a_filter_the_one_that_comes_with_the_model_is_used() -> None:
     config = read_config(DATA / "models" / "tiny-llada")
     sampler = Learn2PD()
-    sampler.check(Setting(config, Fixed(32), 64, name="mini-llada"))
-    assert sampler.width == 32 and sampler.trained["model"] == "mini-llada"
-    sampler.check(Setting(config, Fixed(32), 64, name="mini-dream"))
-    assert sampler.trained["model"] == "mini-dream"
+    llada, dream = (sampler.bound(Setting(config, Fixed(32), 64, name=name)) for name in ("mini-llada", "mini-dream"))
+    assert [one.trained["model"] for one in (llada, dream)] == ["mini-llada", "mini-dream"]
+    assert llada.width == dream.width == 32 and not sampler.weights, "the part itself has not changed"
     with pytest.raises(UserError, match=r"this model \(other\) and block length \(32\)\. Make one with: python -m"):
-        Learn2PD().check(Setting(config, Fixed(32), 64, name="other"))
+        sampler.bound(Setting(config, Fixed(32), 64, name="other"))

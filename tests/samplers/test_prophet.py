@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,11 +19,15 @@ from dllm.samplers.credit import Credit
 from dllm.samplers.learn2pd import Learn2PD
 from dllm.samplers.order import Order
 from dllm.samplers.prophet import Prophet, given
-from dllm.samplers.saber import Saber
 from dllm.samplers.static import Static
 from dllm.setting import Setting
 from tests.samplers.game import Game
 from tests.samplers.test_learn2pd import passing
+
+
+def setting(length: int | None) -> Setting:
+    config = read_config(DATA / "models" / "tiny-llada")
+    return Setting(config, Fixed(8), length, ids_of=lambda text: [7, 8, 9])
 
 
 def exit_turn(sampler: Prophet, gaps: list[float], length: int = 10) -> int:
@@ -88,14 +93,27 @@ def test_the_test_comes_before_the_commit_and_rows_stop_by_themselves() -> None:
 
 
 def test_an_anchor_is_written_and_the_region_follows_it() -> None:
-    sampler = Prophet(Static(), region="anchor", anchor_text="The answer is", anchor_position=4, skip=1)
-    request = sampler.prepare(Request.answer([1, 2], 12, 60), lambda text: [7, 8, 9])
+    plain = Prophet(Static(), region="anchor", anchor_text="The answer is", anchor_position=4, skip=1)
+    sampler = plain.bound(setting(12))
+    request = sampler.prepare(Request.answer([1, 2], 12, 60))
     assert list(request.tokens)[6:9] == [7, 8, 9] and list(request.masked)[6:9] == [False] * 3
-    assert sampler.begin == 8  # 4 + 3 pieces + 1
-    with pytest.raises(UserError, match=r"sampler\.anchor_position=9 leaves no room"):
-        Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9).prepare(
-            Request.answer([1, 2], 12, 60), lambda text: [7, 8, 9]
-        )
+    canvas = Canvas.of([request], 61)
+    wanted = [need.mask(canvas, Fixed(12).start(canvas)) for need in sampler.needs()]
+    assert wanted[-1].nonzero()[:, 1].tolist() == [10, 11, 12, 13]  # 2 of prompt + 4 + 3 pieces + 1, to the end
+
+
+def test_an_anchor_leaves_room_for_the_answer() -> None:
+    for length in (None, 12):  # a length known from the start is checked before weights are read
+        sampler = Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9).bound(setting(length))
+        with pytest.raises(UserError, match=r"sampler\.anchor_position=9 leaves no room .* answer of 12 positions"):
+            sampler.check(setting(length))
+            sampler.prepare(Request.answer([1, 2], 12, 60))
+
+
+def test_an_anchor_without_a_tokenizer_is_refused() -> None:
+    sampler = Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9)
+    with pytest.raises(UserError, match=r"sampler\.anchor_text='x' is text, .*\. Use sampler\.region=offset"):
+        sampler.bound(replace(setting(12), ids_of=None))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +124,7 @@ def test_an_anchor_is_written_and_the_region_follows_it() -> None:
         ({"region": "offset"}, "needs sampler.start"),
         ({"region": "offset", "start": 1, "length": 0}, "sampler.length=0 must be at least 1"),
         ({"region": "anchor"}, "needs sampler.anchor_text"),
+        ({"region": "anchor", "anchor_text": "x", "anchor_position": -1}, "sampler.anchor_position=-1 must be 0"),
         ({"breakpoints": [0.3, 1.7]}, "sampler.breakpoints=.* must lie in"),
     ],
 )
@@ -114,14 +133,8 @@ def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:
         Prophet(Static(), **options)
 
 
-def test_a_revocable_inner_rule_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot wrap a sampler that remasks"):
-        Prophet(Saber())
-
-
 @pytest.mark.parametrize("start", [32, -1])
 def test_a_region_outside_the_answer_is_refused(start: int) -> None:
     sampler = Prophet(Static(), region="offset", start=start)
-    setting = Setting(read_config(DATA / "models" / "tiny-llada"), Fixed(8), 32)
     with pytest.raises(UserError, match=rf"sampler\.start={start} must lie in \[0, 31\]"):
-        sampler.check(setting)
+        sampler.check(setting(32))

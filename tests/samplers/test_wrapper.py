@@ -1,0 +1,242 @@
+"""Rules around rules: every pair works, or is refused with a sentence that names the way out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from harness import build, forward_of, full, model, requests
+
+from dllm import UserError
+from dllm.blocks.fixed import Fixed
+from dllm.cache.none import NoCache
+from dllm.canvas import Canvas, Request
+from dllm.collect import Collector
+from dllm.denoise import denoise, look
+from dllm.eos.base import Keep
+from dllm.errors import name_of
+from dllm.parts import build as build_part
+from dllm.parts import choices, composed
+from dllm.results import Result
+from dllm.samplers.base import Sampler, State, Step, View
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.credit import Credit
+from dllm.samplers.ete import ETE
+from dllm.samplers.freedave import FreeDave
+from dllm.samplers.oracle import Oracle
+from dllm.samplers.prophet import Prophet
+from dllm.samplers.static import Static
+from dllm.samplers.wrapper import Wrapper
+from dllm.scores import Ids, Sampling
+from dllm.setting import Setting
+from tests.samplers.game import PROMPT, Game, positions
+
+WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {"credit": Credit, "prophet": Prophet, "freedave": FreeDave}
+OFF: dict[str, Callable[[Sampler], Sampler]] = {
+    "credit": lambda inner: Credit(inner, alpha=0.0),
+    "prophet": lambda inner: Prophet(inner, thresholds=[float("inf")] * 3),
+    "freedave": lambda inner: FreeDave(inner, 1),
+}
+INNER = [name for name in choices("sampler") if name != "wino"]  # which Dream cannot have; refused below all the same
+MODELS = ("tiny-llada", "tiny-dream")
+
+
+def around(wrapper: str, inner: str, kinds: dict[str, Any] | None = None) -> Sampler | None:
+    """The pair, or None where it is refused."""
+    try:
+        return (kinds or WRAPPERS)[wrapper](build("sampler", inner))
+    except UserError:
+        return None
+
+
+PAIRS = [(wrapper, inner) for wrapper in WRAPPERS for inner in INNER if around(wrapper, inner) is not None]
+
+
+def chosen() -> list[tuple[str, str, str]]:
+    """A third of the pairs that work, on both kinds of model in turn; ``make laws``: all of them on both."""
+    if full():
+        return [(*pair, name) for pair in PAIRS for name in MODELS]
+    some = random.Random(14).sample(PAIRS, len(PAIRS) // 3)
+    return [(*pair, MODELS[number % 2]) for number, pair in enumerate(sorted(some))]
+
+
+def decode(name: str, sampler: Sampler, batch: list[Request]) -> list[Result]:
+    network, blocks = model(name), Fixed(5)
+    forward = forward_of(network, (sampler, blocks, NoCache(), Keep()), Sampling(tempered=sampler.tempered))
+    collector = Collector(batch, Ids(60, network.config.eos_id or 0, ()), str, (), trace=False)
+    with torch.inference_mode():
+        for turn in denoise(Canvas.of(batch, network.config.pad_id or 0), forward, sampler, blocks, Keep()):
+            collector.observe(turn)
+    return collector.results()
+
+
+def short() -> list[Request]:
+    """Two rows of 10 and 9 masks."""
+    return [
+        Request.answer(row.tokens[: row.answer_start], 10 - number, 60, number)
+        for number, row in enumerate(requests()[:2])
+    ]
+
+
+def facts(results: list[Result]) -> list[tuple[list[int], list[int], int]]:
+    return [(row.canvas, row.turns, row.nfe) for row in results]
+
+
+@pytest.mark.parametrize(("wrapper", "inner", "name"), chosen())
+def test_a_pair_is_its_inner_rule_when_switched_off_and_fills_each_row_as_if_alone(
+    wrapper: str, inner: str, name: str
+) -> None:
+    rule, off, plain = around(wrapper, inner), around(wrapper, inner, OFF), build("sampler", inner)
+    assert rule is not None and off is not None
+    assert facts(decode(name, off, short())) == facts(decode(name, plain, short()))
+    together = decode(name, rule, short())
+    alone = [decode(name, rule, [replace(row, number=number)])[0] for number, row in enumerate(short())]
+    assert facts(together) == facts(alone)
+    assert all(60 not in row.canvas and len(row.canvas) == 10 - number for number, row in enumerate(together))
+
+
+def test_most_pairs_work() -> None:
+    """Written down, so that none is lost in silence."""
+    names = {wrapper: [inner for at, inner in PAIRS if at == wrapper] for wrapper in WRAPPERS}
+    revocable = {"rcr", "remdm", "saber"}
+    assert set(names["prophet"]) == set(INNER) - revocable
+    assert set(names["freedave"]) == {
+        "confidence", "dparallel", "dream", "dus", "eb", "factor", "learn2pd", "localleap", "oracle", "order", "pc",
+        "static",
+    }  # fmt: skip
+    assert set(names["credit"]) == {
+        "bacd", "confidence", "dus", "factor", "klass", "learn2pd", "localleap", "oracle", "order", "pc", "static",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_pair_that_cannot_work_says_why_and_what_would(wrapper: str) -> None:
+    refused = 0
+    for inner in choices("sampler"):
+        if around(wrapper, inner) is None:
+            refused += 1
+            words = rf"^sampler={wrapper} .*sampler/inner={inner}\b.* Use .*(static|confidence)"
+            with pytest.raises(UserError, match=words):
+                WRAPPERS[wrapper](build("sampler", inner))
+    assert refused >= 4
+
+
+THREE: dict[str, Sampler] = {
+    "prophet-freedave-static": Prophet(FreeDave(Static(), 3), thresholds=(2.0, 2.0, 2.0)),
+    "prophet-freedave-oracle": Prophet(FreeDave(build("sampler", "oracle"))),
+    "prophet-credit-bacd": Prophet(Credit(build("sampler", "bacd"))),
+    "prophet-prophet-ete": Prophet(Prophet(ETE(), region="offset", start=4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", THREE.values(), ids=THREE)
+def test_three_deep_a_row_decodes_as_if_alone(sampler: Sampler) -> None:
+    for name in MODELS:
+        together = decode(name, sampler, short())
+        alone = [decode(name, sampler, [replace(row, number=number)])[0] for number, row in enumerate(short())]
+        assert facts(together) == facts(alone) and all(60 not in row.canvas for row in together)
+
+
+def test_every_rule_can_be_named_as_an_inner_one() -> None:
+    assert choices("sampler/inner") == choices("sampler")
+    for wrapper, inner, words in (
+        ("prophet", "freedave", None), ("credit", "wino", "sampler/inner=wino cannot read it"),
+        ("prophet", "oracle", "needs sampler.reference"),
+    ):  # fmt: skip
+        config = composed([f"sampler={wrapper}", f"sampler/inner={inner}"])["sampler"]
+        if words is None:
+            assert name_of(build_part("sampler", config).inner) == inner
+        else:
+            with pytest.raises(UserError, match=words):
+                build_part("sampler", config)
+
+
+def test_a_row_that_is_sure_needs_no_drafts() -> None:
+    game = Game(Prophet(FreeDave(Static(), 3)), 5, rows=2)
+    step = game.sampler.propose(game.view(0.5, gap=[[9.0] * 5, [1.0] * 5]), game.state)
+    assert step.owner is not None and step.owner.tolist() == [0, 1, 1, 1]
+    assert positions(step.commit) == [[0, 1, 2, 3, 4], [0], [0, 1], [0, 1, 2]]
+    assert step.stop is not None and step.stop.tolist() == [True, False]
+
+
+def test_a_row_that_is_sure_writes_the_likeliest_token_where_it_would_have_explored() -> None:
+    game = Game(Prophet(ETE(explore_mass=0.5)), 3)
+    logits = torch.tensor([[[0.1, 0.9, 0.0], [0.0, 2.0, 1.0], [0.0, 0.0, 3.0]]])
+    p = logits.double().softmax(-1)
+    step = game.sampler.propose(
+        game.view(p.amax(-1), p.argmax(-1), gap=9.0, first=p.amax(-1), logits=logits, entropy=[1.0, 0.5, 0.1]),
+        game.state,
+    )
+    assert step.owner is None and step.tokens is not None
+    assert step.tokens[0, PROMPT:].tolist() == [1, 1, 2] and positions(step.commit) == [[0, 1, 2]]
+
+
+def test_drafts_carry_the_inner_rules_tokens() -> None:
+    game = Game(FreeDave(Oracle([[1, 2, 3, 4]]), 2), 4)
+    step = game.sampler.propose(game.view([0.1, 0.9, 0.5, 0.7], token=7), game.state)
+    assert positions(step.commit) == [[1], [1, 3]] and step.tokens is not None
+    assert step.tokens[:, PROMPT:].tolist() == [[7, 2, 7, 4], [7, 2, 7, 4]]
+
+
+def forcing(game: Game, view: View) -> View:
+    """Row 0 is forced by the cache's plan to commit its first position; the others act."""
+    only = torch.zeros_like(view.open)
+    only[0, PROMPT] = True
+    return look(view.canvas, replace(view.scores, only=only), view.blocks)
+
+
+@pytest.mark.parametrize("rule", ["credit", "oracle"])
+def test_what_a_cache_forces_is_the_models_own_token_whatever_the_neighbours_do(rule: str) -> None:
+    """Credit carries an old favourite, the oracle knows the answer: neither is asked in a row that is forced."""
+    sampler = Credit(Confidence(0.99), beta=1.0, alpha=4.0) if rule == "credit" else Oracle([[5, 5]] * 2)
+    game = Game(sampler, 2, rows=2)
+    first = torch.tensor([[[0.0, 1.0], [0.0, 9.0]]]).expand(2, -1, -1)
+    p = first.softmax(-1)
+    game.play(p.amax(-1), p.argmax(-1), logits=first)
+    then = torch.tensor([[[0.1, 0.0], [0.0, 9.0]]]).expand(2, -1, -1)
+    p = then.softmax(-1)
+    view = forcing(game, game.view(p.amax(-1), p.argmax(-1), logits=then))
+    assert view.acts.tolist() == [False, True]
+    step = game.sampler.propose(view, game.state)
+    tokens = view.scores.token if step.tokens is None else step.tokens
+    assert positions(step.commit)[0] == [0] and int(tokens[0, PROMPT]) == 0
+    assert int(tokens[1, PROMPT]) == (1 if rule == "credit" else 5)
+
+
+def test_a_rule_that_branches_sees_no_row_that_is_forced() -> None:
+    """It would offer alike candidates, each of them a forward's work."""
+    game = Game(ETE(explore_mass=0.1), 3, rows=2)
+    logits = torch.zeros(2, 3, 4)
+    view = game.view(0.25, 0, first=0.25, entropy=1.0, logits=logits)
+    step = game.sampler.propose(forcing(game, view), game.state)
+    assert step.owner is not None and step.owner.tolist() == [0, 1, 1, 1]
+
+
+def test_names_of_state_never_meet() -> None:
+    canvas, blocks = Canvas.of(short(), 61), Fixed(8)
+    nested = Static(), Prophet(Static()), Prophet(Prophet(Static()))
+    names = [set(sampler.start(canvas, blocks)) for sampler in nested]
+    assert "inner.inner.steps" in names[2] and "inner.masks" in names[2] and "masks" in names[2]
+    assert names[2] - names[1] == {f"inner.{name}" for name in names[1]} - names[1]
+    assert all(value.shape[0] == 2 for value in Prophet(Credit(Confidence())).start(canvas, blocks).values())
+
+
+def test_a_wrapper_that_decides_where_nobody_asks_is_no_class() -> None:
+    with pytest.raises(AssertionError, match="Lost wraps a rule, so it decides in propose"):
+
+        class Lost(Wrapper):
+            def step(self, view: View, state: State) -> Step:
+                return Step(view.open)
+
+
+def test_a_combination_of_parts_knows_what_is_inside() -> None:
+    """Whatever a cache, a schedule or a runtime refuses in the inner rule, it refuses in the pair."""
+    pair = Prophet(FreeDave(Static()))
+    assert pair.branches and not pair.knows_next and Prophet(build("sampler", "order")).knows_next
+    assert Prophet(ETE()).lookahead == 1 and Prophet(build("sampler", "dream")).tempered
+    with pytest.raises(UserError, match="sampler=prophet cannot draft over it"):
+        build("blocks", "tccf").check(Setting(model("tiny-llada").config, Fixed(8), 16), pair)
