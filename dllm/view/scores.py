@@ -32,7 +32,7 @@ def scores_table(rows: Sequence[Row]) -> Group:
         tables.append(lines(rows, others, lambda mine: [other(mine, name) for name in others]))
     doubts = {Measures.of(mine).doubt: None for mine in (rows, *by_task(rows).values())}
     if doubt := next(filter(None, doubts), ""):
-        tables.append(Text(f"?: the machine was busy ({doubt}). Decode again when it rests.", "dim"))
+        tables.append(Text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
     return Group(*tables)
 
 
