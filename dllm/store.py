@@ -143,6 +143,7 @@ class Store:
     def discard(self) -> None:
         """Take a fresh folder away again that holds no sample, because its run could not begin."""
         if self.fresh and not self.rows:
+            self.close()
             for name in (CONFIG, ENVIRONMENT, RESULTS, lock_name(RESULTS)):
                 (self.folder / name).unlink(missing_ok=True)
             with suppress(OSError):  # the user's own files in it stay

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,10 +18,11 @@ Decided = tuple[float, int, int]  # bits, commits, forced commits
 
 @dataclass(frozen=True)
 class Noted:
-    """One turn on the device: numbers [B] of its requests, owner [N] of its candidates, what each decided [N, 3],
-    and, of this forward's candidates, whose each was [M] and which of them are kept [B]."""
+    """One turn on the device: numbers [B] of its requests and which took part, owner [N] of its candidates, what each
+    decided [N, 3], and, of this forward's candidates, whose each was [M] and which of them are kept [B]."""
 
     numbers: Tensor
+    acts: Tensor
     owner: Tensor
     decided: Tensor
     asked: Tensor
@@ -37,7 +39,8 @@ class Noted:
         chances = probabilities(turn, slice(None), owner).double()
         bits = torch.where(commit & ~chances.isnan(), -chances.clamp(min=1e-300).log2(), 0.0).sum(1)
         decided = torch.stack([bits, commit.sum(1), forced.sum(1)], 1)
-        return Noted(numbers, owner, decided, asked, rows if turn.kept is None else turn.kept)
+        acts = torch.ones_like(rows, dtype=torch.bool) if turn.acts is None else turn.acts
+        return Noted(numbers, acts, owner, decided, asked, rows if turn.kept is None else turn.kept)
 
 
 @dataclass
@@ -47,8 +50,8 @@ class Tally:
     It notes a few tensors a turn and asks the device only when a request is finished: a question in every turn would
     take from a GPU the next turn's work that the host could have asked for meanwhile.
 
-    Per request (its number in the decode): one entry a forward. Of several candidates the one that the next forward
-    keeps counts, as in a trace.
+    Per request (its number in the decode): one entry a forward in which it took part. Of several candidates the one
+    that the next forward keeps counts, as in a trace.
     """
 
     noted: list[Noted] = field(default_factory=list)
@@ -62,8 +65,8 @@ class Tally:
         """Entries of a row of results: lists with one number for each forward of the request. Waits for the device."""
         self._read()
         turns = self.forwards.get(number, [])
-        kept = [*self.kept.get(number, [])[1:], 0]
-        decided = [turn[at] for turn, at in zip(turns, kept, strict=True)] if turns else []
+        kept = [*self.kept.get(number, []), 0][: len(turns)]
+        decided = [turn[at] for turn, at in zip(turns, kept, strict=True)]
         return {
             "bits": [round(bits, 4) for bits, _, _ in decided], "commits": [count for _, count, _ in decided],
             "forced": [count for _, _, count in decided],
@@ -72,21 +75,21 @@ class Tally:
     def _read(self) -> None:
         """Move what is in ``noted`` to ``forwards`` and ``kept``."""
         noted, self.noted = self.noted, []
-        numbers, owners, asked, kept = (
-            hosted([getattr(one, name) for one in noted]) for name in ("numbers", "owner", "asked", "kept")
-        )
-        decided = hosted([one.decided for one in noted])
-        for at in range(len(noted)):
-            for row, number in enumerate(numbers[at]):
-                self.kept.setdefault(number, []).append(kept[at][row] - asked[at].index(row))
-                mine = [d for owner, d in zip(owners[at], decided[at], strict=True) if owner == row]
-                self.forwards.setdefault(number, []).append([(bits, int(c), int(f)) for bits, c, f in mine])
+        names = [entry.name for entry in fields(Noted)]
+        turns = zip(*(hosted([getattr(one, name) for one in noted]) for name in names), strict=True)
+        for numbers, acts, owners, decided, asked, kept in turns:
+            for row, number in enumerate(numbers):
+                mine, followed = self.forwards.setdefault(number, []), self.kept.setdefault(number, [])
+                if len(followed) < len(mine):  # the first forward after one says what it kept of that
+                    followed.append(kept[row] - asked.index(row))
+                if acts[row]:
+                    made = [one for owner, one in zip(owners, decided, strict=True) if owner == row]
+                    mine.append([(bits, int(count), int(forced)) for bits, count, forced in made])
 
 
 def hosted(tensors: Sequence[Tensor]) -> list[list[Any]]:
     """Their values, in one transfer."""
     if not tensors:
         return []
-    values, sizes = torch.cat(list(tensors)).tolist(), [len(tensor) for tensor in tensors]
-    ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
-    return [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    values = iter(torch.cat(list(tensors)).tolist())
+    return [list(islice(values, len(tensor))) for tensor in tensors]
