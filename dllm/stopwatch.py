@@ -96,7 +96,7 @@ class Stopwatch:
     def cpu_seconds(self) -> float:
         """CPU time of this thread so far; in a pause, when it began."""
         now = time.thread_time() if self.stopped is None else self.stopped[1]
-        return now - self.began_cpu - self.waited_cpu
+        return max(0.0, now - self.began_cpu - self.waited_cpu)  # a thread that took over has a clock of its own
 
     def lap(self) -> float:
         """Seconds since the last pause ended, or since the start. Waits for the device."""
