@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +13,7 @@ from dllm.cost import Cost, Work, joined
 from dllm.denoise import Turn
 from dllm.results import Result
 from dllm.scores import Ids
+from dllm.stopwatch import Stopwatch, load
 from dllm.trace import Trace, TurnRecord, record_turn
 
 Text = Callable[[Sequence[int]], str]
@@ -35,15 +34,17 @@ class Row:
     end: int
     nfe: int
     seconds: float
+    cpu_seconds: float = 0.0
 
 
 class Collector:
     """One batch. ``fixed`` [R, L] is the turn that fixed each column (0: none), ``spent`` [R, 5] query rows (averaged
-    over layers), FLOPs, bytes (without the weights), rows computed, and forwards in which the row waited, so far."""
+    over layers), FLOPs, bytes (without the weights), rows computed, and forwards in which the row waited, so far.
+    ``watch`` is started, and stopped while a trace is written; whoever else looks at the turns has its ``pause``."""
 
     def __init__(
         self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
-        words: Words = numbered, cost: Cost | None = None,
+        words: Words = numbered, cost: Cost | None = None, watch: Stopwatch | None = None,
     ) -> None:  # fmt: skip
         self.requests, self.ids, self.text, self.stop, self.trace = requests, ids, text, stop, trace
         self.words, self.cost = words, cost
@@ -52,7 +53,8 @@ class Collector:
         self.spent = torch.zeros(len(requests), 5, dtype=torch.float64)
         self.works: list[tuple[Tensor, Work]] = []  # not yet added to ``spent``: once a row is enough
         self.fixed: Tensor | None = None
-        self.began = self.last = time.perf_counter()
+        self.watch = watch or Stopwatch()
+        self.watch.start()
 
     def observe(self, turn: Turn) -> list[int]:
         """Take note of a turn; returns the requests that it finished."""
@@ -72,28 +74,20 @@ class Collector:
         else:
             self.fixed[names] = seen
         if self.trace:
-            self._record(turn, names)
+            with self.watch.pause():
+                self._record(turn, names)
         return self._finish(turn) if turn.checked and bool(turn.finished.any()) else []
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """What happens inside is not part of the decode's time."""
-        began = time.perf_counter()
-        yield
-        spent = time.perf_counter() - began
-        self.began, self.last = self.began + spent, self.last + spent
 
     def untouched(self) -> list[int]:
         """Requests that never had a turn, because nothing in them was masked."""
         return [number for number in range(len(self.requests)) if number not in self.rows]
 
     def _record(self, turn: Turn, names: Tensor) -> None:
-        now = time.perf_counter()
+        seconds = self.watch.lap()
         acts = [True] * len(names) if turn.acts is None else turn.acts.tolist()
         for row, name in enumerate(names.tolist()):
             if acts[row]:
-                self.records[name].append(record_turn(turn, row, now - self.last, self.cost))
-        self.last = now
+                self.records[name].append(record_turn(turn, row, seconds, self.cost))
 
     def _add_up(self) -> None:
         """Move what is in ``works`` to ``spent``."""
@@ -108,7 +102,7 @@ class Collector:
         self.works = []
 
     def _finish(self, turn: Turn) -> list[int]:
-        owner, canvas, seconds = turn.step.owner, turn.candidates, time.perf_counter() - self.began
+        owner, canvas, spent = turn.step.owner, turn.candidates, (self.watch.seconds(), self.watch.cpu_seconds())
         finished = []
         for row in turn.finished.nonzero()[:, 0].tolist():
             at = row if owner is None else int((owner == row).nonzero()[0])
@@ -117,7 +111,7 @@ class Collector:
             if self.fixed is not None:  # what an end-of-text policy left masked was never fixed
                 self.fixed[finished[-1]].masked_fill_(canvas.masked[at], 0)
             self.rows[finished[-1]] = Row(
-                canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), nfe, seconds
+                canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), nfe, *spent
             )
         return finished
 
@@ -144,6 +138,8 @@ class Collector:
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
             nfe=row.nfe, query_tokens=round(self.spent[number, 0].item()), seconds=row.seconds,
+            cpu_seconds=row.cpu_seconds, load=load(),
+            device=self.spent.device.type,
             stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given,
             flops=self.spent[number, 1].item(), bytes=self.spent[number, 2].item() + row.nfe * self._weights(),
             computed_tokens=round(self.spent[number, 3].item()), idle_forwards=round(self.spent[number, 4].item()),

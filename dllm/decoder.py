@@ -27,6 +27,7 @@ from dllm.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.scores import Sampling
 from dllm.setting import Setting, validate
+from dllm.stopwatch import Stopwatch
 from dllm.stream import Snapshot, snapshots
 
 Observer = Callable[[Turn], None]
@@ -100,20 +101,25 @@ class Decoder:
                 at += 1
 
     def run(
-        self, requests: Sequence[Request], trace: bool = False, observe: Observer | None = None
-    ) -> Iterator[tuple[int, Result]]:
+        self, requests: Sequence[Request], trace: bool = False, observe: Observer | None = None,
+        watch: Stopwatch | None = None,
+    ) -> Iterator[tuple[int, Result]]:  # fmt: skip
         """Decode requests batch by batch; yields (index, result) in the order in which rows finish.
 
-        Time spent in ``observe`` and by whoever takes the results is not part of ``Result.seconds``.
+        Time spent in ``observe`` and by whoever takes the results is not part of ``Result.seconds``. watch: started
+        with every batch, for who wants to read the time of the one under way (``Stopwatch.on`` the model's device).
         """
+        watch = watch or Stopwatch.on(self.model.transformer.device)
         requests = [self.sampler.prepare(replace(request, number=number)) for number, request in enumerate(requests)]
         for at in range(0, len(requests), self.batch_size):
             batch = requests[at : at + self.batch_size]
             text, words = self.prompts.text, self.prompts.words
-            collector = Collector(batch, self.model.ids, text, self.stop, trace, words, self.cost)
+            collector = Collector(batch, self.model.ids, text, self.stop, trace, words, self.cost, watch)
             for turn in self._turns(batch, trace):
                 finished = collector.observe(turn)
-                with collector.paused():
+                if observe is None and not finished:
+                    continue
+                with watch.pause():
                     if observe is not None:
                         observe(turn)
                     yield from ((at + row, collector.result(row)) for row in finished)

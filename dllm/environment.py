@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dllm.stopwatch import load
+
 if TYPE_CHECKING:
     from dllm.models.transformer import Transformer
 
@@ -22,7 +24,7 @@ SMALL = 10_000_000  # parameters
 
 
 def stamp(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]:
-    """Versions, hardware, seed and commit, ready for JSON."""
+    """Versions, hardware, seed, and the commit with whether the package differs from it (``dirty``), ready for JSON."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -36,7 +38,8 @@ def stamp(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]
         "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
         "dtype": str(dtype).removeprefix("torch."),
         "seed": seed,
-        "commit": commit(),
+        "load": load(),
+        **dict(zip(("commit", "dirty"), commit(Path(__file__).resolve().parent), strict=True)),
     }
 
 
@@ -59,16 +62,15 @@ def _version(name: str) -> str | None:
 
 
 @lru_cache  # once for all cells of a sweep
-def commit() -> str | None:
-    """The commit of the checkout that this package runs from, with ``+changes`` when files differ; None elsewhere."""
-    root = Path(__file__).resolve().parent.parent
-    if not (root / ".git").exists():
-        return None
+def commit(package: Path) -> tuple[str | None, bool | None]:
+    """The commit of the checkout that ``package`` runs from, and whether its files differ or it has others: a part of
+    one's own is such a file. (None, None) elsewhere."""
+    if not (package.parent / ".git").exists():
+        return None, None
     try:
-        head = _git(root, "rev-parse", "HEAD")
-        return head + ("+changes" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+        return _git(package, "rev-parse", "HEAD"), bool(_git(package, "status", "--porcelain", "--", "."))
     except (OSError, subprocess.SubprocessError):
-        return None
+        return None, None
 
 
 def _git(root: Path, *arguments: str) -> str:

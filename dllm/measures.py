@@ -9,6 +9,11 @@ from typing import Any
 
 Row = Mapping[str, Any]
 
+# Wall time over CPU time of the thread that decodes, from which on a speed is doubted. Measured on two cores with
+# mini-llada and one thread: 1.01 when it has a core to itself, at most 1.01 in twelve decodes; with one, two and four
+# busy neighbours 2.0, 2.9 and 4.9, which is how much slower it then was. With two threads the same.
+BUSY = 1.25
+
 
 def wilson(right: float, count: int, z: float = 1.96) -> tuple[float, float]:
     """The 95 % interval of a proportion, both ends in [0, 1] (Wilson 1927)."""
@@ -35,10 +40,32 @@ def mean(values: Sequence[float]) -> float | None:
 
 def decoding_seconds(rows: Sequence[Row]) -> float:
     """Wall time of the batches that the rows were decoded in, each counted once."""
+    return batched(rows, "seconds")
+
+
+def batched(rows: Sequence[Row], name: str) -> float:
+    """The sum over batches of an entry that grows while a batch is decoded: that of its last row each."""
     batches: dict[str, float] = {}
     for row in rows:
-        batches[row["batch"]] = max(batches.get(row["batch"], 0.0), row["seconds"])
+        batches[row["batch"]] = max(batches.get(row["batch"], 0.0), row[name])
     return sum(batches.values())
+
+
+def doubt_of(rows: Sequence[Row]) -> str:
+    """Why the rows' speed says more of the machine's other work than of the decode, in words; empty where it does not.
+
+    On a CPU: the thread that decodes had to wait for a core. A GPU's host waits for the GPU, so its times say nothing;
+    doubt there is a host with more to do than cores, since the GPU may then wait to be told what to do. Rows of older
+    versions are not doubted.
+    """
+    mine = [row for row in rows if row.get("device") == "cpu" and row.get("cpu_seconds")]
+    spent = batched(mine, "cpu_seconds")
+    if spent and decoding_seconds(mine) > BUSY * spent:
+        return f"wall time {decoding_seconds(mine) / spent:.1f} x CPU time"
+    loads = [row["load"] for row in rows if row.get("device", "cpu") != "cpu"]
+    if loads and sum(loads) > len(loads):
+        return f"{sum(loads) / len(loads):.1f} processes a core of the host"
+    return ""
 
 
 def scores_of(rows: Sequence[Row], name: str = "score") -> list[float]:
@@ -52,7 +79,8 @@ class Measures:
 
     score: mean in [0, 1], None where nothing could be judged; judged: samples it is the mean of; low and high: its
     95 % interval. tokens: useful ones, before the end of the text. canvas: all decoded positions, padding too.
-    seconds: wall time of decoding. p50, p95: seconds from the start of a sample's batch to its last turn.
+    seconds: wall time of decoding. p50, p95: seconds from the start of a sample's batch to its
+    last turn. doubt: why the times are to be doubted, empty if they are not.
     """
 
     samples: int
@@ -67,6 +95,7 @@ class Measures:
     seconds: float
     p50: float
     p95: float
+    doubt: str = ""
 
     @staticmethod
     def of(rows: Sequence[Row]) -> Measures:
@@ -76,7 +105,7 @@ class Measures:
             len(rows), len(scores), mean(scores), low, high, sum(row["useful_tokens"] for row in rows),
             sum(len(row["canvas"]) for row in rows), sum(row["nfe"] for row in rows),
             sum(row["query_tokens"] for row in rows), decoding_seconds(rows), quantile(latency, 0.5),
-            quantile(latency, 0.95),
+            quantile(latency, 0.95), doubt_of(rows),
         )  # fmt: skip
 
     @property

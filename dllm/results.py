@@ -20,8 +20,9 @@ class Result:
     query_tokens: query rows of those forwards, averaged over layers; computed_tokens: the same with the rows that only
     padded it to its batch's shapes, and with ``idle_forwards``, in which it waited for the host to look. flops, bytes:
     what they take when the row is decoded alone (see ``dllm.cost``). seconds: wall time from the start of its batch to
-    its last turn. stop_reason: ``eos``, ``stop_string``, ``length``. turns: the turn (from 1) that fixed each canvas
-    position, 0 where none did.
+    its last turn; cpu_seconds: how much of it the thread that decodes had a core; load: processes that wanted one, per
+    core, mean of the last minute; device: the kind that did the work. stop_reason: ``eos``, ``stop_string``,
+    ``length``. turns: the turn (from 1) that fixed each canvas position, 0 where none did.
     given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is the whole canvas without
     end-of-text tokens, and ``text`` begins with the prompt. words: the text of each token of the canvas by itself.
     """
@@ -42,6 +43,9 @@ class Result:
     bytes: float = 0.0
     computed_tokens: int = 0
     idle_forwards: int = 0
+    cpu_seconds: float = 0.0
+    load: float = 0.0
+    device: str = "cpu"
     words: list[str] = field(default_factory=list, repr=False)
     trace: Trace | None = field(default=None, repr=False)
 

@@ -1,7 +1,7 @@
 """A run on disk: what it was, and one line per finished sample, so that a killed run goes on where it stopped.
 
 FOLDER/config.yaml        the resolved configuration
-FOLDER/environment.json   versions, device, commit, and the identity of the run
+FOLDER/environment.json   versions, device, commit, and the identity of the run with what it was made of
 FOLDER/results.jsonl      one line per sample, written when the sample is done
 FOLDER/traces/            with trace=true one file per sample, and beside it a page to look at it
 
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import yaml
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from dllm.errors import UserError
 from dllm.view.page import Pane, page
@@ -66,30 +67,13 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def fingerprint(checkpoint: Path) -> str:
-    """What identifies a checkpoint folder: the commit of a hub download, else a hash of its files, of which small ones
-    count whole and weights by their size and their first and last MiB."""
-    if checkpoint.parent.name == "snapshots":
-        return checkpoint.name
-    total, ends = hashlib.sha256(), 1 << 20
-    for file in sorted(checkpoint.iterdir()):
-        if file.suffix not in (".json", ".safetensors", ".jinja", ".txt"):
-            continue
-        size = file.stat().st_size
-        total.update(f"{file.name} {size}".encode())
-        with file.open("rb") as stream:
-            total.update(stream.read(ends))
-            stream.seek(max(stream.tell(), size - ends))
-            total.update(stream.read(ends))
-    return total.hexdigest()[:16]
-
-
 @dataclass
 class Store:
     """An open run folder. ``rows`` holds the samples of earlier sessions; ``write`` adds one."""
 
     folder: Path
     results: BinaryIO
+    lock: BaseFileLock
     rows: list[Row] = field(default_factory=list)
     fresh: bool = False  # the folder held no run before
 
@@ -104,7 +88,8 @@ class Store:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             if fresh:
-                _replace(folder / ENVIRONMENT, _json({"identity": identity(config, content), "content": dict(content)}))
+                made_of = {"content": dict(content), "settings": relevant(config)}
+                _replace(folder / ENVIRONMENT, _json({"identity": identity(config, content), **made_of}))
                 _replace(folder / CONFIG, _yaml(config))
         return replace(Store.attach(folder, RESULTS), fresh=fresh)
 
@@ -115,13 +100,12 @@ class Store:
     @staticmethod
     def attach(folder: Path, results: str) -> Store:
         """A file of results in a run folder that is there. Raises UserError when another process writes to it."""
+        lock = _locked(folder, results)
         with writing(folder):
             stream = (folder / results).open("ab", buffering=0)
-        _lock(stream, folder)
-        rows, end = read_rows(folder / results)
-        with writing(folder):
+            rows, end = read_rows(folder / results)
             stream.truncate(end)
-        return Store(folder, stream, rows)
+        return Store(folder, stream, lock, rows)
 
     @property
     def done(self) -> set[Key]:
@@ -159,13 +143,15 @@ class Store:
     def discard(self) -> None:
         """Take a fresh folder away again that holds no sample, because its run could not begin."""
         if self.fresh and not self.rows:
-            for name in (CONFIG, ENVIRONMENT, RESULTS):
+            self.close()
+            for name in (CONFIG, ENVIRONMENT, RESULTS, lock_name(RESULTS)):
                 (self.folder / name).unlink(missing_ok=True)
             with suppress(OSError):  # the user's own files in it stay
                 self.folder.rmdir()
 
     def close(self) -> None:
         self.results.close()
+        self.lock.release()
 
     def __enter__(self) -> Store:
         return self
@@ -220,19 +206,33 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> None:
-    """Raise UserError, naming the first difference, when ``folder`` belongs to a run of another identity."""
+    """Raise UserError, naming the first difference, when ``folder`` belongs to a run of another identity, or its
+    configuration is no longer the one that its samples were decoded with."""
     if not (folder / CONFIG).exists():
         return
-    there, here = relevant(read_config(folder)), relevant(config)
-    way_out = f"Start a new run, or go on with that one by resume={folder} and nothing else."
-    for key in sorted(there.keys() | here.keys()):
-        if there.get(key) != here.get(key):
-            name, then, now = key.removesuffix("._target_"), _short(there.get(key)), _short(here.get(key))
-            raise UserError(f"{folder} was run with {name}={then}, not {now}. {way_out}")
-    known = json.loads((folder / ENVIRONMENT).read_text())["content"]
+    known = json.loads((folder / ENVIRONMENT).read_text())
+    if "settings" not in known:
+        raise UserError(f"{folder} was begun by an older version, which did not note its settings. Start a new run.")
+    then, there, here = known["settings"], relevant(read_config(folder)), relevant(config)
+    for name, was, now in differences(then, there):
+        raise UserError(
+            f"{folder / CONFIG} was edited: its samples were decoded with {name}={was}, not {now}. Put that back, or "
+            f"start a new run with {name}={now}."
+        )
+    for name, was, now in differences(there, here):
+        way_out = f"Start a new run, or go on with that one by resume={folder} and nothing else."
+        raise UserError(f"{folder} was run with {name}={was}, not {now}. {way_out}")
     for key, value in content.items():
-        if known.get(key) != value:
+        if known["content"].get(key) != value:
             raise UserError(f"{folder} was run with another content of {key}. Restore it, or start a new run.")
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Dotted keys with other values, parts by their names: (name, value in one, value in the other)."""
+    for key in sorted(one.keys() | other.keys()):
+        values = one.get(key), other.get(key)
+        if json.dumps(values[0]) != json.dumps(values[1]):  # as text, where NaN is NaN
+            yield key.removesuffix("._target_"), _short(values[0]), _short(values[1])
 
 
 def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:
@@ -264,16 +264,37 @@ def writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _lock(stream: BinaryIO, folder: Path) -> None:
-    """Two processes must not fill one folder; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another process is writing to {folder}. Wait for it, or choose another name=NAME.") from None
+def lock_name(results: str) -> str:
+    return f".{results}.lock"
+
+
+def _locked(folder: Path, results: str) -> BaseFileLock:
+    """Two processes must not fill one folder; the lock goes with the process, however it ends.
+
+    Where the file system has no locks (many network file systems) a file that names its owner stands for one. Nobody
+    can tell from another machine whether that owner still lives: then the user has to say so.
+    """
+    file = folder / lock_name(results)
+    locks: tuple[BaseFileLock, ...] = (FileLock(file), SoftFileLock(file.with_suffix(".owner")))
+    for lock in locks:
+        try:
+            return lock.acquire(timeout=0.5, poll_interval=0.1).lock  # time to take over from an owner that is gone
+        except Timeout:
+            raise UserError(in_use(folder, lock)) from None
+        except (OSError, NotImplementedError) as error:
+            failed = error
+    with writing(folder):  # no locks, and no file either
+        raise failed
+
+
+def in_use(folder: Path, lock: BaseFileLock) -> str:
+    """Why ``folder`` cannot be written to, and the way out."""
+    way_out = "Wait for it, or choose another name=NAME."
+    if not isinstance(lock, SoftFileLock):  # what filelock makes of a FileLock by itself, too
+        return f"another process is writing to {folder}. {way_out}"
+    said = Path(lock.lock_file).read_text().split() if Path(lock.lock_file).exists() else []
+    owner = f" (number {said[0]} on {said[1]})" if len(said) > 1 else ""
+    return f"another process{owner} is writing to {folder}. {way_out} If it is gone, delete {lock.lock_file}."
 
 
 def _replace(file: Path, text: str) -> None:

@@ -148,8 +148,9 @@ def record_turn(turn: Turn, row: int, seconds: float, cost: Cost | None = None) 
     )  # fmt: skip
 
 
-def probabilities(turn: Turn, candidate: int, row: int) -> Tensor:
-    """Probability [L] of the token that a candidate of batch row ``row`` writes at each position.
+def probabilities(turn: Turn, candidate: int | slice, row: int | Tensor) -> Tensor:
+    """Probability [L] of the token that a candidate of batch row ``row`` writes at each position; of several candidates
+    [N] with the rows they belong to, [N, L].
 
     nan where nobody knows it: the sampler writes another token than was proposed and gives no probability of its own
     (the oracle's, credited ones), or ``eos_last`` has set the confidence aside.

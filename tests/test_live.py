@@ -11,8 +11,10 @@ from rich.console import Console
 
 from dllm import Decoder, load
 from dllm.denoise import Turn
+from dllm.forward import Forward
 from dllm.models.bundle import Model
 from dllm.run.decode import progress
+from dllm.stopwatch import Stopwatch
 from dllm.view import live
 from dllm.view.live import LiveView, Picture
 from dllm.view.palette import STOPS, colour, luminance, turn_style
@@ -147,6 +149,28 @@ def test_a_terminal_without_unicode_gets_plain_signs(model: Model) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), force_terminal=True, width=40)
     view = LiveView(console, lambda tokens: "w", model.ids)
     assert view.glyphs.mask == "_" and view.glyphs.edge == "|"
+
+
+def test_the_status_ends_with_the_speed_that_the_table_says(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first forward counts too: its tokens would else have been had for nothing."""
+    clock = [0.0]
+    call = Forward.__call__
+
+    def slow(self: Forward, *arguments: object) -> object:
+        clock[0] += 0.25
+        return call(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Forward, "__call__", slow)
+    monkeypatch.setattr("dllm.stopwatch.time.perf_counter", lambda: clock[0])
+    decoder = Decoder(model, sampler="static", blocks="whole", eos="keep", gen_length=4)
+    watch = Stopwatch()
+    console = Console(file=io.StringIO(), force_terminal=True, width=60, height=12, legacy_windows=False)
+    with LiveView(console, decoder.prompts.text, decoder.model.ids, watch=watch) as view:
+        ((_, result),) = decoder.run([decoder.request("w1")], observe=view, watch=watch)
+        clock[0] += 5.0  # what comes after the decode
+    assert view.picture is not None
+    useful = sum(token != model.ids.eos for token in result.canvas)
+    assert result.seconds == 1.0 and f"· {useful / result.seconds:.0f} tokens/s" in lines(view, view.picture)[-1]
 
 
 def test_several_samples_come_with_an_estimate(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import resource
 import signal
+import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import pytest
 
 from dllm import store
 from dllm.errors import UserError
-from dllm.store import Store, fingerprint, identity, read_rows, trace_name
+from dllm.store import Store, identity, read_rows, trace_name
 
 STATIC = {"_target_": "dllm.samplers.static.Static", "steps": None}
 CONFIG: dict[str, Any] = {"gen_length": 8, "sampler": STATIC, "live": None}
@@ -84,20 +88,71 @@ def test_the_identity_depends_on_what_can_change_an_outcome_and_on_nothing_else(
     assert len(hashes) == 4
 
 
-def test_a_fingerprint_sees_new_weights_of_the_same_shape(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(bytes(3 << 20))
-    before = fingerprint(tmp_path)
-    (tmp_path / "notes.md").write_text("no part of the model")
-    assert fingerprint(tmp_path) == before
-    weights.write_bytes(bytes((3 << 20) - 1) + b"1")
-    assert fingerprint(tmp_path) != before
+def test_an_edited_configuration_is_refused_with_the_key(tmp_path: Path) -> None:
+    """Also by ``resume=``, which hands over what the folder itself says."""
+    Store.open(tmp_path, CONFIG, CONTENT).close()
+    file = tmp_path / store.CONFIG
+    before = file.read_text()
+    file.write_text(before.replace("gen_length: 8", "gen_length: 16"))
+    with pytest.raises(UserError, match=r"config.yaml was edited: .* with gen_length=8, not 16\. Put that back"):
+        Store.open(tmp_path, store.read_config(tmp_path), CONTENT)
+    file.write_text(before.replace("live: null", "live: true"))  # decides nothing
+    Store.open(tmp_path, store.read_config(tmp_path), CONTENT).close()
+
+
+def test_settings_that_are_no_numbers_are_the_same_after_a_round_trip(tmp_path: Path) -> None:
+    odd = {**CONFIG, "threshold": float("nan"), "bound": float("inf"), "small": 1e-7, "stop": ["a", "ü"], "none": None}
+    Store.open(tmp_path, odd, CONTENT).close()
+    Store.open(tmp_path, store.read_config(tmp_path), CONTENT).close()
+
+
+def test_a_folder_that_does_not_say_what_it_was_made_of_is_not_gone_on_with(tmp_path: Path) -> None:
+    Store.open(tmp_path, CONFIG, CONTENT).close()
+    old = {"identity": identity(CONFIG, CONTENT), "content": CONTENT}
+    (tmp_path / store.ENVIRONMENT).write_text(json.dumps(old))
+    with pytest.raises(UserError, match="older version, which did not note its settings. Start a new run"):
+        Store.open(tmp_path, CONFIG, CONTENT)
 
 
 def test_two_processes_cannot_fill_one_folder(tmp_path: Path) -> None:
     with Store.open(tmp_path, CONFIG, CONTENT), pytest.raises(UserError, match="another process is writing"):
         Store.open(tmp_path, CONFIG, CONTENT)
+
+
+@pytest.fixture(params=[errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP], ids=lambda code: errno.errorcode[code])
+def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system as NFS without its lock service, or Lustre mounted without flock."""
+
+    def flock(*arguments: object) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_a_file_stands_for_one(tmp_path: Path) -> None:
+    with Store.open(tmp_path, CONFIG, CONTENT) as run:
+        run.write(row("a"))
+        words = rf"another process \(number {os.getpid()} on .*\) is writing .* If it is gone, delete .*results.jsonl"
+        with pytest.raises(UserError, match=words):
+            Store.open(tmp_path, CONFIG, CONTENT)
+    with Store.open(tmp_path, CONFIG, CONTENT) as run:
+        assert run.done == {("a", 0)}
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+@pytest.mark.usefixtures("no_locks")
+def test_without_locks_the_file_of_a_killed_process_is_taken_over_here_and_respected_elsewhere(tmp_path: Path) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with Store.open(tmp_path, CONFIG, CONTENT):
+        (owner,) = (file for file in tmp_path.glob(".results.jsonl.*") if file.stat().st_size)
+        number, host, *rest = owner.read_text().split("\n")
+    for place, refused in ((host, False), ("elsewhere", True)):
+        owner.write_text("\n".join([f"{gone.pid}", place, *rest]))
+        with pytest.raises(UserError, match="on elsewhere") if refused else nullcontext():
+            Store.open(tmp_path, CONFIG, CONTENT).close()
 
 
 @contextmanager

@@ -51,11 +51,10 @@ class Accelerate(Engine):
                 if self.leads:
                     part.stamp(evaluation.environment())
                 with bar(sum(len(batch.jobs) for batch in mine), 0, self.leads) as progress:
-                    for batch in mine:
-                        for row, trace in evaluation.rows(batch):
-                            if key_of(row) not in done:
-                                part.write(row, trace)
-                                progress.update()
+                    for row, trace in evaluation.rows(mine):
+                        if key_of(row) not in done:
+                            part.write(row, trace)
+                            progress.update()
         self.state.wait_for_everyone()
 
 

@@ -33,8 +33,7 @@ def fill(cell: Cell, store: Store) -> None:
         raise
     done = store.done
     with bar(len(evaluation.keys), len(done), title=cell.place) as progress:
-        for batch in missing:
-            for row, trace in evaluation.rows(batch):
-                if key_of(row) not in done:
-                    store.write(row, trace)
-                    progress.update()
+        for row, trace in evaluation.rows(missing):
+            if key_of(row) not in done:
+                store.write(row, trace)
+                progress.update()

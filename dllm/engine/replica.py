@@ -24,10 +24,8 @@ class Replica:
         """(row, trace, environment) of each sample of these batches."""
         evaluation = built(json.dumps(config))
         wanted = {tuple(map(tuple, keys)) for keys in batches}
-        for batch in evaluation.batches:
-            if batch.keys in wanted:
-                for row, trace in evaluation.rows(batch):
-                    yield row, trace, evaluation.environment()
+        for row, trace in evaluation.rows(batch for batch in evaluation.batches if batch.keys in wanted):
+            yield row, trace, evaluation.environment()
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ from dllm.errors import UserError
 from dllm.prompts import Message
 from dllm.results import Result
 from dllm.run.plan import Plan
+from dllm.stopwatch import Stopwatch
 from dllm.store import Store
 from dllm.view.live import LiveView
 
@@ -85,9 +86,10 @@ class Conversation:
         request = self.decoder.request(asked, self.plan.options.seed + number)
         options, decoder = self.plan.options, self.decoder
         seen = self.console.is_terminal if options.live is None else options.live
-        view = LiveView(self.console, decoder.prompts.text, decoder.model.ids, options.animate, transient=True)
+        watch = Stopwatch.on(decoder.model.transformer.device)
+        view = LiveView(self.console, decoder.prompts.text, decoder.model.ids, options.animate, True, watch)
         with view if seen else nullcontext():
-            ((_, result),) = self.decoder.run([request], observe=view if seen else None)
+            ((_, result),) = self.decoder.run([request], observe=view if seen else None, watch=watch)
         print(result.text)
         if seen:
             self.console.print(Text(numbers(result), "dim"))

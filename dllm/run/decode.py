@@ -20,6 +20,7 @@ from dllm.results import Result
 from dllm.run.chat import chat
 from dllm.run.jobs import Job, trace_of
 from dllm.run.plan import Plan
+from dllm.stopwatch import Stopwatch
 from dllm.store import Row, Store, key_of
 from dllm.view.live import LiveView
 from dllm.view.table import answer, label, summary, texts
@@ -87,8 +88,9 @@ class Session:
 
     def _fill(self, decoder: Decoder, todo: Sequence[Job], store: Store) -> None:
         trace = bool(self.plan.options.trace)
-        with observing(self.plan, decoder, todo) as observe:
-            done = decoder.run([job.request for job in todo], trace, observe)
+        watch = Stopwatch.on(decoder.model.transformer.device)
+        with observing(self.plan, decoder, todo, watch) as observe:
+            done = decoder.run([job.request for job in todo], trace, observe, watch)
             for number, result in progress(done, len(todo), observe):
                 first = number - number % decoder.batch_size
                 batch = todo[first : first + decoder.batch_size]
@@ -114,7 +116,7 @@ def interruptible(total: int, store: Store) -> Iterator[None]:
 
 
 @contextmanager
-def observing(plan: Plan, decoder: Decoder, todo: Sequence[Job]) -> Iterator[Observer | None]:
+def observing(plan: Plan, decoder: Decoder, todo: Sequence[Job], watch: Stopwatch) -> Iterator[Observer | None]:
     """The live view, where somebody can see it."""
     console = Console()
     if plan.options.live is False or (plan.options.live is None and not console.is_terminal):
@@ -122,7 +124,7 @@ def observing(plan: Plan, decoder: Decoder, todo: Sequence[Job]) -> Iterator[Obs
         return
     if len(todo) == 1:
         console.print(Text(todo[0].shown, "dim"))
-    with LiveView(console, decoder.prompts.text, decoder.model.ids, plan.options.animate) as view:
+    with LiveView(console, decoder.prompts.text, decoder.model.ids, plan.options.animate, watch=watch) as view:
         yield view
 
 

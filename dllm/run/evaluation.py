@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
@@ -17,10 +17,11 @@ from dllm.prompts import Begun
 from dllm.results import Result
 from dllm.run.jobs import Job, trace_of
 from dllm.run.plan import Plan
+from dllm.run.scoring import Sample, scored, scorers
 from dllm.run.tally import Tally
 from dllm.run.yardstick import one_per_step, told, untold, with_reference
 from dllm.store import Key, Row
-from dllm.tasks.base import Item, Task
+from dllm.tasks.base import Item, Scores, Task
 from dllm.tasks.build import task_of
 from dllm.tasks.choices import answer
 
@@ -92,8 +93,17 @@ class Evaluation:
         network = self.model.transformer
         return stamp(network.device, next(network.parameters()).dtype, self.config["seed"])
 
-    def rows(self, batch: Batch) -> Iterator[tuple[Row, dict[str, Any] | None]]:
-        """Decode and score one batch; a row, and its trace if asked for, as soon as its sample is finished."""
+    def rows(self, batches: Iterable[Batch]) -> Iterator[Sample]:
+        """Decode and score; a row, and its trace if asked for, as soon as its sample is finished. Scores that take
+        processes of their own are awaited while the next batches decode."""
+        samples = (sample for batch in batches for sample in self._decoded(batch))
+        return scored(samples, self._scores, scorers(self.task, self.model.transformer.device))
+
+    def _scores(self, row: Row) -> Scores:
+        return self.task.score(self.items[row["id"]], row["text"])
+
+    def _decoded(self, batch: Batch) -> Iterator[Sample]:
+        """The samples of one batch, still without scores."""
         if self.items[batch.jobs[0].id].choices:
             yield from ((row, None) for row in self._chosen(batch))
             return
@@ -118,7 +128,7 @@ class Evaluation:
         item = self.items[job.id]
         return {
             "id": job.id, "sample": job.sample, "task": item.task, **self.task.stamp(),
-            "scores": self.task.score(item, result.text), **result.to_json(), "prompt": job.shown,
+            "scores": None, **result.to_json(), "prompt": job.shown,
             "batch": f"{first.id}/{first.sample}",
         }  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
+from dllm.checkpoint import fingerprint
 from dllm.decoder import Decoder
 from dllm.environment import spare_threads
 from dllm.eos.base import EndOfText
@@ -19,13 +20,14 @@ from dllm.kernels.choose import use_triton
 from dllm.models import bundle, quantize
 from dllm.parts import build, part
 from dllm.prompts import Prompts
+from dllm.run.code import code_of, targets
 from dllm.run.jobs import Entry, Job, entries_of, jobs_of
 from dllm.run.options import Options, of_kind, sampling_of
 from dllm.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.scores import Sampling
 from dllm.setting import Setting, validate
-from dllm.store import Store, fingerprint, key_of, read_config, refuse_other, writing
+from dllm.store import Store, key_of, read_config, refuse_other, writing
 
 # What may stand beside resume=FOLDER without saying anything about the run.
 BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
@@ -115,7 +117,10 @@ class Plan:
             refuse_other(self.folder(), self.config, self.content())
 
     def content(self) -> dict[str, str]:
-        return {"checkpoint": fingerprint(self.path)}
+        """What the settings name and do not hold: the checkpoint, and the code of the parts and of a task."""
+        named = {group: list(targets(self.config[group])) for group in ("sampler", "blocks", "cache", "eos", "task")}
+        codes = {f"{group}'s code": code_of(names) for group, names in named.items() if names}
+        return {"checkpoint": fingerprint(self.path), **codes}
 
     def store(self, jobs: Sequence[Job]) -> Store:
         """The run's folder, new or resumed. Raises UserError when what it holds came from other prompts."""

@@ -37,6 +37,7 @@ class Task:
 
     name: str
     estimator: Estimator | None = None  # of the likelihoods of items with choices
+    apart = False  # ``score`` waits for processes of its own, and may be called from several threads at a time
 
     def items(self) -> Sequence[Item]:
         """All items, always in the same order."""

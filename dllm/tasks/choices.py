@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import cast
 
 from dllm.errors import UserError
@@ -10,6 +9,7 @@ from dllm.likelihood import Estimator, Likelihood
 from dllm.models.bundle import Model
 from dllm.prompts import Begun, Message, Prompts
 from dllm.results import Result
+from dllm.stopwatch import Stopwatch, load
 from dllm.tasks.base import Item
 
 
@@ -23,12 +23,13 @@ def answer(model: Model, prompts: Prompts, item: Item, estimator: Estimator) -> 
     asked = cast(str | list[Message], item.prompt)
     prompt = prompts.encode(asked)
     targets = [prompts.encode(Begun(asked, choice))[len(prompt) :] for choice in item.choices]
-    began = time.perf_counter()
+    watch = Stopwatch.on(model.transformer.device)
     found = Likelihood(model, estimator).compare(prompt, targets)
-    seconds = time.perf_counter() - began
+    seconds, cpu_seconds = watch.seconds(), watch.cpu_seconds()
     best = max(range(len(found)), key=lambda at: found[at].value)
     return Result(
         prompt_tokens=prompt, tokens=targets[best], text=item.choices[best], canvas=targets[best],
         nfe=sum(one.forwards for one in found), query_tokens=sum(one.query_tokens for one in found), seconds=seconds,
         stop_reason="length", seed=estimator.seed, turns=[0] * len(targets[best]), words=prompts.words(targets[best]),
+        cpu_seconds=cpu_seconds, load=load(), device=model.transformer.device.type,
     )  # fmt: skip

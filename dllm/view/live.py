@@ -18,6 +18,7 @@ from torch import Tensor
 from dllm.canvas import Canvas
 from dllm.denoise import Turn
 from dllm.scores import Ids
+from dllm.stopwatch import Stopwatch
 from dllm.view.palette import turn_style
 
 INTERVAL = 1 / 15  # seconds between two pictures
@@ -92,22 +93,21 @@ class LiveView:
     """An observer that draws. Use as a context manager; ``note`` is a text for the status line.
 
     At most 15 pictures a second, and fewer when drawing them would take more than a tenth of the decode's time.
-    ``animate`` sleeps before every turn's picture, so that a small model can be watched. The clock of the status line
-    does not count drawing and sleeping.
+    ``animate`` sleeps before every turn's picture, so that a small model can be watched. watch: the decode's own clock,
+    which does not count drawing and sleeping; the status line then ends with the speed that the table will say.
     """
 
     def __init__(
         self, console: Console, text: Callable[[Sequence[int]], str], ids: Ids, animate: bool = False,
-        transient: bool = False,
+        transient: bool = False, watch: Stopwatch | None = None,
     ) -> None:  # fmt: skip
-        self.console, self.text, self.ids, self.animate = console, text, ids, animate
+        self.console, self.text, self.ids, self.animate, self.watch = console, text, ids, animate, watch
         self.live = Live(console=console, auto_refresh=False, transient=transient, vertical_overflow="crop")
         self.glyphs = Glyphs.of(console.encoding)
         self.words: dict[int, str] = {}
         self.picture: Picture | None = None
         self.note = ""
-        self.turn, self.finished, self.left, self.next = 0, 0, 0, 0.0
-        self.began = time.perf_counter()
+        self.turn, self.finished, self.left, self.next, self.spent = 0, 0, 0, 0.0, 0.0
 
     def __enter__(self) -> LiveView:
         self.live.start()
@@ -123,7 +123,7 @@ class LiveView:
         now = time.perf_counter()
         first = int(turn.view.blocks.turn[0]) == 1
         if first:
-            self.picture, self.turn, self.began, self.next = Picture.of(turn.canvas), 0, now, 0.0
+            self.picture, self.turn, self.next = Picture.of(turn.canvas), 0, 0.0
             self.picture.open(turn, before=True)
         assert self.picture is not None
         if self.animate:
@@ -131,12 +131,12 @@ class LiveView:
             time.sleep(PACE / sqrt(self.turn + 1))
         self.picture.update(turn)
         self.turn += 1
+        self.spent = 0.0 if self.watch is None else self.watch.seconds()
         if now >= self.next or bool(turn.finished.all()):
             began = time.perf_counter()
             self.draw()
             ended = time.perf_counter()
             self.next = ended + max(INTERVAL, (ended - began) / SHARE)
-        self.began += time.perf_counter() - now
 
     def draw(self) -> None:
         """One picture of the state."""
@@ -158,8 +158,7 @@ class LiveView:
         left = int((picture.masked & picture.shown).sum())
         ends = torch.tensor([self.ids.eos, *self.ids.stops], device=picture.tokens.device)
         useful = int(((picture.fixed > 0) & ~torch.isin(picture.tokens, ends)).sum())
-        spent = time.perf_counter() - self.began
-        speed = f"{useful / spent:.0f} tokens/s" if self.turn and spent > 0 else ""
+        speed = f"{useful / self.spent:.0f} tokens/s" if self.spent > 0 else ""
         words = [f"turn {self.turn}", f"{picture.given - left} of {picture.given} committed", speed, self.note]
         status = Text(" · ".join(word for word in words if word) + "  ", DIM)
         status.append("turn 1 ", DIM)

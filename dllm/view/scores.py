@@ -8,6 +8,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from dllm.measures import Measures, Row, mean, scores_of
 
@@ -24,11 +25,14 @@ def by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def scores_table(rows: Sequence[Row]) -> Group:
     """Sub-tasks, and all of them together. score: percent; TPF: useful tokens per forward; p50, p95: latency. Other
-    metrics than the score stand in a table of their own."""
+    metrics than the score stand in a table of their own. A ? stands behind speeds that a busy machine made doubtful."""
     others = sorted({name for row in rows for name in row["scores"]} - {"score"})
-    tables = [lines(rows, HEADS, cells)]
+    tables: list[Table | Text] = [lines(rows, HEADS, cells)]
     if others:
         tables.append(lines(rows, others, lambda mine: [other(mine, name) for name in others]))
+    doubts = {Measures.of(mine).doubt: None for mine in (rows, *by_task(rows).values())}
+    if doubt := next(filter(None, doubts), ""):
+        tables.append(Text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
     return Group(*tables)
 
 
@@ -64,9 +68,14 @@ def cells(rows: Sequence[Row]) -> list[str]:
     interval = f"{100 * found.low:.0f}-{100 * found.high:.0f}" if found.judged else ""
     judged = f"{found.samples}" if found.judged in (0, found.samples) else f"{found.judged} of {found.samples}"
     return [
-        judged, percent(found.score), interval, f"{found.tpf:.2f}", f"{found.nfe:.1f}", f"{found.speed:.1f}",
+        judged, percent(found.score), interval, f"{found.tpf:.2f}", f"{found.nfe:.1f}", marked(found),
         f"{found.p50:.3f}", f"{found.p95:.3f}",
     ]  # fmt: skip
+
+
+def marked(found: Measures) -> str:
+    """Useful tokens per second, with a ? where they are doubted."""
+    return f"{found.speed:.1f}{'?' if found.doubt else ''}"
 
 
 def percent(score: float | None) -> str:
@@ -78,8 +87,8 @@ def headline(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """A cell of a sweep in a line."""
     found = Measures.of(rows)
     means = [score for mine in by_task(rows).values() if (score := mean(scores_of(mine))) is not None]
-    numbers = f"score {percent(mean(means))}, TPF {found.tpf:.2f}, {found.speed:.1f} tokens/s, {found.samples} samples"
-    return f"{called(config)}: {numbers}"
+    numbers = f"score {percent(mean(means))}, TPF {found.tpf:.2f}, {marked(found)} tokens/s, {found.samples} samples"
+    return f"{called(config)}: {numbers}{f' (? {found.doubt})' if found.doubt else ''}"
 
 
 def called(config: Mapping[str, Any]) -> str:

@@ -12,7 +12,8 @@ from dllm.measures import Measures, Row
 
 
 def cells(rows: Sequence[Row]) -> dict[str, str]:
-    """Every line of the table: its name and value. Sums over samples, each row's forwards counted by themselves."""
+    """Every line of the table: its name and value. Sums over samples, each row's forwards counted by themselves.
+    A speed that a busy machine made doubtful says so."""
     found, reasons = Measures.of(rows), Counter(row["stop_reason"] for row in rows)
     listed = ", ".join(f"{name} {count}" for name, count in reasons.most_common())
     cells = {"samples": f"{found.samples}"} if found.samples != 1 else {}
@@ -20,7 +21,7 @@ def cells(rows: Sequence[Row]) -> dict[str, str]:
         "tokens (useful)": f"{found.tokens}",
         "forwards (NFE)": f"{found.forwards}",
         "tokens per forward": f"{found.tpf:.2f}",
-        "tokens per second": f"{found.speed:.1f}",
+        "tokens per second": f"{found.speed:.1f}{f' ? ({found.doubt})' if found.doubt else ''}",
         "query tokens": f"{found.query_tokens}",
         "stopped by": next(iter(reasons), "") if found.samples == 1 else listed,
     }

@@ -11,6 +11,7 @@ from dllm.cost import Machine, machine
 from dllm.errors import UserError
 from experiments.report import plots, tables
 from experiments.report.cells import Cell, read, sections
+from experiments.report.machines import machines, warnings
 from experiments.report.page import Heading, Note, Picture, Piece, html, markdown
 
 FORWARD, SECOND = "useful tokens per forward (log scale)", "useful tokens per second (log scale)"
@@ -66,6 +67,7 @@ def section(
     pieces: list[Piece] = [
         Heading(f"{name}: suite {stamps[0] or 'without a name'}"),
         Note(f"Template {stamps[1] or '-'}, data {stamps[2] or '-'}. {machines(cells)}"),
+        *map(Note, warnings(cells, rates)),
         *pictures([cell for cell in cells if cell.scores], out, mark),
     ]
     for model in dict.fromkeys(cell.model for cell in cells):
@@ -87,7 +89,7 @@ def pictures(cells: Sequence[Cell], out: Path, mark: str) -> list[Piece]:
         return [Note("No score could be judged, so there are no pictures.")]
     pieces: list[Piece] = [
         picture(cells, out / f"quality-tpf{mark}.png", lambda cell: cell.measures.tpf, FORWARD),
-        picture(cells, out / f"quality-speed{mark}.png", lambda cell: cell.measures.speed, SECOND),
+        picture(cells, out / f"quality-speed{mark}.png", lambda cell: cell.measures.speed, SECOND, timed=True),
     ]
     for model, figure in plots.falls(cells).items():
         file = out / f"tasks-{model}{mark}.png"
@@ -96,21 +98,11 @@ def pictures(cells: Sequence[Cell], out: Path, mark: str) -> list[Piece]:
     return pieces
 
 
-def picture(cells: Sequence[Cell], file: Path, x: plots.X, label: str) -> Picture:
-    plots.save(plots.tradeoff(cells, x, label), file)
+def picture(cells: Sequence[Cell], file: Path, x: plots.X, label: str, timed: bool = False) -> Picture:
+    plots.save(plots.tradeoff(cells, x, label, timed), file)
     caption = f"Score against {label.removesuffix(' (log scale)')}; vertical lines: 95 % intervals; filled: nothing is "
-    return Picture(file, caption + "better in both; star: one token per step.")
-
-
-def machines(cells: Sequence[Cell]) -> str:
-    """Where the times come from."""
-    places = {
-        (str(c.environment.get("device")), str(c.environment.get("dtype")), str(c.environment.get("processor")),
-         f"{c.environment.get('threads')} threads", f"batch {c.config['batch_size']}",
-         *map(str, c.environment.get("gpus") or ()))
-        for c in cells
-    }  # fmt: skip
-    return "Times from " + "; ".join(", ".join(place) for place in sorted(places)) + "."
+    crossed = "; crossed: the machine was busy, so the speed is too low" if timed else ""
+    return Picture(file, f"{caption}better in both; star: one token per step{crossed}.")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from dllm.errors import UserError
-from dllm.measures import Measures, scores_of, wilson
+from dllm.measures import Measures, batched, scores_of, wilson
 from dllm.store import REFUSED, flatten, read_rows
 from dllm.view.scores import by_task
 
@@ -74,6 +74,18 @@ class Cell:
     def tokens_per_step(self) -> float:
         """ParallelBench's: canvas positions over forwards of each sample, mean over sub-tasks. It counts padding."""
         return fmean(fmean(len(row["canvas"]) / max(1, row["nfe"]) for row in rows) for rows in self.tasks.values())
+
+    @property
+    def stretch(self) -> float | None:
+        """Wall time over CPU time of the thread that decoded; None where older versions did not measure it."""
+        spent = None if self.column("cpu_seconds") is None else batched(self.rows, "cpu_seconds")
+        return self.measures.seconds / spent if spent else None
+
+    @property
+    def load(self) -> float | None:
+        """Processes that wanted a core, per core, mean over samples."""
+        total = self.column("load")
+        return None if total is None else total / len(self.rows)
 
     @property
     def layout(self) -> tuple[Any, ...]:

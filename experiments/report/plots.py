@@ -44,26 +44,29 @@ def looks(cells: Sequence[Cell]) -> Look:
     return {name: (colour, marker) for (name, colour), marker in zip(colours.items(), cycle(MARKERS), strict=False)}
 
 
-def tradeoff(cells: Sequence[Cell], x: X, label: str) -> Figure:
-    """Quality against ``x``, a panel for each model: a line for each method, filled where nothing is better in both."""
+def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Figure:
+    """Quality against ``x``, a panel for each model: a line for each method, filled where nothing is better in both.
+
+    timed: ``x`` is a speed, and a cell whose times are doubted is crossed, never filled, and no yardstick.
+    """
     with plt.rc_context(STYLE):
         groups, look = by_model(cells), looks(cells)
         figure, axes = plt.subplots(
             1, len(groups), figsize=(1.2 + 3.6 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
         )
         for axis, (model, found) in zip(axes[0], groups.items(), strict=True):
-            panel(axis, found, x, look)
+            panel(axis, found, x, look, timed)
             axis.set(title=model, xlabel=label)
-            speedups(axis, found, x)
+            speedups(axis, found, x, timed)
         axes[0][0].set_ylabel("score, mean over tasks (%)")
-        legend(figure, look)
+        legend(figure, look, crossed=timed and any(cell.measures.doubt for cell in cells))
     return figure
 
 
-def panel(axis: Axes, found: Sequence[Method], x: X, look: Look) -> None:
+def panel(axis: Axes, found: Sequence[Method], x: X, look: Look, timed: bool = False) -> None:
     every = [cell for method in found for cell in method.cells]
     chosen = [cell for method in found if not method.yardstick for cell in method.cells]
-    best = dict(zip(map(id, chosen), pareto([(x(cell), cell.quality) for cell in chosen]), strict=True))
+    best = dict(zip(map(id, chosen), optimal(chosen, x, timed), strict=True))
     for method in found:
         colour, marker = look[method.name]
         line = joined(method, x)
@@ -75,6 +78,8 @@ def panel(axis: Axes, found: Sequence[Method], x: X, look: Look) -> None:
                 x(cell), cell.quality, marker=marker, color=colour, markersize=5.5, markeredgewidth=1.1,
                 markerfacecolor=colour if best.get(id(cell)) else "white", zorder=3,
             )  # fmt: skip
+            if timed and cell.measures.doubt:
+                axis.plot(x(cell), cell.quality, marker="x", color="black", markersize=7, zorder=4)
     start = baseline(found)
     if start is not None:
         axis.plot(x(start), start.quality, marker="*", color="black", markersize=12, zorder=4, linestyle="none")
@@ -85,6 +90,12 @@ def panel(axis: Axes, found: Sequence[Method], x: X, look: Look) -> None:
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(min(50.0, *(cell.interval[0] for cell in every)) - 2, 103)
+
+
+def optimal(cells: Sequence[Cell], x: X, timed: bool) -> list[bool]:
+    """Which cells nothing beats in both. Doubted speeds are too low, never too high: they may beat, and win nothing."""
+    best = pareto([(x(cell), cell.quality) for cell in cells])
+    return [one and not (timed and cell.measures.doubt) for one, cell in zip(best, cells, strict=True)]
 
 
 def joined(method: Method, x: X) -> list[Cell]:
@@ -108,10 +119,10 @@ def is_baseline(cell: Cell) -> bool:
     return str(sampler["_target_"]).endswith(".Static") and one and plain_cache and sampler["score"] == "low_confidence"
 
 
-def speedups(axis: Axes, found: Sequence[Method], x: X) -> None:
+def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> None:
     """A second axis: how many times as fast as one token per forward."""
     start = baseline(found)
-    if start is None or not x(start):
+    if start is None or not x(start) or (timed and start.measures.doubt):
         return
     unit = x(start)
     above = axis.secondary_xaxis("top", functions=(lambda v: v / unit, lambda v: v * unit))
@@ -123,14 +134,15 @@ def speedups(axis: Axes, found: Sequence[Method], x: X) -> None:
     above.tick_params(labelsize=7, colors="#444444")
 
 
-def legend(figure: Figure, look: Look, starred: bool = True) -> None:
+def legend(figure: Figure, look: Look, starred: bool = True, crossed: bool = False) -> None:
     handles = [
         Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * (colour != GREY), label=name)
         for name, (colour, marker) in look.items()
     ]
     star = Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label="one token per step")
     full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label="filled: Pareto-optimal")
-    handles += [star, full] if starred else []
+    cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label="crossed: busy machine")
+    handles += ([star, full] if starred else []) + ([cross] if crossed else [])
     figure.legend(handles=handles, loc="outside right upper", frameon=False, handlelength=2.2)
 
 

@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from dllm import UserError
+from dllm.cost import MACHINES, Machine
+from dllm.environment import stamp
 from dllm.limits import budget
 from dllm.measures import wilson
 from dllm.parts import composed
-from experiments.report import figures, tables
+from experiments.report import figures, plots, tables
 from experiments.report.__main__ import report
 from experiments.report.cells import Cell, read
+from experiments.report.machines import warnings
 from experiments.report.methods import methods
 
 Point = tuple[float, float]
@@ -147,6 +151,65 @@ def test_the_report_is_complete_and_self_contained(sweep: Path) -> None:
     header, *lines = (sweep / "report" / "table-mini-llada.csv").read_text().splitlines()
     assert header.startswith("method,setting,samples,score") and len(lines) == 4
     assert "static,per step=4,4,50.0" in "\n".join(lines)
+
+
+BUSY = {"device": "cpu", "cpu_seconds": 0.1, "load": 2.0}  # of 0.1 s a forward
+QUIET = {"device": "cpu", "cpu_seconds": 0.8, "load": 0.5}
+
+
+def test_a_speed_of_a_busy_machine_is_marked_and_never_called_pareto_optimal(tmp_path: Path) -> None:
+    slow = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8, **QUIET)
+    fast = cell(tmp_path / "b", ["sampler=static", "sampler.per_step=4"], {"copy": [1, 1]}, 2, **BUSY)
+    assert (slow.measures.doubt, fast.measures.doubt) == ("", "wall time 2.0 x CPU time")
+    speed, tpf = (lambda one: one.measures.speed), (lambda one: one.measures.tpf)
+    assert plots.optimal([slow, fast], speed, timed=True) == [False, False]  # too low, and higher even so
+    assert plots.optimal([slow, fast], tpf, timed=False) == [False, True]  # a count is no time
+    head, quiet, busy = tables.speeds([slow, fast], None).csv().splitlines()
+    assert head.endswith("wall / CPU,load,doubt") and quiet.endswith(",1.00,0.50,")
+    assert busy.endswith(",2.00,2.00,wall time 2.0 x CPU time")
+    report([tmp_path], tmp_path / "report")
+    said = "busy during 1 of 2 settings: their speeds are too low, and none is called Pareto-optimal for its speed"
+    assert said in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_a_doubted_star_is_no_unit_of_speed(tmp_path: Path) -> None:
+    cells = [
+        cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8, **BUSY),
+        cell(tmp_path / "b", ["sampler=confidence"], {"copy": [1, 1]}, 4, **QUIET),
+    ]
+    for timed in (False, True):
+        figure = plots.tradeoff(cells, lambda one: one.measures.speed, "speed", timed)
+        (axis,) = (axis for axis in figure.axes if axis.get_title() == "mini-llada")
+        assert len(axis.child_axes) == (0 if timed else 1)
+        crosses = [line for line in axis.lines if line.get_marker() == "x"]
+        assert [list(line.get_xdata()) for line in crosses] == ([[cells[0].measures.speed]] if timed else [])
+
+
+@pytest.mark.parametrize(
+    ("environment", "named", "said"),
+    [
+        ({"device": "cpu", "processor": "x86_64"}, "h200", "those of h200, and the times were taken on cpu (x86_64)"),
+        ({"device": "cuda", "gpus": ["NVIDIA H200"]}, "h200", ""),
+        ({"device": "cuda", "gpus": ["NVIDIA A100-SXM4-80GB"]}, "a100", ""),
+        ({"device": "cuda", "gpus": ["NVIDIA L40S"]}, "l4", "those of l4, and the times were taken on NVIDIA L40S"),
+        ({"device": "cpu", "gpus": ["NVIDIA L4"], "processor": "x"}, "l4", "and the times were taken on cpu (x)"),
+    ],
+)
+def test_a_floor_of_another_machine_is_named_as_such(
+    tmp_path: Path, environment: dict[str, Any], named: str, said: str
+) -> None:
+    one = replace(cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8), environment=environment)
+    assert warnings([one], None) == []
+    found = warnings([one], MACHINES[named])
+    assert [said in sentence for sentence in found] == [True] * bool(said)
+
+
+def test_this_machine_is_the_one_at_hand_only_if_it_ran_there(tmp_path: Path) -> None:
+    here = json.loads(json.dumps(stamp(torch.device("cpu"), torch.float32, 0)))
+    one = replace(cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8), environment=here)
+    this = Machine("this cpu", 1e9, 1e9)
+    assert warnings([one], this) == []
+    assert "two machines" in warnings([replace(one, environment={**here, "cores": 999})], this)[0]
 
 
 def test_two_suites_are_never_in_one_table(sweep: Path) -> None:

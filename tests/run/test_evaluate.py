@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load
+from dllm.blocks.fixed import Fixed
 from dllm.limits import bits
 from dllm.measures import Measures, quantile, wilson
 from dllm.parts import part
 from dllm.run.tally import Tally
+from dllm.runtime import Runtime
 from dllm.store import Store
 from tests.run.conftest import Run, rows_of, timeless
 
@@ -120,6 +122,18 @@ def test_the_tally_counts_what_a_trace_holds(tiny: Path, sampler: str) -> None:
     for number, row in enumerate(rows):
         assert row.trace is not None
         assert tally.columns(number)["bits"] == pytest.approx(bits(row.trace), abs=1e-3)
+
+
+def test_the_tally_does_not_depend_on_when_the_host_looks(tiny: Path) -> None:
+    """A row that waits for the host decides nothing in that forward."""
+    found = []
+    for runtime in (Runtime(), Runtime("static", 1), Runtime("static", 5)):
+        tally = Tally()
+        decoder = Decoder(load(tiny), blocks=Fixed(8), eos="keep", gen_length=24, batch_size=2, runtime=runtime)
+        rows = decoder(["w1 w2", "w3"], observe=tally)
+        found.append([tally.columns(number)["commits"] for number in range(2)])
+        assert [len(counts) for counts in found[-1]] == [row.nfe for row in rows]
+    assert found[0] == found[1] == found[2] and max(row.idle_forwards for row in rows)
 
 
 def test_measures_count_batches_once_and_leave_missing_scores_out() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from dllm.view.scores import scores_table, short
+from dllm.view.table import cells
 
 
 def row(task: str, number: int, **scores: float | None) -> dict[str, Any]:
@@ -51,3 +52,21 @@ def test_a_metric_that_a_task_does_not_have_is_blank_and_one_without_a_judge_is_
 def test_names_are_shortened_only_while_they_differ() -> None:
     assert short(["x/copy", "x/sort"]) == ["copy", "sort"]
     assert short(["x/copy", "y/copy"]) == ["x/copy", "y/copy"]
+
+
+def test_a_speed_of_a_busy_machine_has_a_mark_and_a_reason() -> None:
+    quiet = {**row("a", 0, score=1.0), "device": "cpu", "cpu_seconds": 12.2, "load": 3.0}
+    busy = {**row("b", 0, score=1.0), "device": "cpu", "cpu_seconds": 6.1728, "load": 0.5}
+    gpu = {**quiet, "device": "cuda", "cpu_seconds": 0.1, "load": 0.9}  # a GPU's host may sleep while it waits
+    for rows in ([quiet], [gpu], [row("a", 0, score=1.0)]):
+        assert not any("?" in line for line in shown(rows)) and "?" not in summed(rows)
+    lines = shown([quiet, busy])
+    assert any(line.startswith("b") and "100.0?" in line for line in lines)
+    assert any(line.startswith("a ") and "100.0?" not in line for line in lines)
+    assert lines[-1].startswith("?: the machine was busy (wall time 1.3 x CPU time).")  # of both
+    assert "100.0 ? (wall time 2.0 x CPU time)" in summed([busy])
+    assert "1.5 processes a core of the host" in shown([{**gpu, "load": 1.5}])[-1]
+
+
+def summed(rows: list[dict[str, Any]]) -> str:
+    return cells([{**one, "stop_reason": "eos"} for one in rows])["tokens per second"]

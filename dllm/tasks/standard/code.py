@@ -26,6 +26,7 @@ class Code(Harness):
     strings; with style base they would cut a chat model's fenced answer at its first definition."""
 
     needs_fields: tuple[str, ...] = ()
+    apart = True
 
     def __init__(
         self, harness: str, style: str = "instruct", allow_code: bool = False, seconds: int = 10,

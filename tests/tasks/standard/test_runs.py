@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 def rows_of(settings: dict[str, Any]) -> list[Row]:
     evaluation = Evaluation.of(configured({"gen_length": 32, **settings}))
-    return [row for batch in evaluation.batches for row, _ in evaluation.rows(batch)]
+    return [row for row, _ in evaluation.rows(evaluation.batches)]
 
 
 def written(file: Path, *rows: object) -> str:

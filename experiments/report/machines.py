@@ -1,0 +1,54 @@
+"""Where the times of a report were taken, and what that means for comparing them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import torch
+
+from dllm.cost import Machine
+from dllm.environment import stamp
+from experiments.report.cells import Cell
+
+
+def warnings(cells: Sequence[Cell], rates: Machine | None) -> list[str]:
+    """What a reader must know of the times before comparing them: speeds in doubt, and a floor of another machine."""
+    said, doubted = [], sum(bool(cell.measures.doubt) for cell in cells)
+    if doubted:
+        busy = f"The machine was busy during {doubted} of {len(cells)} settings"
+        said.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
+    others = sorted({place_of(cell) for cell in cells if rates is not None and not ran_on(rates.name, cell)})
+    if rates is not None and others:
+        apart = f"The floors are those of {rates.name}, and the times were taken on {'; '.join(others)}"
+        said.append(f"{apart}: floor / time compares two machines.")
+    return said
+
+
+def place_of(cell: Cell) -> str:
+    """The device that a cell ran on, by its name."""
+    there = cell.environment
+    gpus = [] if there.get("device", "cpu") == "cpu" else list(map(str, there.get("gpus") or ()))
+    return gpus[0] if gpus else f"{there.get('device', 'an unknown device')} ({there.get('processor', 'unknown')})"
+
+
+def ran_on(name: str, cell: Cell) -> bool:
+    """Whether a cell's times are those of the machine called ``name``. ``this`` is the one at hand."""
+    if not name.startswith("this "):
+        return re.search(rf"\b{re.escape(name)}\b", place_of(cell), re.IGNORECASE) is not None
+    there, device = cell.environment, str(cell.environment.get("device"))
+    here = stamp(torch.device(device), torch.float32, 0)
+    return all(there.get(key) == here[key] for key in ("platform", "processor", "cores", "gpus")) and (
+        device.partition(":")[0] == name.removeprefix("this ")
+    )
+
+
+def machines(cells: Sequence[Cell]) -> str:
+    """Where the times come from."""
+    places = {
+        (str(c.environment.get("device")), str(c.environment.get("dtype")), str(c.environment.get("processor")),
+         f"{c.environment.get('threads')} threads", f"batch {c.config['batch_size']}",
+         *map(str, c.environment.get("gpus") or ()))
+        for c in cells
+    }  # fmt: skip
+    return "Times from " + "; ".join(", ".join(place) for place in sorted(places)) + "."
