@@ -79,6 +79,8 @@ class Measures:
 
     score: mean in [0, 1], None where nothing could be judged; judged: samples it is the mean of; low and high: its
     95 % interval. tokens: useful ones, before the end of the text. canvas: all decoded positions, padding too.
+    computed: query tokens that ran, with those that pad batches; idle: forwards in which a row waited (0: rows of
+    older versions, which do not say).
     seconds: wall time of decoding. p50, p95: seconds from the start of a sample's batch to its
     last turn. doubt: why the times are to be doubted, empty if they are not.
     """
@@ -96,6 +98,8 @@ class Measures:
     p50: float
     p95: float
     doubt: str = ""
+    computed: int = 0
+    idle: int = 0
 
     @staticmethod
     def of(rows: Sequence[Row]) -> Measures:
@@ -105,7 +109,8 @@ class Measures:
             len(rows), len(scores), mean(scores), low, high, sum(row["useful_tokens"] for row in rows),
             sum(len(row["canvas"]) for row in rows), sum(row["nfe"] for row in rows),
             sum(row["query_tokens"] for row in rows), decoding_seconds(rows), quantile(latency, 0.5),
-            quantile(latency, 0.95), doubt_of(rows),
+            quantile(latency, 0.95), doubt_of(rows), sum(row.get("computed_tokens", 0) for row in rows),
+            sum(row.get("idle_forwards", 0) for row in rows),
         )  # fmt: skip
 
     @property

@@ -19,10 +19,11 @@ def cells(rows: Sequence[Row]) -> dict[str, str]:
     cells = {"samples": f"{found.samples}"} if found.samples != 1 else {}
     return cells | {
         "tokens (useful)": f"{found.tokens}",
-        "forwards (NFE)": f"{found.forwards}",
+        "forwards (NFE)": f"{found.forwards}{f' and {found.idle} idle' if found.idle else ''}",
         "tokens per forward": f"{found.tpf:.2f}",
         "tokens per second": f"{found.speed:.1f}{f' ? ({found.doubt})' if found.doubt else ''}",
         "query tokens": f"{found.query_tokens}",
+        "computed tokens": f"{found.computed}",
         "stopped by": next(iter(reasons), "") if found.samples == 1 else listed,
     }
 

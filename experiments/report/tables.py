@@ -77,10 +77,11 @@ def outcomes(cells: Sequence[Cell]) -> Table:
 
 def speeds(cells: Sequence[Cell], machine: Machine | None) -> Table:
     """Times, on the machine where they were taken. floor: what arithmetic and memory of ``machine`` take at least.
-    wall / CPU: 1 where the thread that decoded had a core to itself. load: processes per core. doubt: see ``Measures``.
+    computed / query tokens: rows that ran over rows that were asked for. wall / CPU: 1 where the thread that decoded
+    had a core to itself. load: processes per core. doubt: see ``Measures``.
     """
     heads = ["method", "setting", "tokens / s", "p50 s", "p95 s", "forwards / s", "floor s", "floor / time",
-             "wall / CPU", "load", "doubt"]  # fmt: skip
+             "computed / query tokens", "idle forwards", "wall / CPU", "load", "doubt"]  # fmt: skip
     rows = []
     for method, cell in each(methods(cells)):
         found, floor = cell.measures, floor_of(cell, machine)
@@ -88,6 +89,8 @@ def speeds(cells: Sequence[Cell], machine: Machine | None) -> Table:
             method.name, method.setting(cell), text(found.speed), text(found.p50, 3), text(found.p95, 3),
             text(found.forwards / found.seconds if found.seconds else None), text(floor, 4),
             text(floor * found.samples / found.seconds if floor and found.seconds else None, 3),
+            text(found.computed / found.query_tokens if found.computed else None, 2),
+            text(found.idle / found.samples if found.idle else None),
             text(cell.stretch, 2), text(cell.load, 2), found.doubt,
         ])  # fmt: skip
     return Table(heads, rows).without_empty()
