@@ -45,13 +45,13 @@ class TCCF(Blocks):
     def check(self, setting: Setting, sampler: Sampler) -> None:
         if sampler.branches:
             raise UserError(
-                f"blocks=tccf rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. Use "
-                "blocks=fixed."
+                f"blocks={name_of(self)} rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. "
+                "Use blocks=fixed."
             )
         if setting.model.attention_block is not None:
             raise UserError(
-                "blocks=tccf changes the block length, but a block-causal model decodes at the length it was trained "
-                "for. Use blocks=fixed."
+                f"blocks={name_of(self)} changes the block length, but a block-causal model decodes at the length it was "
+                "trained for. Use blocks=fixed."
             )
 
     def widest(self, length: int) -> int:

@@ -10,7 +10,7 @@ from dllm.blocks.base import Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
-from dllm.errors import Unfit, UserError
+from dllm.errors import Unfit, UserError, name_of
 from dllm.models.config import ModelConfig
 from dllm.samplers.base import Sampler
 from dllm.scores import Need
@@ -38,11 +38,13 @@ class DKVGreedy(Cache):
         super().check(setting, sampler, needs)
         if not sampler.knows_next:
             raise Unfit(
-                "cache=dkv_greedy computes only what comes next, so the sampler must know its order in advance, as "
-                "sampler=order does."
+                f"cache={name_of(self)} computes only what comes next, so the sampler must know its order in advance, "
+                "as sampler=order does."
             )
         if setting.model.prediction_shift:
-            raise Unfit("cache=dkv_greedy is not defined for models that predict from the position before (Dream).")
+            raise Unfit(
+                f"cache={name_of(self)} is not defined for models that predict from the position before (Dream)."
+            )
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Greedy(canvas, config, self.refresh_interval, self.window)

@@ -36,7 +36,7 @@ class Credit(Wrapper):
         in_range("sampler.alpha", alpha, 0.0, float("inf"))
         if inner.tempered or inner.revocable or inner.branches or any(need.statistics for need in inner.needs()):
             raise UserError(
-                "sampler=credit changes token and confidence only, and those of one canvas, so "
+                f"sampler={name_of(self)} changes token and confidence only, and those of one canvas, so "
                 f"sampler/inner={name_of(inner)} cannot read it. Use an inner sampler that ranks by confidence: "
                 "confidence, localleap, factor, static or bacd; prophet goes around it: sampler=prophet "
                 "sampler/inner=credit."
@@ -53,12 +53,12 @@ class Credit(Wrapper):
         super().check(setting)
         if setting.sampling is not None and setting.sampling.eos_last:
             raise UserError(
-                "sampling.eos_last=true ranks end-of-text proposals last by their confidence, which sampler=credit "
-                "replaces by the credited one. Set it to false."
+                "sampling.eos_last=true ranks end-of-text proposals last by their confidence, which "
+                f"sampler={name_of(self)} replaces by the credited one. Set it to false."
             )
         if setting.sampling is not None and not setting.sampling.plain:
             raise UserError(
-                f"sampler=credit proposes the argmax of the credited logits; sampling.temperature="
+                f"sampler={name_of(self)} proposes the argmax of the credited logits; sampling.temperature="
                 f"{setting.sampling.temperature}, top_p and top_k do not apply. Set them to 0 and null."
             )
 
@@ -85,7 +85,7 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
     """Token and confidence under the credited logits in the rows that act, and the new slots. The winner is always one
     of them: the raw top-1 holds credit and beats every token that holds none. Ties go to the lowest id."""
     scores, lookup = view.scores, view.scores.lookup
-    assert lookup is not None, "sampler=credit needs a lookup"
+    assert lookup is not None, "credit without a lookup of logits"
     rows, ids, credit = lookup.rows, state["ids"], state["credit"]
     inside = rows.clamp(max=ids.shape[1] - 1)
     slots = inside.unsqueeze(-1).expand(-1, -1, ids.shape[2])

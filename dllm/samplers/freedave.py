@@ -33,8 +33,8 @@ class FreeDave(Wrapper):
             raise UserError(f"sampler.draft_steps={draft_steps} must be at least 1 (1 is the inner sampler itself).")
         if not (inner.deterministic and inner.stateless) or inner.revocable:
             raise UserError(
-                f"sampler=freedave repeats its inner sampler on the same scores, so sampler/inner={name_of(inner)} "
-                "must be deterministic and carry no state. Use static, confidence, factor, localleap, dparallel or eb; "
+                f"sampler={name_of(self)} repeats its inner sampler on the same scores, so "
+                f"sampler/inner={name_of(inner)} must be deterministic and carry no state. Use static, confidence, factor, localleap, dparallel or eb; "
                 "prophet goes around it: sampler=prophet sampler/inner=freedave."
             )
         super().__init__(inner)
@@ -45,8 +45,8 @@ class FreeDave(Wrapper):
         super().check(setting)
         if setting.sampling is not None and setting.sampling.temperature != 0:
             raise UserError(
-                f"sampling.temperature={setting.sampling.temperature}: sampler=freedave verifies drafts against the "
-                "inner sampler's own decision, which must not be random. Use temperature 0."
+                f"sampling.temperature={setting.sampling.temperature}: sampler={name_of(self)} verifies drafts against "
+                "the inner sampler's own decision, which must not be random. Use temperature 0."
             )
 
     def turns(self, canvas: Canvas) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler, State, Step, View, best_of, each_row, in_range, per_row, quota
 from dllm.samplers.static import block_steps, steps_per_block
 from dllm.scores import Need
@@ -53,8 +53,8 @@ class Learn2PD(Sampler):
         file = FILTERS / f"{setting.name}-b{length}.safetensors"
         if not file.is_file():
             raise UserError(
-                f"sampler=learn2pd needs sampler.filter=FILE, a filter trained for this model ({setting.name or '?'}) "
-                f"and block length ({length}). Make one with: python -m experiments.train_filter "
+                f"sampler={name_of(self)} needs sampler.filter=FILE, a filter trained for this model "
+                f"({setting.name or '?'}) and block length ({length}). Make one with: python -m experiments.train_filter "
                 f"model={setting.name or 'NAME'} block_length={length}"
             )
         weights, trained = read(file)

@@ -10,7 +10,7 @@ import torch
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler, State, Step, View, best
 from dllm.setting import Setting
 
@@ -29,8 +29,8 @@ class Oracle(Sampler):
     def __init__(self, reference: Answers | str | None) -> None:
         if reference is None:
             raise UserError(
-                "sampler=oracle needs sampler.reference: the answer's token ids for each prompt, or the folder of a "
-                "run over the same prompts. Make one with: python run.py sampler=static prompts=FILE name=NAME"
+                f"sampler={name_of(self)} needs sampler.reference: the answer's token ids for each prompt, or the folder "
+                "of a run over the same prompts. Make one with: python run.py sampler=static prompts=FILE name=NAME"
             )
         self.by_prompt = answers_of(Path(reference)) if isinstance(reference, str) else {}
         self.reference = list(self.by_prompt.values()) if isinstance(reference, str) else list(reference)

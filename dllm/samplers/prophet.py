@@ -49,8 +49,8 @@ class Prophet(Wrapper):
             raise UserError(f"sampler.length={length} must be at least 1 position.")
         if inner.revocable:
             raise UserError(
-                f"sampler=prophet commits everything at once, which sampler/inner={name_of(inner)} would mask again. "
-                "Use an inner sampler that keeps what it commits, such as static, confidence or localleap."
+                f"sampler={name_of(self)} commits everything at once, which sampler/inner={name_of(inner)} would mask "
+                "again. Use an inner sampler that keeps what it commits, such as static, confidence or localleap."
             )
         in_range("sampler.breakpoints", breakpoints, 0.0, 1.0)
         for name, value in (("anchor_position", anchor_position or 0), ("skip", skip)):

@@ -6,7 +6,7 @@ from typing import Any
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler, State, Step, View, best, best_of, in_range, per_row
 from dllm.scores import Need
 from dllm.setting import Setting
@@ -31,11 +31,11 @@ class WINO(Sampler):
     def check(self, setting: Setting) -> None:
         if setting.model.prediction_shift:
             raise UserError(
-                "sampler=wino scores a committed token at its own position, but this model predicts it from the one "
-                "before (Dream). Use sampler=saber, which remasks too."
+                f"sampler={name_of(self)} scores a committed token at its own position, but this model predicts it from the "
+                "one before (Dream). Use sampler=saber, which remasks too."
             )
         if setting.sampling is not None and setting.sampling.guidance:
-            raise UserError("sampler=wino's shadow rows are not guided: set sampling.guidance=0.")
+            raise UserError(f"sampler={name_of(self)}'s shadow rows are not guided: set sampling.guidance=0.")
 
     def start(self, canvas: Canvas, blocks: Blocks) -> State:
         return {"threshold": per_row(self.threshold, canvas), "back": per_row(self.back_threshold, canvas)}
