@@ -50,8 +50,8 @@ class TCCF(Blocks):
             )
         if setting.model.attention_block is not None:
             raise UserError(
-                f"blocks={name_of(self)} changes the block length, but a block-causal model decodes at the length it was "
-                "trained for. Use blocks=fixed."
+                f"blocks={name_of(self)} changes the block length, but a block-causal model decodes at the length it "
+                "was trained for. Use blocks=fixed."
             )
 
     def widest(self, length: int) -> int:

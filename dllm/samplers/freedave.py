@@ -34,8 +34,9 @@ class FreeDave(Wrapper):
         if not (inner.deterministic and inner.stateless) or inner.revocable:
             raise UserError(
                 f"sampler={name_of(self)} repeats its inner sampler on the same scores, so "
-                f"sampler/inner={name_of(inner)} must be deterministic and carry no state. Use static, confidence, factor, localleap, dparallel or eb; "
-                "prophet goes around it: sampler=prophet sampler/inner=freedave."
+                f"sampler/inner={name_of(inner)} must be deterministic and carry no state. "
+                "Use static, confidence, factor, localleap, dparallel or eb; prophet goes "
+                "around it: sampler=prophet sampler/inner=freedave."
             )
         super().__init__(inner)
         self.branches, self.knows_next = True, False

@@ -54,8 +54,8 @@ class Learn2PD(Sampler):
         if not file.is_file():
             raise UserError(
                 f"sampler={name_of(self)} needs sampler.filter=FILE, a filter trained for this model "
-                f"({setting.name or '?'}) and block length ({length}). Make one with: python -m experiments.train_filter "
-                f"model={setting.name or 'NAME'} block_length={length}"
+                f"({setting.name or '?'}) and block length ({length}). Make one with: "
+                f"python -m experiments.train_filter model={setting.name or 'NAME'} block_length={length}"
             )
         weights, trained = read(file)
         return but(self, weights=weights, trained=trained)

@@ -29,8 +29,9 @@ class Oracle(Sampler):
     def __init__(self, reference: Answers | str | None) -> None:
         if reference is None:
             raise UserError(
-                f"sampler={name_of(self)} needs sampler.reference: the answer's token ids for each prompt, or the folder "
-                "of a run over the same prompts. Make one with: python run.py sampler=static prompts=FILE name=NAME"
+                f"sampler={name_of(self)} needs sampler.reference: the answer's token ids for each prompt, or the "
+                "folder of a run over the same prompts. Make one with: "
+                "python run.py sampler=static prompts=FILE name=NAME"
             )
         self.by_prompt = answers_of(Path(reference)) if isinstance(reference, str) else {}
         self.reference = list(self.by_prompt.values()) if isinstance(reference, str) else list(reference)

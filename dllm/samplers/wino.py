@@ -31,8 +31,8 @@ class WINO(Sampler):
     def check(self, setting: Setting) -> None:
         if setting.model.prediction_shift:
             raise UserError(
-                f"sampler={name_of(self)} scores a committed token at its own position, but this model predicts it from the "
-                "one before (Dream). Use sampler=saber, which remasks too."
+                f"sampler={name_of(self)} scores a committed token at its own position, but this model predicts it "
+                "from the one before (Dream). Use sampler=saber, which remasks too."
             )
         if setting.sampling is not None and setting.sampling.guidance:
             raise UserError(f"sampler={name_of(self)}'s shadow rows are not guided: set sampling.guidance=0.")
