@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +17,7 @@ import pytest
 import torch
 from fake_gpu import GPU, FakeGPUs, WrongDevice, placed
 from fake_tensors import FakeTensors
-from harness import Combination, allowed, build, forward_of, full, model, parts_of, with_mask
+from harness import Combination, allowed, build, forward_of, full, model, with_mask
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
@@ -28,9 +28,9 @@ from dllm.denoise import denoise
 from dllm.errors import UserError
 from dllm.models.transformer import Transformer
 from dllm.parts import choices
+from dllm.results import Result
 from dllm.samplers.base import State, Step, View
 from dllm.samplers.confidence import Confidence
-from dllm.results import Result
 from dllm.scores import Ids, Need, Sampling
 from dllm.setting import Setting, validate
 
