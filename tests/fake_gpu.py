@@ -10,7 +10,7 @@ over in silence, is a mistake here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -18,6 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+
+from dllm.models.transformer import Transformer
+from dllm.models.weights import device_of as home_of
+from dllm.models.weights import spread
 
 CPU, GPU, SECOND = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
 FROM_DATA = ("tensor", "as_tensor", "asarray", "new_tensor")  # make a tensor of what lies in the host's memory
@@ -122,7 +126,9 @@ class FakeGPUs(TorchFunctionMode):
 
     def _read(self, func: Any, args: tuple[Any, ...]) -> Any:
         attribute, place = func.__self__.__name__, place_of(args[0])
-        known = {"device": place, "is_cuda": place.type == "cuda", "is_cpu": place == CPU}
+        if place == CPU:
+            return func(*args)
+        known = {"device": place, "is_cuda": True, "is_cpu": False}
         return known[attribute] if attribute in known else self._marked(func(*args), place)
 
     def _move(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -134,7 +140,9 @@ class FakeGPUs(TorchFunctionMode):
                                                                         if isinstance(one, Tensor)]  # fmt: skip
         source = place_of(args[0])
         target = device_of(places[0]) if places else source
-        moved = torch.Tensor.to(args[0], kwargs.get("dtype") or (kinds or [args[0].dtype])[0])
+        if "meta" in (target.type, args[0].untyped_storage().device.type):
+            return func(*args, **kwargs)
+        moved = args[0].to(kwargs.get("dtype") or (kinds or [args[0].dtype])[0])
         if kwargs.get("copy") or (target != source and moved is args[0]):
             moved = moved.clone()
         self._note(source, target, moved)
@@ -200,9 +208,16 @@ class FakeGPUs(TorchFunctionMode):
             self.moves.append((places[0] if places else "a test", () if tensor is None else tuple(tensor.shape)))
 
 
-def placed(model: nn.Module, places: Callable[[str], torch.device]) -> Any:
-    """A copy of the model whose parameters pretend to be where ``places`` says by name."""
+def parameter(cls: type, data: Tensor, requires_grad: bool = True, make: Any = nn.Parameter.__new__) -> Tensor:
+    """``nn.Parameter(data)``, which no mode sees, where the data is; in place of ``nn.Parameter.__new__``."""
+    return put(make(cls, data, requires_grad), place_of(data))
+
+
+def placed(model: Transformer, placement: Mapping[str, Any]) -> Transformer:
+    """A copy of the model whose parameters pretend to be where ``placement`` says, as accelerate would put them."""
     copy = deepcopy(model)
+    copy.rotary.tables.clear()
     for name, parameter in copy.named_parameters():
-        put(parameter, places(name))
+        put(parameter, device_of(home_of(name, placement)))
+    spread(copy, placement)
     return copy

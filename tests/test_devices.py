@@ -15,18 +15,19 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import GPU, FakeGPUs, WrongDevice, placed
+from fake_gpu import CPU, GPU, SECOND, FakeGPUs, WrongDevice, device_of, place_of, placed
 from fake_tensors import FakeTensors
 from harness import Combination, allowed, build, forward_of, full, model, with_mask
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
-from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas, Request
 from dllm.collect import Collector
 from dllm.denoise import denoise
 from dllm.errors import UserError
 from dllm.models.transformer import Transformer
+from dllm.models.weights import device_of as home_of
+from dllm.models.weights import random_model, spread
 from dllm.parts import choices
 from dllm.results import Result
 from dllm.samplers.base import State, Step, View
@@ -40,7 +41,7 @@ PROMPTS, LENGTHS = ([62, 51, 25, 55], [62, 50]), (7, 4)
 HOT = Sampling(temperature=[0.8, 0.0])  # both ways of proposing in one batch
 
 
-# What CUDA refuses, and what it takes. ``a`` [3, 4] and ``at`` [3] are on the GPU, ``b`` [3, 4] and ``row`` [3] are not.
+# What CUDA refuses, and what it takes. ``a`` [3, 4] and ``at`` [3] lie on the GPU, ``b`` [3, 4] and ``row`` [3] do not.
 MISTAKES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], object]] = {
     "arange without a device": lambda a, at, b, row: a + torch.arange(4),
     "tensor without a device": lambda a, at, b, row: a * torch.tensor([1.0, 2.0, 3.0, 4.0]),
@@ -109,7 +110,7 @@ def test_the_fake_gpu_lets_pass_what_cuda_takes(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in [*MISTAKES, *ALLOWED] if name != "a number in a stack"])
 def test_torchs_own_fake_tensors_agree(name: str) -> None:
-    """Where there is no GPU, FakeTensorMode is the truth about devices. It lets a number into a stack, CUDA does not."""
+    """Where there is no GPU, FakeTensorMode knows the rules. It lets a number into a stack, CUDA does not."""
     with FakeTensors():
         here = tensors()
         if name in ALLOWED:
@@ -163,13 +164,21 @@ def parts(case: Case) -> tuple[tuple[Any, Any, Any, Any], str]:
     raise AssertionError(f"no model takes {case}: {refusals}")
 
 
+ONE = {"": 0}
+
+
 @cache
-def spread(name: str, places: Callable[[str], torch.device]) -> Transformer:
-    return placed(model(name), places)
+def on_gpus(name: str, split: bool) -> Transformer:
+    """The model on one fake GPU, or its layers on two, with the head behind the last ones."""
+    network = model(name)
+    return placed(network, halves(network) if split else ONE)
 
 
-def everything_on_one(name: str) -> torch.device:
-    return GPU
+def halves(network: Transformer) -> dict[str, int]:
+    """As accelerate lays a model out: the embedding first, norm and head last, which a tied model has together."""
+    count = network.config.layers
+    layers = {f"layers.{layer}": int(2 * layer >= count) for layer in range(count)}
+    return {"embed": 0, **layers, "norm": 1, "lm_head": int(not network.config.tied)}
 
 
 def taken(case: Case) -> bool:
@@ -180,17 +189,18 @@ def taken(case: Case) -> bool:
     return True
 
 
-def decoded(case: Case, places: Callable[[str], torch.device] | None = None) -> list[Result]:
-    """The case's results, on the CPU, or where ``places`` says, under a mode."""
+def decoded(case: Case, network: Transformer | None = None) -> list[Result]:
+    """The case's results, by a model on the CPU or by this one."""
     (sampler, blocks, kv, eos), name = parts(case)
-    network = model(name) if places is None else spread(name, places)
+    network = network or model(name)
     config, sampling = network.config, replace(case.sampling, tempered=sampler.tempered)
     ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
     batch = [
         with_mask(Request.answer(prompt, length, ids.mask, seed), ids.mask)
         for seed, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
     ]
-    forward, collector = forward_of(network, (sampler, blocks, kv, eos), sampling), Collector(batch, ids, str, (), case.trace)
+    forward = forward_of(network, (sampler, blocks, kv, eos), sampling)
+    collector = Collector(batch, ids, str, (), case.trace)
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, grid_at_zero=config.attention_block is not None)
     for turn in islice(denoise(canvas, forward, sampler, blocks, eos, case.every), case.turns):
         collector.observe(turn)
@@ -201,7 +211,7 @@ def decoded(case: Case, places: Callable[[str], torch.device] | None = None) -> 
 def on_a_gpu(case: Case) -> FakeGPUs:
     """What the fake GPU saw of the case. Raises WrongDevice."""
     with torch.inference_mode(), FakeGPUs() as mode:
-        decoded(case, everything_on_one)
+        decoded(case, on_gpus(parts(case)[1], split=False))
     return mode
 
 
@@ -341,7 +351,6 @@ COPYING = {
     "samplers/pc.py:step": "the table of frequencies is moved in every turn",
     "blocks/adablock.py:look": "the delimiters become a tensor in every turn",
     "blocks/list.py:_edges": "the lengths become a tensor whenever a block opens",
-    "cache/elastic.py:_full": "the bounds become a tensor in every turn",
 }
 
 
@@ -349,11 +358,6 @@ def marked(case: Case) -> Any:
     reason = next((why for name, why in MISPLACED.items() if name in case.name and "positions" not in case.name), None)
     marks = [] if reason is None else [pytest.mark.xfail(raises=WrongDevice, strict=True, reason=reason)]
     return pytest.param(case, id=case.name, marks=marks)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Buffered, "debug", False)
 
 
 def test_the_cases_name_every_part() -> None:
@@ -381,13 +385,13 @@ def test_what_is_known_to_copy(site: str) -> None:
     assert any(site in on_a_gpu(case).copies for case in CASES if not marked(case).marks)
 
 
-@pytest.mark.parametrize("name", ["sampler=confidence", "sampler=freedave", "cache=dual-tiny-llada", "guidance-elastic"])
+@pytest.mark.parametrize("name", ["sampler=confidence", "sampler=freedave", "cache=dual-tiny-llada", "guidance-dkv"])
 def test_a_fake_gpu_decodes_what_the_cpu_does(name: str) -> None:
     case = next(case for case in CASES if case.name == name)
     with torch.inference_mode():
         expected = decoded(case)
         with FakeGPUs():
-            found = decoded(case, everything_on_one)
+            found = decoded(case, on_gpus(parts(case)[1], split=False))
     assert [(one.canvas, one.turns, one.nfe) for one in found] == [(one.canvas, one.turns, one.nfe) for one in expected]
 
 
@@ -431,23 +435,75 @@ def test_a_turn_that_copies_is_reported(name: str) -> None:
     assert on_a_gpu(Case(name, Planted(COPIES[name]))).copies == ["samplers/base.py:propose"]
 
 
-@pytest.mark.parametrize(("kv", "kind"), [("none", "tiny-dream"), ("prefix", "tiny-llada"), ("dual", "tiny-dream"),
-                                          ("window", "tiny-llada")])  # fmt: skip
-def test_static_turns_run_on_torchs_own_fake_tensors(kv: str, kind: str) -> None:
-    """Four turns and no number is asked for behind the first; FakeTensorMode itself refuses two devices."""
+@pytest.mark.parametrize(("kv", "kind", "split"), [("none", "tiny-dream", False), ("prefix", "tiny-llada", True),
+                                                   ("dual", "tiny-dream", True), ("window", "tiny-llada", True)])  # fmt: skip
+def test_static_turns_run_on_torchs_own_fake_tensors(
+    kv: str, kind: str, split: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one GPU and on two. Behind the first turn no number is asked for; FakeTensorMode itself refuses two devices."""
+    monkeypatch.setattr("dllm.debug.ON", False)
     (sampler, blocks, cache, eos), name = parts(Case(kv, "credit", cache=kv, model=kind))
-    network = deepcopy(model(name))
-    batch = [Request.answer(prompt, length, 60) for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
-    mode = FakeTensors()
+    network, mode = deepcopy(model(name)), FakeTensors()
+    placement = halves(network) if split else ONE
     for place, parameter in list(network.named_parameters()):
         module, _, leaf = place.rpartition(".")
-        network.get_submodule(module)._parameters[leaf] = mode.fake(parameter, GPU)  # type: ignore[assignment]
+        fake = mode.fake(parameter, device_of(home_of(place, placement)))
+        network.get_submodule(module)._parameters[leaf] = fake  # type: ignore[assignment]
+    spread(network, placement)
+    batch = [Request.answer(prompt, length, 60) for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
     with mode, torch.inference_mode():
-        canvas = Canvas.of(batch, 0, GPU)
-        running = denoise(canvas, forward_of(network, (sampler, blocks, cache, eos), Sampling()), sampler, blocks, eos, 4)
+        canvas, forward = Canvas.of(batch, 0, GPU), forward_of(network, (sampler, blocks, cache, eos), Sampling())
+        running = denoise(canvas, forward, sampler, blocks, eos, 4)
         first = next(running)
         assert first.candidates.tokens.device == GPU and first.view.scores.confidence.device == GPU
         asked = mode.asked
         for turn in islice(running, 2):
             assert turn.candidates.tokens.device == GPU
         assert mode.asked == asked
+
+
+def split_cases() -> Iterator[Case]:
+    """Every cache over two GPUs, with branches, shadows and guidance where it takes them, and the caches' own options."""
+    yield from caches()
+    for name, kind in product(choices("cache"), MODELS):
+        for rule in ("confidence", "freedave", "ete", "wino"):
+            if allowed(Combination(rule, "fixed", name, model=kind)):
+                yield Case(f"{rule}-{name}-{kind}", rule, cache=name, model=kind)
+        guided = Case(f"guidance-{name}-{kind}", cache=name, model=kind, sampling=Sampling(guidance=0.5))
+        if taken(guided):
+            yield guided
+    for kind in ("llada2_moe", "llada_moe", "llada_gqa_tied", "dream_gqa"):
+        yield Case(f"model={kind}", cache="none" if kind == "llada2_moe" else "dual", model=kind)
+    yield Case("statistics", Everything(), blocks="whole", cache="prefix")
+
+
+def two_gpus() -> list[Any]:
+    """By default a third of the pairs of sampler and cache, seeded, and every cache."""
+    found = list(split_cases())
+    kept = [case for number, case in enumerate(found) if full() or case.name.startswith("cache=") or number % 3 == 0]
+    return [marked(case) for case in kept]
+
+
+@pytest.mark.parametrize("case", two_gpus())
+def test_two_gpus_decode_what_one_device_does(case: Case) -> None:
+    with torch.inference_mode():
+        expected = decoded(case)
+        with FakeGPUs() as mode:
+            found = decoded(case, on_gpus(parts(case)[1], split=True))
+    assert [(one.canvas, one.turns, one.nfe) for one in found] == [(one.canvas, one.turns, one.nfe) for one in expected]
+    assert mode.moves
+
+
+@pytest.mark.parametrize("kv", choices("cache"))
+def test_what_layers_share_is_moved_once_to_each_gpu(kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows and what goes with them, not by layer: twelve layers make no more moves than two."""
+    name = "sdar_b4" if kv == "finished" else "tiny-dream" if kv in ("dkv_pd", "dkv_prefill") else "tiny-llada"
+    case = Case(f"moves-{kv}", made("sampler", "order", positions="left_to_right"), cache=kv, model=name, turns=4)
+    moves = {}
+    for layers in (2, 12):
+        key = "n_layers" if name == "tiny-llada" else "num_hidden_layers"
+        network = random_model({**model(name).config.published, key: layers})
+        with torch.inference_mode(), FakeGPUs() as mode:
+            decoded(case, placed(network, halves(network)))
+        moves[layers] = len(mode.moves) / 4
+    assert moves[12] <= moves[2] + 2 and moves[12] <= 12, moves
