@@ -144,8 +144,8 @@ class AddNorm(RMSNorm):
 class Rotary:
     """Cosines and sines by position, built in float32 or better and never cast with the model.
 
-    Positions in bfloat16 are exact only up to 256, hence no parameter and no buffer. Tables grow on demand, one for each
-    device that has layers.
+    Positions in bfloat16 are exact only up to 256, hence no parameter and no buffer. Tables grow on demand, one for
+    each device that has layers.
     """
 
     def __init__(self, dim: int, theta: float) -> None:
