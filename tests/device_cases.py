@@ -215,15 +215,19 @@ def caches() -> Iterator[Case]:
         for number, options in enumerate(listed):
             kind = "tiny-dream" if name in ("dual", "dkv") else "tiny-llada"
             yield Case(f"cache={name}-{number}", cache=made("cache", name, **options), model=kind)
-    for name in ("none", "prefix", "dual", "window"):
+    for name in ("none", "prefix", "dual", "window") if full() else ("prefix", "window"):
         yield Case(f"cache={name}-static", cache=name, every=3)
+    for name in ("none", "prefix"):
         yield Case(f"cache={name}-apart", "wino" if name == "prefix" else "confidence", cache=name, apart=True)
+    for name in ("prefix", "dual") if full() else ("dual",):
+        yield Case(f"cache={name}-apart-branches", "freedave", cache=name, apart=True)
     yield Case("cache=dual-apart-static", cache="dual", apart=True, every=1)
+    yield Case("cache=dual-apart-guidance", cache="dual", apart=True, sampling=Sampling(guidance=0.5))
     yield Case("cache=finished-apart", cache="finished", apart=True)
 
 
 def endings() -> Iterator[Case]:
-    for name, kv in product(choices("eos"), ("none", "dual")):
+    for name, kv in product(choices("eos"), ("none", "dual") if full() else ("dual",)):
         policy = made("eos", "eotp", scope="block") if (name, kv) == ("eotp", "dual") else build("eos", name)
         yield Case(f"eos={name}-{kv}", cache=kv, eos=policy, trace=True)
     kept = made("cache", "dual", keep_stale_tail=True)
@@ -253,7 +257,7 @@ def together() -> list[Case]:
     fits = (one for one in every if allowed(one))
     return [
         Case(str(one), one.sampler, one.blocks, one.cache, one.eos, one.model, HOT, turns=2)
-        for one in islice(fits, None if full() else 24)
+        for one in islice(fits, None if full() else 12)
     ]
 
 
@@ -261,7 +265,7 @@ def split_cases() -> Iterator[Case]:
     """Every cache over two GPUs, with its options, and branches, shadows and guidance where it takes them."""
     yield from caches()
     for name, kind in product(choices("cache"), MODELS):
-        for rule in ("confidence", "freedave", "ete", "wino"):
+        for rule in ("freedave", "ete", "wino"):
             if allowed(Combination(rule, "fixed", name, model=kind)):
                 yield Case(f"{rule}-{name}-{kind}", rule, cache=name, model=kind)
         guided = Case(f"guidance-{name}-{kind}", cache=name, model=kind, sampling=Sampling(guidance=0.5))

@@ -25,6 +25,8 @@ from dllm.models.weights import spread
 
 CPU, GPU, SECOND = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
 FROM_DATA = ("tensor", "as_tensor", "asarray", "new_tensor")  # make a tensor of what lies in the host's memory
+SPECIAL = {*FROM_DATA, "__get__", "__set__", "to", "cuda", "cpu", "numpy", "__array__", "__setitem__", "copy_", "where",
+           "__getitem__", "zeros_like", "ones_like", "empty_like", "full_like"}  # fmt: skip
 SPELT = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "truediv": "div", "rdiv": "div",
          "floordiv": "floor_divide", "rfloordiv": "floor_divide", "rsub": "sub", "rpow": "pow", "iand": "bitwise_and",
          "ior": "bitwise_or", "ixor": "bitwise_xor", "invert": "bitwise_not"}  # fmt: skip
@@ -81,9 +83,11 @@ def elementwise(name: str) -> bool:
 
 def common_place(name: str, tensors: list[Tensor]) -> torch.device:
     """Where an operation on ``tensors`` runs. Raises WrongDevice if they lie on several devices."""
-    places = {place_of(one) for one in tensors}
-    if len(places) < 2:
-        return places.pop() if places else CPU
+    if not tensors:
+        return CPU
+    first = place_of(tensors[0])
+    if len(tensors) == 1 or all(place_of(one) == first for one in tensors):
+        return first
     counted = {place_of(one) for one in tensors if place_of(one) != CPU or one.dim() or not elementwise(name)}
     inplace = name.endswith("_") and not name.startswith("__")
     if len(counted) > 1 or (inplace and place_of(tensors[0]) not in counted):
@@ -104,7 +108,10 @@ class FakeGPUs(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        name, kwargs = func.__name__, dict(kwargs or {})
+        name = func.__name__
+        if name not in SPECIAL and not kwargs and not name.startswith("new_"):  # most calls
+            return self._marked(func(*args), common_place(name, tensors_in(args)))
+        kwargs = dict(kwargs or {})
         if name == "__get__":
             return self._read(func, args)
         if name in ("to", "cuda", "cpu") and isinstance(args[0], Tensor):
@@ -188,9 +195,12 @@ class FakeGPUs(TorchFunctionMode):
             self._note(CPU, place_of(args[0]), None)
 
     def _marked(self, result: Any, place: torch.device) -> Any:
-        if place != CPU:
-            for tensor in tensors_in(result):
-                put(tensor, place)
+        if place is CPU:
+            return result
+        if type(result) is Tensor:
+            return put(result, place)
+        for tensor in tensors_in(result):
+            put(tensor, place)
         return result
 
     def _note(self, source: torch.device, target: torch.device, tensor: Tensor | None) -> None:

@@ -67,7 +67,7 @@ def test_the_cases_name_every_part() -> None:
     assert len(names) == len(CASES)
     for group in ("sampler", "blocks"):
         assert {f"{group}={name}" for name in choices(group)} <= names
-    assert {f"eos={name}-{kv}" for name in choices("eos") for kv in ("none", "dual")} <= names
+    assert {f"eos={name}-dual" for name in choices("eos")} <= names
     assert {name for name in choices("cache") if any(case.cache == name for case in CASES)} == set(choices("cache"))
 
 
@@ -99,8 +99,8 @@ def test_a_fake_gpu_decodes_what_the_cpu_does(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("kv", "kind", "split"),
-    [("none", "tiny-dream", False), ("prefix", "tiny-llada", True), ("dual", "tiny-dream", True),
-     ("window", "tiny-llada", True)],
+    [("none", "tiny-dream", False), ("dual", "tiny-llada", True), ("prefix", "tiny-dream", True),
+     ("window", "tiny-llada", True)][: None if full() else 2],
 )  # fmt: skip
 def test_static_turns_run_on_torchs_own_fake_tensors(
     kv: str, kind: str, split: bool, monkeypatch: pytest.MonkeyPatch
@@ -128,9 +128,10 @@ def test_static_turns_run_on_torchs_own_fake_tensors(
 
 
 def two_gpus() -> list[Any]:
-    """By default a third of the pairs of sampler and cache, seeded, and every cache."""
+    """All, or every cache with what it is asked most, and a third of the others."""
     found = list(split_cases())
-    kept = [case for number, case in enumerate(found) if full() or case.name.startswith("cache=") or number % 3 == 0]
+    first = {case.cache if isinstance(case.cache, str) else case: case for case in found[::-1]}.values()
+    kept = [case for number, case in enumerate(found) if full() or case in first or number % 4 == 0]
     return [marked(case) for case in kept]
 
 
@@ -144,19 +145,19 @@ def test_two_gpus_decode_what_one_device_does(case: Case) -> None:
     assert mode.moves
 
 
-@pytest.mark.parametrize("kv", choices("cache"))
+@pytest.mark.parametrize("kv", choices("cache") if full() else ["dual", "elastic", "finished", "none"])
 def test_what_layers_share_is_moved_once_to_each_gpu(kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows and what goes with them, not by layer: twelve layers make no more moves than two."""
+    """The rows and what goes with them, not by layer: eight layers make no more moves than two."""
     name = "sdar_b4" if kv == "finished" else "tiny-dream" if kv in ("dkv_pd", "dkv_prefill") else "tiny-llada"
     case = Case(f"moves-{kv}", made("sampler", "order", positions="left_to_right"), cache=kv, model=name, turns=4)
     moves = {}
-    for layers in (2, 12):
+    for layers in (2, 8):
         key = "n_layers" if name == "tiny-llada" else "num_hidden_layers"
         network = random_model({**model(name).config.published, key: layers})
         with torch.inference_mode(), FakeGPUs() as mode:
             decoded(case, placed(network, halves(network)))
         moves[layers] = len(mode.moves) / 4
-    assert moves[12] <= moves[2] + 2 and moves[12] <= 12, moves
+    assert moves[8] <= moves[2] + 1 < 20, moves
 
 
 def test_layers_in_the_hosts_memory_run_on_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

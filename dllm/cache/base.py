@@ -111,7 +111,7 @@ class Session(Memory):
     have read of it."""
 
     call: Call
-    copies = Copies()
+    copies: Copies
 
     def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         """Plan the next forward of ``canvas`` [B]. ``upcoming`` [B, L]: what the sampler will commit next, in order

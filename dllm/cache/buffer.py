@@ -244,11 +244,11 @@ class Buffered(Session):
         return Work(queries, self.keys.sum(1, keepdim=True), refreshed, self.computed[:, None])
 
     def select(self, rows: Tensor) -> Session:
-        copies = Copies()
-        self.stores = [
-            None if store is None else tuple(moved_up(buffer, copies(rows, buffer.device)) for buffer in store)  # type: ignore[misc]
-            for store in self.stores
-        ]
+        copies, stores = Copies(), list[Store | None]()
+        for store in self.stores:
+            at = rows if store is None else copies(rows, store[0].device)
+            stores.append(None if store is None else (moved_up(store[0], at), moved_up(store[1], at)))
+        self.stores = stores
         for name in self.state:
             setattr(self, name, select(getattr(self, name), rows))
         return self
