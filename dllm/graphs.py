@@ -167,7 +167,7 @@ class Graphs:
 
         recording = self.recorder()
         recording.record(work)
-        return Recorded(recording, fixed, output, (memory, self.model.rotary.table))
+        return Recorded(recording, fixed, output, (memory, *self.model.rotary.tables.values()))
 
     def _furnish(self, session: Session) -> None:
         """Buffers for a session that has none yet. At most one ground is kept while nobody uses it."""

@@ -19,7 +19,7 @@ from dllm.canvas import Canvas, first_of
 from dllm.cost import Work
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Memory
+from dllm.models.transformer import Copies, Memory
 
 if TYPE_CHECKING:
     from dllm.samplers.base import Sampler
@@ -106,9 +106,12 @@ class Call:
 
 
 class Session(Memory):
-    """A policy at work on one batch. State has a leading batch dimension. ``call``: the one under way."""
+    """A policy at work on one batch. State has a leading batch dimension. It lies where the canvas does, except what a
+    layer keeps, which lies where the layer runs. ``call``: the one under way, ``copies`` what layers on other devices
+    have read of it."""
 
     call: Call
+    copies: Copies
 
     def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
         """Plan the next forward of ``canvas`` [B]. ``upcoming`` [B, L]: what the sampler will commit next, in order
@@ -121,7 +124,7 @@ class Session(Memory):
 
     def use(self, call: Call) -> None:
         """The network is called with ``call`` next."""
-        self.call = call
+        self.call, self.copies = call, Copies()
 
     def kept(self, rows: Tensor) -> None:
         """Which of several candidates [B] the forward just done goes on with."""

@@ -23,7 +23,7 @@ from dllm.cache.calls import rows_by_call
 from dllm.canvas import Canvas, merge, of, pack, select
 from dllm.cost import Work
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Exchanged, Projected
+from dllm.models.transformer import Copies, Exchanged, Projected
 
 
 class Buffered(Session):
@@ -164,12 +164,17 @@ class Buffered(Session):
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         self._room(layer, fresh)
-        return self.access().exchange(layer, fresh, columns)
+        return self._access(fresh.query.device).exchange(layer, fresh, columns)
 
     def access(self) -> Access:
+        return self._access(self.written.device)
+
+    def _access(self, device: torch.device) -> Access:
+        """What a layer on ``device`` reads and writes."""
         call = self.call
         stores = self.stores if call.drafts is None else call.drafts.stores
-        return Access(call.visible, call.slots, call.reach, stores, call.buffers)
+        visible, slots, rows = (self.copies(one, device) for one in (call.visible, call.slots, call.buffers))
+        return Access(visible, slots, call.reach, stores, rows)
 
     def lacks(self) -> tuple[int, ...] | None:
         config = self.config
@@ -184,8 +189,9 @@ class Buffered(Session):
         if (drafts := self.call.drafts) is not None:
             own = (blank(key, len(drafts.owner), size), blank(key, len(drafts.owner), size))
             if held is not None and not self.whole:
+                owner = self.copies(drafts.owner, key.device)
                 for new, old in zip(own, held, strict=True):
-                    new[:, :, : self.length] = old[drafts.owner, :, : self.length]
+                    new[:, :, : self.length] = old[owner, :, : self.length]
             drafts.stores[layer] = own
             return own
         if held is None or held[0].shape[2] < size:
@@ -197,6 +203,7 @@ class Buffered(Session):
 
     def kept(self, rows: Tensor) -> None:
         self.attended, self.written = self.keys[rows], self.written | self.wanted[rows]
+        copies = Copies()
         for call in self.calls:
             if call.rows is None:
                 at, mine = rows, torch.arange(len(rows), device=rows.device)
@@ -206,14 +213,15 @@ class Buffered(Session):
                 mine = (place[rows] >= 0).nonzero()[:, 0]
                 at = place[rows[mine]]
             for layer in range(len(self.stores)):
-                self._keep(call, layer, mine, at)
+                self._keep(call, layer, mine, at, copies)
 
-    def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor) -> None:
+    def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor, copies: Copies) -> None:
         """Rows [b] of a layer's buffers go on with the call's candidates ``at`` [b]."""
         store = self.stores[layer]
         if call.drafts is not None:
             drafts = call.drafts.stores[layer]
             assert drafts is not None
+            rows, at = copies(rows, drafts[0].device), copies(at, drafts[0].device)
             if store is None:
                 self.stores[layer] = (drafts[0][at], drafts[1][at])
                 return
@@ -222,11 +230,12 @@ class Buffered(Session):
                 buffer[rows, :, :size] = draft[at, :, :size]
             return
         assert call.columns is not None and call.fold is not None and store is not None
-        n = call.columns.shape[1]
-        slots = self.length + 1 + call.fold.place[at, None] * n + torch.arange(n, device=rows.device)
+        n, device = call.columns.shape[1], store[0].device
+        rows, at, columns, place = (copies(one, device) for one in (rows, at, call.columns, call.fold.place))
+        slots = self.length + 1 + place[at, None] * n + torch.arange(n, device=device)
         for buffer in store:
             fresh = buffer.transpose(1, 2)[rows[:, None], slots]
-            buffer.transpose(1, 2).index_put_((rows[:, None], call.columns[at]), fresh)
+            buffer.transpose(1, 2).index_put_((rows[:, None], columns[at]), fresh)
 
     def count(self) -> Work:
         queries = self.wanted.sum(1, keepdim=True)
@@ -235,8 +244,11 @@ class Buffered(Session):
         return Work(queries, self.keys.sum(1, keepdim=True), refreshed, self.computed[:, None])
 
     def select(self, rows: Tensor) -> Session:
-        self.stores = [None if store is None else (moved_up(store[0], rows), moved_up(store[1], rows))
-                       for store in self.stores]  # fmt: skip
+        copies, stores = Copies(), list[Store | None]()
+        for store in self.stores:
+            at = rows if store is None else copies(rows, store[0].device)
+            stores.append(None if store is None else (moved_up(store[0], at), moved_up(store[1], at)))
+        self.stores = stores
         for name in self.state:
             setattr(self, name, select(getattr(self, name), rows))
         return self

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dllm.cache.rows import rows_of
 from dllm.canvas import pack
-from dllm.models.transformer import attend
+from dllm.models.transformer import Copies, attend
 
 SIMILARITIES = ("heads", "keys")
 
@@ -60,7 +60,7 @@ class Past:
         length, before = len(columns), self.columns
         same_keys = same_keys and all(weights.shape[-1] == keys for weights in self.now.values())
         self.last, self.now = (self.now if same_keys else {}), {}
-        self.source = None
+        self.source, self.copies = None, Copies()
         if not self.last or before is None:
             self.columns = self.missing = pack(watched, columns)
         else:
@@ -72,7 +72,7 @@ class Past:
         return self.columns
 
     def lacking(self, layer: int) -> Tensor:
-        """Columns [B, m] whose old weights have to be computed."""
+        """Columns [B, m] whose old weights have to be computed, where the canvas lies."""
         assert self.columns is not None
         return self.missing if layer in self.last else self.columns
 
@@ -81,7 +81,7 @@ class Past:
         that lacked are ``computed`` [B, H, m, S]."""
         last, self.now[layer] = self.last.get(layer), new
         if last is not None and self.source is not None:
-            last = self._rows(last, self.source)
+            last = self._rows(last, self.copies(self.source, last.device))
         old = [part for part in (last, computed) if part is not None]
         return old[0] if len(old) == 1 else torch.cat(old, 2), new
 
@@ -92,5 +92,6 @@ class Past:
         return weights.transpose(1, 2)[torch.arange(len(at), device=at.device)[:, None], at].transpose(1, 2)
 
     def select(self, rows: Tensor) -> None:
-        self.now = {layer: weights[rows] for layer, weights in self.now.items()}
+        copies = Copies()
+        self.now = {layer: weights[copies(rows, weights.device)] for layer, weights in self.now.items()}
         self.columns = None if self.columns is None else self.columns[rows]

@@ -77,7 +77,8 @@ class Drifting(Buffered):
         live = window if self.policy.block_caching else may
         self.window, self.decided = predictors(live, canvas, self.config), ~canvas.undecided & canvas.valid
         begun, layers = span.turn > 0, self.config.layers
-        self.bounds: list[int] = torch.where(begun, self.later, 0).tolist()
+        self.bound = torch.where(begun, self.later, 0)
+        self.bounds: list[int] = self.bound.tolist()
         self.later = torch.full_like(self.later, layers if self.policy.first_layer is None else self.policy.first_layer)
         self.watched = self.tracked & canvas.valid
         if not bool(begun.any()):
@@ -102,23 +103,26 @@ class Drifting(Buffered):
         if columns is not None:  # first the rows that are looked at, so that their weights need no copy
             rest = pack(self.wanted & ~self.window & ~self.watched, self.columns)
             columns = torch.cat([self.looks, rest], 1)
-        self.reused = columns
+        self.widened = columns is None
         return [replace(call, columns=columns, slots=columns)]
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         held = self.inputs.put(layer, hidden, columns)
         if columns is not None and layer in self.bounds:
+            self.widened = True
             if not self._reuses(layer) and bool(self.valid.all()):
                 hidden, columns = held[:, : self.length], None
             else:
-                columns = pack(torch.where(self._full(layer), self.valid, self.wanted), self.columns)
+                valid, wanted, all_ = (self.copies(x, held.device) for x in (self.valid, self.wanted, self.columns))
+                self.bound = self.bound.to(held.device)
+                columns = pack(torch.where(self._full(layer), valid, wanted), all_)
                 hidden = rows_of(held, columns)
         self.ran.append(hidden.shape[1])
         return hidden, columns
 
     def _full(self, layers: Tensor | int) -> Tensor:
         """Rows [B, 1] in which a layer computes everything, or of several layers [B, l]."""
-        return torch.tensor(self.bounds, device=self.wanted.device)[:, None] <= layers
+        return self.bound[:, None] <= layers
 
     def _reuses(self, layer: int) -> bool:
         return max(self.bounds) > layer
@@ -128,36 +132,44 @@ class Drifting(Buffered):
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         self.call = replace(self.call, columns=columns, slots=columns)
-        window, computed = self.looking.shape[1], None
-        lacking = self.past.lacking(layer)
+        device, window, computed = fresh.query.device, self.looking.shape[1], None
+        looks, looking, lacking = (
+            self.copies(one, device) for one in (self.looks, self.looking, self.past.lacking(layer))
+        )
         if self._tests(layer) and lacking.shape[1]:
-            before = self._room(layer, fresh)[0][:, :, : self.reach]
-            computed = attention_weights(rows_of(self.asked.layers[layer], lacking), before, self.call.visible)
+            before, visible = self._room(layer, fresh)[0][:, :, : self.reach], self.copies(self.call.visible, device)
+            computed = attention_weights(rows_of(self.asked.layers[layer], lacking), before, visible)
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         self.asked.put(layer, query, columns)
-        few = columns is not None and columns is self.reused and query.dtype.itemsize > 2
-        out, weights = attended(query, keys, values, visible, None if few else places(self.looks, columns, self.length))
+        few = not self.widened and query.dtype.itemsize > 2
+        out, weights = attended(query, keys, values, visible, None if few else places(looks, columns, self.length))
         if self._tests(layer):
-            pair = self.past.pair(layer, computed, weights[:, :, window : self.looks.shape[1]])
-            alike = similarity(*pair, self.seen, self.policy.similarity, fresh.triton)
-            self._test(layer, (alike * self.share).sum(1))
-        self.totals.append(received(weights[:, :, :window], self.looking, fresh.triton))
+            share, seen = self.copies(self.share, device), self.copies(self.seen, device)
+            pair = self.past.pair(layer, computed, weights[:, :, window : looks.shape[1]])
+            self._test(layer, (similarity(*pair, seen, self.policy.similarity, fresh.triton) * share).sum(1))
+        self.totals.append(received(weights[:, :, :window], looking, fresh.triton))
         return out if len(self.totals) < self.config.layers else self._track(out)
 
     def _test(self, layer: int, similarity: Tensor) -> None:
         """Layers after ``layer`` recompute everything in rows [B] whose attention has drifted."""
-        drifted = (similarity < self.policy.gamma) & self.watches
+        device = similarity.device
+        drifted = (similarity < self.policy.gamma) & self.copies(self.watches, device)
+        self.bound = self.bound.to(device)  # with the rows, from device to device
         if self.policy.trigger == "next_step":
+            self.later = self.later.to(device)
             first = drifted & (self.later == self.config.layers) & ~self._full(layer)[:, 0]
             self.later = torch.where(first, layer + 1, self.later)
             return
-        rows = zip(self.bounds, drifted.tolist(), strict=True)
-        self.bounds = [layer + 1 if now and layer < bound else bound for bound, now in rows]
+        self.bound = torch.where(drifted & (layer < self.bound), layer + 1, self.bound)
+        self.bounds = self.bound.tolist()
 
     def _track(self, out: Tensor) -> Tensor:
         """After the last layer: watch the decided positions that each layer's window attends to most."""
-        keys, self.tracked = self.reach, torch.zeros_like(self.tracked)
-        found = torch.where(self.decided[:, :keys], torch.stack(self.totals), 0.0)
+        keys, self.tracked, home = self.reach, torch.zeros_like(self.tracked), self.tracked.device
+        self.bound, self.later = self.bound.to(home), self.later.to(home)
+        places = dict.fromkeys(total.device for total in self.totals)
+        together = [torch.stack([total for total in self.totals if total.device == place]).to(home) for place in places]
+        found = torch.where(self.decided[:, :keys], torch.cat(together), 0.0)
         most = strongest(found, self.policy.track_num) & (found > 0)  # of nothing (an empty window) nothing is most
         self.tracked[:, :keys] = most.any(0)
         return out
@@ -168,7 +180,10 @@ class Drifting(Buffered):
         valid, wanted = self.valid.sum(1, keepdim=True), self.wanted.sum(1, keepdim=True)
         queries = torch.where(self._full(layers), valid, wanted)
         whole = queries == valid
-        computed = torch.tensor(self.ran, device=layers.device).expand_as(queries)
+        computed = torch.full_like(queries, self.ran[0])
+        for layer in range(1, len(self.ran)):  # a number is no copy from the host; it changes once or twice
+            if self.ran[layer] != self.ran[layer - 1]:
+                computed[:, layer:] = self.ran[layer]
         return Work(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole, computed)
 
     def select(self, rows: Tensor) -> Session:

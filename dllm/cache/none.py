@@ -65,7 +65,8 @@ class Everything(Fresh, Session):
         return Call(rows, queries, visible=visible)
 
     def use(self, call: Call) -> None:
-        self.call, self.visible = call, call.visible
+        super().use(call)
+        self.visible = call.visible
 
     def count(self) -> Work:
         return Work(self.rows, self.rows, torch.zeros_like(self.rows), self.computed[:, None])

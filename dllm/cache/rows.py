@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.models.config import ModelConfig
+from dllm.models.transformer import Copies
 
 
 def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor:
@@ -52,4 +53,5 @@ class Rows:
         return self.layers[layer]
 
     def select(self, rows: Tensor) -> None:
-        self.layers = [held[rows] for held in self.layers]
+        copies = Copies()
+        self.layers = [held[copies(rows, held.device)] for held in self.layers]

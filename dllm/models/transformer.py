@@ -9,10 +9,10 @@ Letters: B rows, L canvas columns, n queries, S keys, D width, H heads, h head s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast, overload
 
 import torch
 import torch.nn.functional as F
@@ -80,17 +80,39 @@ class Memory(Protocol):
         return attend(*self.exchange(layer, fresh, columns))
 
 
+class Copies:
+    """What the layers of one call of the network share, copied once to every device that has some of them."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
+
+    @overload
+    def __call__(self, tensor: Tensor, device: torch.device) -> Tensor: ...
+
+    @overload
+    def __call__(self, tensor: None, device: torch.device) -> None: ...
+
+    def __call__(self, tensor: Tensor | None, device: torch.device) -> Tensor | None:
+        """The tensor itself, or its copy on ``device``."""
+        if tensor is None or tensor.device == device:
+            return tensor
+        key = id(tensor), device  # holding the tensor keeps its id
+        if key not in self.made:
+            self.made[key] = tensor, tensor.to(device)
+        return self.made[key][1]
+
+
 class Fresh(Memory):
     """No cache: attend to the rows of this forward. ``visible`` is [B, S], [B, n, S] or None for all."""
 
     def __init__(self, visible: Tensor | None = None) -> None:
-        self.visible = visible
+        self.visible, self.copies = visible, Copies()
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return hidden, columns
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        return *fresh.rotated(), self.visible
+        return *fresh.rotated(), self.copies(self.visible, fresh.query.device)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -122,18 +144,19 @@ class AddNorm(RMSNorm):
 class Rotary:
     """Cosines and sines by position, built in float32 or better and never cast with the model.
 
-    Positions in bfloat16 are exact only up to 256, hence no parameter and no buffer. The table grows on demand.
+    Positions in bfloat16 are exact only up to 256, hence no parameter and no buffer. Tables grow on demand, one for
+    each device that has layers.
     """
 
     def __init__(self, dim: int, theta: float) -> None:
         self.dim, self.theta = dim, theta
-        self.table: Tensor | None = None  # [2, length, dim]
+        self.tables: dict[torch.device, Tensor] = {}  # [2, length, dim]
 
     def at(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosine and sine [B, n, 1, dim] of ``positions`` [B, n], all below ``length``, as ``rotated`` takes them."""
-        table = self.table
-        if table is None or table.shape[1] < length or table.dtype != dtype or table.device != positions.device:
-            table = self.table = self._build(max(length, 256), dtype, positions.device)
+        table = self.tables.get(positions.device)
+        if table is None or table.shape[1] < length or table.dtype != dtype:
+            table = self.tables[positions.device] = self._build(max(length, 256), dtype, positions.device)
         return table[0][positions].unsqueeze(-2), table[1][positions].unsqueeze(-2)
 
     @torch.inference_mode(False)  # a table built while decoding must serve training afterwards
@@ -147,7 +170,7 @@ class Rotary:
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
     """Softmax attention. query [B, n, H, h]; key, value [B, H_kv, S, h]; returns [B, n, H * h]."""
     if visible is not None:
-        visible = (visible[:, None, None] if visible.dim() == 2 else visible[:, None]).to(query.device)
+        visible = visible[:, None, None] if visible.dim() == 2 else visible[:, None]
     grouped = query.shape[2] != key.shape[1]
     out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=visible, enable_gqa=grouped)
     return out.transpose(1, 2).flatten(2)
@@ -276,6 +299,20 @@ def run_layer(
     return layer(x, angles, columns, partial(memory.attend, index))
 
 
+@dataclass(frozen=True)
+class Places:
+    """Devices on which the parts of a model run; the embedding's weights lie where it runs."""
+
+    layers: Sequence[torch.device]
+    norm: torch.device
+    head: torch.device
+
+
+def at(tensor: Any, device: torch.device) -> Any:
+    """The tensor on a device; None stays."""
+    return None if tensor is None else tensor.to(device)
+
+
 class Embedding(nn.Embedding):
     def reset_parameters(self) -> None:
         """On the meta device there is nothing to initialise, and trying imports torch's compiler and Triton (1.4 s)."""
@@ -286,10 +323,12 @@ class Embedding(nn.Embedding):
 class Transformer(nn.Module):
     """The network. ``forward`` gives hidden rows; ``head`` turns the rows somebody asked for into logits.
 
-    ``triton``: our kernels run instead of the plain operations that define them.
+    ``triton``: our kernels run instead of the plain operations that define them. ``places``: where its parts run, if on
+    several devices; the rows go from one to the next, and come back to that of the embedding.
     """
 
     triton = False
+    places: Places | None = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -326,13 +365,18 @@ class Transformer(nn.Module):
         ``columns`` [B, n] where the queries sit (L marks padding; None: all L columns in order). ``run`` runs a layer.
         """
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
-        angles, placed = self.angles(positions, columns), columns
+        angles, placed, home = self.angles(positions, columns), columns, x.device
         for index, layer in enumerate(cast("Iterable[Layer]", self.layers)):
+            if self.places is not None and x.device != self.places.layers[index]:
+                x, positions, columns = (at(one, self.places.layers[index]) for one in (x, positions, columns))
+                angles, placed = self.angles(positions, columns), columns
             x, columns = memory.enter(index, x, columns)
             if columns is not placed:  # the memory widened the forward: rotate the new rows too
                 angles, placed = self.angles(positions, columns), columns
             x = run(layer, x, angles, columns, memory, index)
-        return self.norm(x), columns
+        if self.places is None:
+            return self.norm(x), columns
+        return at(self.norm(at(x, self.places.norm)), home), at(columns, home)
 
     def angles(self, positions: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         length = positions.shape[1]
@@ -342,7 +386,8 @@ class Transformer(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden rows [..., D]."""
-        logits = self.lm_head(hidden).to(hidden.device)  # the last layers may live on another GPU
+        there = hidden if self.places is None else hidden.to(self.places.head)
+        logits = self.lm_head(there).to(hidden.device)
         return logits * self.config.logit_scale if self.config.logit_scale != 1.0 else logits
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -354,7 +399,7 @@ class Transformer(nn.Module):
     def head_weight(self) -> Tensor | None:
         """The head's matrix [V, D] where it is a plain one: not quantised, and not fetched from elsewhere."""
         weight, elsewhere = self.lm_head.weight, hasattr(self.lm_head, "_hf_hook")
-        return weight if type(weight) is nn.Parameter and not elsewhere else None
+        return weight if type(weight) is nn.Parameter and not elsewhere and weight.device == self.device else None
 
     def encode(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
         """Hidden rows [B, L, D] of whole sequences, for training and parity. ``valid`` [B, L] marks real tokens.

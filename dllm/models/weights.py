@@ -22,7 +22,7 @@ from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.files import SINGLE, Stored, read_json, stored_tensors
 from dllm.models.keys import shown
-from dllm.models.transformer import Transformer
+from dllm.models.transformer import Places, Transformer
 
 DATA_FILES = ["*.json", "*.txt", "*.jinja"]
 FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors call them
@@ -192,17 +192,32 @@ def load_model(
     if problems:
         raise UserError(f"{path}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
     check_tie(model.config, stored)
-    placement = _device_map(model, dtype) if device == "auto" else {"": device}
+    placement = device_map(model, dtype) if device == "auto" else {"": device}
     tensors = dict(_read(model, stored, placement, dtype))
     model.load_state_dict(tensors, assign=True, strict=not model.config.tied)
     if model.config.tied:
         model.lm_head.weight = model.embed.weight
-    model.eval().requires_grad_(False)
-    if device == "auto" and len(placement) > 1:
+    spread(model.eval().requires_grad_(False), placement)
+    return model
+
+
+def spread(model: Transformer, placement: Mapping[str, Any]) -> None:
+    """Tell a model whose tensors lie where ``placement`` says how its rows get from layer to layer. Layers that lie in
+    the CPU's memory beside GPUs run on the first GPU, to which accelerate brings their weights in every forward."""
+    kinds = dict.fromkeys(placement.values())
+    if len(kinds) < 2:
+        return
+    first = next(kind for kind in kinds if kind != "cpu")
+    if "cpu" in kinds:
         from accelerate import dispatch_model
 
-        return dispatch_model(model, placement)
-    return model
+        dispatch_model(model, dict(placement), main_device=first)
+    runs = {name: first if kind == "cpu" else kind for name, kind in placement.items()}
+    *layers, norm, head = (
+        torch.device(device_of(f"{part}.weight", runs))
+        for part in (*(f"layers.{layer}" for layer in range(model.config.layers)), "norm", "lm_head")
+    )
+    model.places = Places(layers, norm, head)
 
 
 def _read(
@@ -210,7 +225,7 @@ def _read(
 ) -> Iterator[tuple[str, Tensor]]:
     places: dict[tuple[Path, str], list[tuple[str, Source]]] = {}  # each file is opened once per device
     for ours, source in parameter_sources(model).items():
-        places.setdefault((stored[source.name].file, _device_of(ours, placement)), []).append((ours, source))
+        places.setdefault((stored[source.name].file, device_of(ours, placement)), []).append((ours, source))
     for (file, device), wanted in places.items():
         with safe_open(file, framework="pt", device=device) as shard:
             for ours, source in wanted:
@@ -220,14 +235,15 @@ def _read(
                 yield ours, tensor.to(torch.float32 if ours.endswith("expert_bias") else dtype).contiguous()
 
 
-def _device_of(parameter: str, placement: Mapping[str, Any]) -> str:
+def device_of(parameter: str, placement: Mapping[str, Any]) -> str:
     """accelerate numbers GPUs: 0 is cuda:0."""
     names = [name for name in placement if name == "" or parameter == name or parameter.startswith(name + ".")]
     device = placement[max(names, key=len)]
     return f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
-def _device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
+def device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
+    """Where accelerate puts each part of a model: GPUs by number, or ``cpu``. Raises UserError if it does not fit."""
     from accelerate import infer_auto_device_map
 
     placement = dict(infer_auto_device_map(model, no_split_module_classes=["Layer"], dtype=dtype))
