@@ -179,7 +179,7 @@ class Largest(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         result = func(*args, **(kwargs or {}))
         for made in tree_leaves(result):
-            if isinstance(made, Tensor) and not made._is_view() and made.dim() == 2 and made.shape[1] == self.vocabulary:
+            if isinstance(made, Tensor) and not made._is_view() and made.shape[1:] == (self.vocabulary,):
                 self.rows = max(self.rows, len(made))
         return result
 
