@@ -71,6 +71,7 @@ class Plan:
             parts = replace(parts, blocks=parts.blocks.bound(ids_of))
         bundle.parse_dtype(model["dtype"])
         quantize.check(model["quantize"])
+        quantize.check_runtime(model["quantize"], config["runtime"])
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name, ids_of)
         parts = replace(parts, sampler=validate(setting, parts.sampler, parts.cache, parts.eos))
