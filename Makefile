@@ -10,8 +10,9 @@ run: .venv/installed
 test: .venv/installed lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
+# As many cases as LAWS_MINUTES (30) allows, in the order of LAWS_SEED (0), in LAWS_PROCESSES (2).
 laws: .venv/installed
-	DLLM_LAWS=all OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_laws.py tests/test_matrix.py
+	$(BIN)/python tests/laws.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ same check runs that refuses a command line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
@@ -68,14 +68,17 @@ class Reasons:
         return str(self.numbers.setdefault(sentence, len(self.numbers) + 1))
 
 
-def built() -> list[dict[str, Any]]:
-    """Every choice of every group. One configuration, 40 ms to compose, gives one choice of each."""
+def built(options: Mapping[tuple[str, str], Mapping[str, Any]] = OPTIONS) -> list[dict[str, Any]]:
+    """Every choice of every group of ``GROUPS``, with ``options`` by group and name. UserError: one cannot be built.
+
+    One configuration, 40 ms to compose, gives one choice of each.
+    """
     found: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
     for names in zip_longest(*(choices(group) for group in GROUPS)):
         chosen = {group: name for group, name in zip(GROUPS, names, strict=True) if name is not None}
         config = composed([f"{group}={name}" for group, name in chosen.items()])
         for group, name in chosen.items():
-            for key, value in OPTIONS.get((group, name), {}).items():
+            for key, value in options.get((group, name), {}).items():
                 OmegaConf.update(config[group], key, value)
             found[group][name] = build(group, config[group])
     return list(found.values())

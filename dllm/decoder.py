@@ -20,6 +20,7 @@ from dllm.errors import UserError, nearest
 from dllm.forward import Forward
 from dllm.logprobs import LogProbs, rescored
 from dllm.models.bundle import Model
+from dllm.models.quantize import check_runtime
 from dllm.parts import part
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.results import Result
@@ -65,6 +66,7 @@ class Decoder:
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
         self.sampler = validate(setting, rule, self.cache, self.eos)
         self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
+        check_runtime(model.quantize, self.runtime.name)
         self.runtime.check(self.cache, self.sampler, model.config, model.transformer.device, self.blocks)
         self.cost = Cost(model.config, model.transformer.dtype.itemsize)
         self.forward = Forward.of(

@@ -21,7 +21,7 @@ from dllm.models.bundle import Model
 from dllm.models.transformer import at_least_float32
 
 Draw = tuple[Tensor, Tensor]  # masked [R, T], and the weight [R, T] of each target token's log-probability
-HEAD_ROWS = 256  # rows of logits at a time: 126,464 columns of float32 take 129 MB
+HEAD_ROWS = 128  # rows of logits at a time: 126,464 columns of float32 take 65 MB, and three to five such are held
 
 
 @dataclass(frozen=True)
@@ -122,10 +122,9 @@ class Likelihood:
         for target in targets:
             self._check(prompt, target)
         if all(len(target) == 1 for target in targets):
-            canvas = self._canvas(prompt, targets[0])
-            log_p = self._log_p(canvas, len(prompt), torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 1))
+            canvas, one = self._canvas(prompt, targets[0]), torch.ones(1, 1)
+            values = self._log_p(canvas, len(prompt), one.bool(), one, torch.tensor(targets).T)[0].tolist()
             calls = [1, *[0] * (len(targets) - 1)]
-            values = [log_p[0, token].item() for (token,) in targets]
             return [Estimate(v, n, n * self._size(canvas, 1)) for v, n in zip(values, calls, strict=True)]
         return [self._estimate(prompt, target) for target in targets]
 
@@ -133,11 +132,9 @@ class Likelihood:
         canvas, value, forwards, queries = self._canvas(prompt, target), 0.0, 0, 0
         for masked, weight in self.estimator.draws(len(target)):
             if masked.any():
-                log_p = self._log_p(canvas, len(prompt), masked, weight)
                 _, at = weight.nonzero(as_tuple=True)
-                token = canvas[len(prompt) + at].to(log_p.device)
-                chosen = log_p.gather(1, token[:, None])[:, 0].cpu().double()
-                value += float(chosen @ weight[weight != 0].double())
+                log_p = self._log_p(canvas, len(prompt), masked, weight, canvas[len(prompt) + at, None])
+                value += float(log_p[:, 0] @ weight[weight != 0].double())
                 forwards, queries = forwards + 1, queries + self._size(canvas, len(masked))
         return Estimate(value, forwards, queries)
 
@@ -150,27 +147,28 @@ class Likelihood:
         return len(canvas) * rows * (2 if self.estimator.guidance else 1)
 
     @torch.inference_mode()
-    def _log_p(self, canvas: Tensor, start: int, masked: Tensor, weight: Tensor) -> Tensor:
-        """Log-probabilities [n, V] at the n target positions whose ``weight`` is not zero, in row-major order."""
+    def _log_p(self, canvas: Tensor, start: int, masked: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
+        """Log-probabilities [n, k] in float64 of ``tokens`` [n, k] at the n target positions whose ``weight`` is not
+        zero, in row-major order. Of the logits [n, V] no more than ``HEAD_ROWS`` rows exist at a time."""
         network, guidance = self.model.transformer, self.estimator.guidance
-        tokens = canvas.repeat(len(masked), 1)
-        tokens[:, start : start + masked.shape[1]].masked_fill_(masked, self.model.ids.mask)
+        rows = canvas.repeat(len(masked), 1)
+        rows[:, start : start + masked.shape[1]].masked_fill_(masked, self.model.ids.mask)
         if guidance:
-            blank = tokens.clone()
+            blank = rows.clone()
             blank[:, :start] = self.model.ids.mask
-            tokens = torch.cat([tokens, blank])
-        hidden = network.encode(tokens.to(network.device))
+            rows = torch.cat([rows, blank])
+        hidden = network.encode(rows.to(network.device))
         row, at = weight.nonzero(as_tuple=True)
         at = (start + at - self.model.config.prediction_shift).clamp(min=0)
         parts = []
-        for one, column in zip(row.split(HEAD_ROWS), at.split(HEAD_ROWS), strict=True):
+        for one, column, token in zip(*(x.split(HEAD_ROWS) for x in (row, at, tokens)), strict=True):
             logits = network.head(hidden[one, column])
             logits = logits.to(at_least_float32(logits.dtype))
             if guidance:
                 free = network.head(hidden[len(masked) + one, column]).to(logits.dtype)
                 logits = free + (guidance + 1) * (logits - free)
-            parts.append(F.log_softmax(logits, -1))
-        return torch.cat(parts)
+            parts.append(F.log_softmax(logits, -1).gather(1, token.to(logits.device)))
+        return torch.cat(parts).cpu().double()
 
     def _check(self, prompt: Sequence[int], target: Sequence[int]) -> None:
         if not prompt or not target:

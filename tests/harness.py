@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,13 +19,14 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
 from dllm.collect import Collector
+from dllm.compatibility import GROUPS, built
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.forward import Forward
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
-from dllm.parts import choices, part
+from dllm.parts import choices
 from dllm.results import Result
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Sampling
@@ -37,6 +40,7 @@ PROMPTS = [
     [62, 52, 35, 11, 6, 37, 36, 12, 23, 6, 35, 4, 36, 3, 55],
 ]
 LENGTHS = [24, 16, 21]
+MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
 
 
 def make_filter(width: int) -> Path:
@@ -102,9 +106,15 @@ def sealed(part: Any) -> Any:
 
 
 @cache
+def built_parts() -> dict[tuple[str, str], Any]:
+    """Every choice of every group. They are immutable, so every combination can share them, and whatever writes on one
+    fails its test. A part that cannot be built raises here what it has to say."""
+    return {(group, name): sealed(part) for group, found in zip(GROUPS, built(OPTIONS), strict=True)
+            for name, part in found.items()}  # fmt: skip
+
+
 def build(group: str, name: str) -> Any:
-    """Parts are immutable, so every combination can share them; whatever writes on one fails its test."""
-    return sealed(part(group, name, **OPTIONS.get((group, name), {})))
+    return built_parts()[group, name]
 
 
 @cache
@@ -173,19 +183,30 @@ def decode(combination: Combination, batch: Sequence[Request], sampling: Samplin
     return out
 
 
-def every(*groups: str) -> list[tuple[str, ...]]:
-    """All combinations of the choices of some groups, for ``make laws``; see ``pairwise`` for the daily subset."""
-    out: list[tuple[str, ...]] = [()]
-    for group in groups:
-        out = [(*row, name) for row in out for name in choices(group)]
-    return out
-
-
 def full() -> bool:
     return os.environ.get("DLLM_LAWS") == "all"
 
 
+def drawn(*groups: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Every choice of one entry from each group, in an order that LAWS_SEED decides."""
+    total = math.prod(map(len, groups))
+    for number in random.Random(int(os.environ.get("LAWS_SEED", "0"))).sample(range(total), total):
+        chosen = []
+        for group in groups:
+            number, at = divmod(number, len(group))
+            chosen.append(group[at])
+        yield tuple(chosen)
+
+
+def combinations() -> Iterator[Combination]:
+    """Every allowed combination, in the order of ``drawn``."""
+    groups = [choices(group) for group in GROUPS]
+    yield from filter(allowed, (Combination(*names) for names in drawn(*groups, MODELS)))
+
+
 def allowed(combination: Combination) -> bool:
+    """Whether the parts take each other. What one of them says about itself is no refusal, and is raised."""
+    built_parts()
     try:
         parts_of(combination)
     except UserError:

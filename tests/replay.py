@@ -1,8 +1,8 @@
 """Replay recorded decodes of published implementations: ``python tests/replay.py FILE... [--models DIR]``.
 
 This file holds the whole mapping from each reference's parameter names to the parts of this project. Every field of a
-case that exists is compared: tokens, nfe, forward_tokens, committed, layer_tokens, first_refreshed_layer,
-block_lengths, nfe_per_block, exit_step, static_nfe, and a file's sampler_cases.
+case is compared, and a file's sampler_cases. The exit code is 1, and stderr says why, where a case is not equal, and
+also where its method, its cache or one of its fields is unknown here.
 """
 
 from __future__ import annotations
@@ -286,6 +286,7 @@ class Record:
     early: int | None = None
     exit_step: int | None = None
     static_nfe: int | None = None
+    lossless: bool | None = None
     masked: torch.Tensor | None = None
 
     def observe(self, turn: Turn, start: int) -> None:
@@ -353,21 +354,16 @@ def decode(model: Transformer, prompt: list[int], parts: Parts, record: Record) 
     return record
 
 
+COMPARED = (
+    "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
+    "lossless", "layer_tokens", "first_refreshed_layer",
+)  # fmt: skip
+NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
+
+
 def differences(case: Case, record: Record) -> list[str]:
     """Names of the recorded fields that this project does not reproduce."""
-    names = (
-        "tokens",
-        "nfe",
-        "forward_tokens",
-        "committed",
-        "block_lengths",
-        "nfe_per_block",
-        "exit_step",
-        "static_nfe",
-        "layer_tokens",
-        "first_refreshed_layer",
-    )
-    return [name for name in names if name in case and case[name] != getattr(record, name)]
+    return [name for name in COMPARED if name in case and case[name] != getattr(record, name)]
 
 
 def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:
@@ -381,7 +377,8 @@ def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Reco
         # The loop without drafts does not test a block after its first forward.
         blocks = Fixed(params["block_length"], min_forwards=1 if params["confidence_threshold"] is None else 2)
         inner = Parts(parts.sampler.inner, blocks, parts.cache, parts.eos, parts.sampling)
-        record.static_nfe = decode(model, case["prompt"], inner, Record(length)).nfe
+        static = decode(model, case["prompt"], inner, Record(length))
+        record.static_nfe, record.lossless = static.nfe, static.tokens == record.tokens
     return record
 
 
@@ -403,19 +400,33 @@ def sampler_differences(case: Case) -> list[str]:
     return []
 
 
-def replay(file: Path, models: Path) -> tuple[str, list[list[str]], int]:
-    """The file's method, the fields that differ for every case it can run, and how many wait for a cache."""
+def unknown(data: Case, case: Case) -> str | None:
+    """What this project cannot replay in a case, as a sentence. A case that is not compared is a failure."""
+    if data["method"] not in METHODS:
+        return f"method={data['method']} is unknown here"
+    if (name := case["params"].get("cache", "none")) not in CACHES:
+        return f"cache={name} is unknown here"
+    fields = case.keys() - {"model", "prompt", "params", *COMPARED, *NOT_COMPARED}
+    return f"{', '.join(sorted(fields))} cannot be compared here" if fields else None
+
+
+def replay(file: Path, models: Path) -> tuple[str, list[str | None]]:
+    """The file's method, and what is wrong with every case: None where all is equal."""
     data = json.loads(file.read_text())
-    method, outcome, waiting = data["method"], [], 0
-    if method not in METHODS:
-        return method, [], len(data["cases"])
-    for case in data["cases"]:
-        if case["params"].get("cache", "none") not in CACHES:
-            waiting += 1
-            continue
-        record = run_case(method, case, model_of(models / case["model"]), data.get("filters", {}))
-        outcome.append(differences(case, record))
-    return method, outcome + [sampler_differences(case) for case in data.get("sampler_cases", [])], waiting
+    outcome = []
+    for case in data.get("cases", ()):
+        fault = unknown(data, case)
+        if fault is None:
+            record = run_case(data["method"], case, model_of(models / case["model"]), data.get("filters", {}))
+            fault = differ(differences(case, record))
+        outcome.append(fault)
+    if data["method"] in METHODS:
+        outcome += [differ(sampler_differences(case)) for case in data.get("sampler_cases", [])]
+    return data["method"], outcome or [unknown(data, {"params": {}}) or "it has no cases"]
+
+
+def differ(fields: list[str]) -> str | None:
+    return f"{', '.join(fields)} differ" if fields else None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -424,16 +435,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--models", type=Path, default=MODELS)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    failed = False
+    faults: list[str] = []
     for file in options.files:
-        method, outcome, waiting = replay(file, options.models)
-        late = f", {waiting} waiting for their cache" if waiting else ""
-        print(f"{method}: {sum(not fields for fields in outcome)} of {len(outcome)} cases equal{late}")
-        for number, fields in enumerate(outcome):
-            if fields:
-                failed = True
-                print(f"  case {number}: {', '.join(fields)} differ")
-    return int(failed)
+        method, outcome = replay(file, options.models)
+        found = {fault: [at for at, other in enumerate(outcome) if other == fault] for fault in outcome if fault}
+        faults += [f"  {file.name}, case {', '.join(map(str, at))}: {fault}" for fault, at in found.items()]
+        print(f"{method}: {outcome.count(None)} of {len(outcome)} cases equal")
+    if faults:
+        print("Not equal, or not to be replayed:", *faults, sep="\n", file=sys.stderr)
+    return int(bool(faults))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import starmap
 from typing import Any
 
 import pytest
 import torch
-from harness import Combination, Decoded, allowed, build, decode, forward_of, model, parts_of, requests, turns
+from harness import (
+    Combination,
+    Decoded,
+    allowed,
+    build,
+    choices,
+    decode,
+    drawn,
+    forward_of,
+    model,
+    parts_of,
+    requests,
+    turns,
+)  # fmt: skip
+from law import law
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -118,14 +133,17 @@ def test_greedy_that_refreshes_at_every_forward_is_no_cache() -> None:
         )
 
 
-@pytest.mark.parametrize("blocks", ["fixed", "whole", "list"])
-@pytest.mark.parametrize("sampler", ["confidence", "static", "saber", "localleap", "credit", "eb", "order"])
-@pytest.mark.parametrize("name", ["sdar_b4", "llada2_moe"])
-def test_finished_blocks_are_exact(name: str, sampler: str, blocks: str) -> None:
-    cached = decode(Combination(sampler, blocks, "finished", model=name), requests())
-    plain = decode(Combination(sampler, blocks, model=name), requests())
+def finished() -> Iterator[Combination]:
+    names = drawn(choices("sampler"), choices("blocks"), ["finished"], ["keep"], ["sdar_b4", "llada2_moe"])
+    return filter(allowed, starmap(Combination, names))
+
+
+@law(finished, daily=16, least=80)
+def test_finished_blocks_are_exact(combination: Combination) -> None:
+    cached, plain = (decode(one, requests()) for one in (combination, replace(combination, cache="none")))
     assert [one.canvases for one in cached] == [one.canvases for one in plain]
-    if name == "sdar_b4" and blocks != "whole":  # the other's attention blocks are as long as these canvases
+    fixed = combination.blocks in ("fixed", "list")
+    if combination.model == "sdar_b4" and fixed:  # the other's attention blocks are as long as these canvases
         assert total_queries(cached) < total_queries(plain)
 
 

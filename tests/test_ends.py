@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, starmap
 
-import pytest
 import torch
-from harness import build, forward_of, model, requests
+from harness import build, drawn, forward_of, model, requests
+from law import law
 
 from dllm import UserError
+from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache
 from dllm.cache.dual import Dual
 from dllm.cache.elastic import Elastic
@@ -28,6 +31,7 @@ from dllm.samplers.static import Static
 from dllm.scores import Sampling
 from dllm.setting import Setting, validate
 
+BLOCKS = Fixed(8)
 MOST = 200  # turns; 24 positions at one a turn, and what revocable rules add, take fewer
 
 # Caches that commit less than they are asked for: one at a time, or one first.
@@ -42,19 +46,40 @@ SCHEDULES: dict[str, Sampler] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
-@pytest.mark.parametrize("cache", NARROW)
-@pytest.mark.parametrize("sampler", [*SCHEDULES, *choices("sampler")])
-def test_every_mask_is_decided_in_the_end(sampler: str, cache: str, name: str) -> None:
-    network, keep, blocks = model(name), Keep(), build("blocks", "fixed")
-    rule = SCHEDULES[sampler] if sampler in SCHEDULES else build("sampler", sampler)
-    try:
-        validate(Setting(network.config, blocks, None), rule, NARROW[cache], keep)
-    except UserError:
-        pytest.skip("refused")
-    forward = forward_of(network, (rule, blocks, NARROW[cache], keep), Sampling(tempered=rule.tempered))
+@dataclass(frozen=True)
+class Narrow:
+    """A sampler under a cache that commits less than it is asked for."""
+
+    sampler: str
+    cache: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.sampler}-{self.cache}-{self.model}"
+
+    @property
+    def rule(self) -> Sampler:
+        return SCHEDULES[self.sampler] if self.sampler in SCHEDULES else build("sampler", self.sampler)
+
+    def accepted(self) -> bool:
+        try:
+            validate(Setting(model(self.model).config, BLOCKS, None), self.rule, NARROW[self.cache], Keep())
+        except UserError:
+            return False
+        return True
+
+
+def narrow() -> Iterator[Narrow]:
+    cases = starmap(Narrow, drawn([*SCHEDULES, *choices("sampler")], list(NARROW), ("tiny-llada", "tiny-dream")))
+    return filter(Narrow.accepted, cases)
+
+
+@law(narrow, daily=80, least=200)
+def test_every_mask_is_decided_in_the_end(case: Narrow) -> None:
+    rule, keep = case.rule, Keep()
+    forward = forward_of(model(case.model), (rule, BLOCKS, NARROW[case.cache], keep), Sampling(tempered=rule.tempered))
     with torch.inference_mode():
-        loop = denoise(Canvas.of(requests(), 61), forward, rule, blocks, keep)
+        loop = denoise(Canvas.of(requests(), 61), forward, rule, BLOCKS, keep)
         made = list(islice(loop, MOST))
     assert len(made) < MOST
     assert not made[-1].candidates.masked.any()

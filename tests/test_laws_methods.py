@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import starmap
+
 import torch
-from harness import forward_of, model
+from harness import drawn, forward_of, full, model
+from law import law
 
 from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.base import Blocks
@@ -32,8 +36,8 @@ from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 from dllm.scores import Ids, Sampling
 
-LENGTH, BLOCKS = 24, [Fixed(8), Fixed(24), Whole()]
-MODELS = ["tiny-llada", "tiny-dream"]
+LENGTH, BLOCKS = 24, {"short": Fixed(8), "long": Fixed(24), "whole": Whole()}
+NAMES = ("tiny-llada", "tiny-dream")
 
 
 def prompts(count: int) -> list[list[int]]:
@@ -60,22 +64,36 @@ STATIC = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("depth", [1, 2, 4, 8])
-@pytest.mark.parametrize("inner", STATIC.values(), ids=STATIC)
-def test_freedave_gives_the_static_tokens_with_no_more_forwards(name: str, depth: int, inner: Sampler) -> None:
-    for blocks in BLOCKS:
-        count = 8 if getattr(inner, "steps", None) is None else 6
-        plain = decode(name, inner, blocks, count)
-        draft = decode(name, FreeDave(inner, depth), blocks, count)
-        assert [one.canvas for one in draft] == [one.canvas for one in plain]
-        assert all(one.nfe <= other.nfe for one, other in zip(draft, plain, strict=True))
-        assert depth > 1 or [one.nfe for one in draft] == [one.nfe for one in plain]
+@dataclass(frozen=True)
+class Drafted:
+    """FreeDave over a static sampler."""
+
+    inner: str
+    depth: int
+    blocks: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.inner}-{self.depth}-{self.blocks}-{self.model}"
+
+
+def drafted() -> Iterator[Drafted]:
+    return starmap(Drafted, drawn(list(STATIC), (1, 2, 4, 8), list(BLOCKS), NAMES))
+
+
+@law(drafted, daily=28, least=168)
+def test_freedave_gives_the_static_tokens_with_no_more_forwards(case: Drafted) -> None:
+    inner, blocks, count = STATIC[case.inner], BLOCKS[case.blocks], 8 if full() else 5
+    plain = decode(case.model, inner, blocks, count)
+    draft = decode(case.model, FreeDave(inner, case.depth), blocks, count)
+    assert [one.canvas for one in draft] == [one.canvas for one in plain]
+    assert all(one.nfe <= other.nfe for one, other in zip(draft, plain, strict=True))
+    assert case.depth > 1 or [one.nfe for one in draft] == [one.nfe for one in plain]
 
 
 def test_deeper_drafts_save_forwards() -> None:
     plain, *deep = (
-        sum(one.nfe for one in decode("tiny-llada", sampler, Fixed(8), 24))
+        sum(one.nfe for one in decode("tiny-llada", sampler, Fixed(8), 12))
         for sampler in (Static(), FreeDave(Static(), 2), FreeDave(Static(), 4))
     )
     assert plain > 1.3 * deep[0] > 1.3 * deep[1]
@@ -99,12 +117,26 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize(("method", "base"), OFF.values(), ids=OFF)
-def test_a_method_switched_off_is_the_method_it_extends(name: str, method: Sampler, base: Sampler) -> None:
-    for blocks in BLOCKS:
-        one, other = decode(name, method, blocks), decode(name, base, blocks)
-        assert [(row.canvas, row.turns, row.nfe) for row in one] == [(row.canvas, row.turns, row.nfe) for row in other]
+@dataclass(frozen=True)
+class Off:
+    """A method whose extension is switched off."""
+
+    method: str
+    blocks: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.method}-{self.blocks}-{self.model}"
+
+
+def switched_off() -> Iterator[Off]:
+    return starmap(Off, drawn(list(OFF), list(BLOCKS), NAMES))
+
+
+@law(switched_off, daily=30, least=72)
+def test_a_method_switched_off_is_the_method_it_extends(case: Off) -> None:
+    one, other = (decode(case.model, sampler, BLOCKS[case.blocks], 12 if full() else 6) for sampler in OFF[case.method])
+    assert [(row.canvas, row.turns, row.nfe) for row in one] == [(row.canvas, row.turns, row.nfe) for row in other]
 
 
 def test_adablock_without_a_delimiter_is_the_fixed_grid() -> None:

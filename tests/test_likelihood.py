@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dllm.errors import UserError
 from dllm.likelihood import METHODS, Estimator, Likelihood, by_coin, by_count
@@ -165,6 +167,34 @@ def test_guidance_mixes_with_a_masked_prompt(model: Model) -> None:
     truth = (free + 1.5 * (conditional - free)).log_softmax(-1)[9].item()
     found = Likelihood(model, Estimator(guidance=0.5))(PROMPT, [9])
     assert found.value == pytest.approx(truth) and found.query_tokens == 8
+
+
+class Largest(TorchDispatchMode):
+    """The most rows of logits, tensors [n, V], that any operation makes; the head's matrix, turned, is none."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.vocabulary, self.rows = vocabulary, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        for made in tree_leaves(result):
+            if isinstance(made, Tensor) and not made._is_view() and made.shape[1:] == (self.vocabulary,):
+                self.rows = max(self.rows, len(made))
+        return result
+
+
+@pytest.mark.parametrize("guidance", [0.0, 0.5])
+def test_few_rows_of_logits_exist_at_a_time(monkeypatch: pytest.MonkeyPatch, guidance: float) -> None:
+    """8 rows of 40 targets: whole they would be 320 rows; of an 8B model and 1,000 targets, 4 GB."""
+    model = load(DATA / "models" / "llada_mha_untied", dtype="float64")
+    estimator, prompt, target = Estimator(samples=16, rows=8, guidance=guidance), [3, 4], [5, 6, 7, 8] * 10
+    assert model.config.vocab not in (model.config.width, len(target))
+    whole = Likelihood(model, estimator)(prompt, target)
+    monkeypatch.setattr("dllm.likelihood.HEAD_ROWS", 7)
+    with Largest(model.config.vocab) as largest:
+        assert Likelihood(model, estimator)(prompt, target).value == pytest.approx(whole.value, rel=1e-12)
+    assert 0 < largest.rows <= 7
 
 
 def test_estimates_repeat_and_do_not_depend_on_company(model: Model) -> None:

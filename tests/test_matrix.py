@@ -1,76 +1,59 @@
-"""Every sampler x cache x blocks x kind of model: it works, or it is refused before weights are read, with a way out.
-
-``make test`` decodes each allowed sampler x cache pair with one block schedule and model, taken in turn; ``make laws``
-all of them.
-"""
+"""Every sampler x cache x blocks x kind of model: it works (``tests/test_laws.py`` decodes it), or it is refused before
+weights are read, with a way out. No part is left out unseen."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import cycle
+from dataclasses import astuple
+from itertools import combinations as pairs
+from itertools import product
 
+import harness
+import law
 import pytest
-from harness import Combination, Decoded, allowed, decode, every, full, parts_of, requests
+from harness import MODELS, Combination, allowed, choices, combinations, parts_of
 
 from dllm import UserError
 
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
-
-
-def matrix() -> Iterator[Combination]:
-    for sampler, cache, blocks in every("sampler", "cache", "blocks"):
-        for name in MODELS:
-            yield Combination(sampler, blocks, cache, model=name)
-
-
-ALLOWED = [combination for combination in matrix() if allowed(combination)]
-
-
-def chosen() -> list[Combination]:
-    """One combination of each allowed pair, the blocks and models in turn so that all are met."""
-    if full():
-        return ALLOWED
-    by_pair: dict[tuple[str, str], list[Combination]] = {}
-    for combination in ALLOWED:
-        by_pair.setdefault((combination.sampler, combination.cache), []).append(combination)
-    turn = cycle(range(97))
-    return [choices[next(turn) % len(choices)] for choices in by_pair.values()]
-
-
-@pytest.mark.parametrize("combination", chosen(), ids=str)
-def test_an_allowed_combination_decodes_its_rows_alone_and_together(combination: Combination) -> None:
-    """Attended rows are written (law 5: the harness switches the assertion on), everything is filled, the prompt stays,
-    and a row never depends on its neighbours."""
-    together, alone = decode(combination, requests()), [decode(combination, [row])[0] for row in requests()]
-    assert [one.canvases for one in together] == [one.canvases for one in alone]
-    for one, request in zip(together, requests(), strict=True):
-        result = finished(one)
-        assert result.prompt_tokens == list(request.tokens[: request.answer_start])
-        assert result.trace is not None and result.trace.mask_id not in result.canvas
-        assert 0 < result.nfe <= 2 * len(result.canvas)
-
-
-def finished(one: Decoded):  # type: ignore[no-untyped-def]
-    assert one.result is not None
-    return one.result
-
 
 def test_every_refusal_names_something_that_works(capsys: pytest.CaptureFixture[str]) -> None:
-    refused, named = 0, re.compile(r"The nearest that works is cache=(\w+)\.")
-    for combination in matrix():
+    works, refused, named = 0, 0, re.compile(r"The nearest that works is cache=(\w+)\.")
+    for sampler, cache, blocks, name in product(*map(choices, ("sampler", "cache", "blocks")), MODELS):
         try:
-            parts_of(combination)
+            parts_of(Combination(sampler, blocks, cache, model=name))
+            works += 1
         except UserError as error:
             refused += 1
-            nearest = named.search(str(error))
-            if nearest is not None:
-                assert allowed(
-                    Combination(combination.sampler, combination.blocks, nearest[1], model=combination.model)
-                )
-            else:  # the sampler or the blocks do not fit the model, whatever the cache
-                assert not allowed(Combination(combination.sampler, combination.blocks, model=combination.model))
+            nearest = named.search(str(error))  # without: the sampler or the blocks do not fit, whatever the cache
+            other = Combination(sampler, blocks, nearest[1] if nearest else "none", model=name)
+            assert allowed(other) == bool(nearest)
     with capsys.disabled():
-        print(f"\nsampler x cache x blocks x model: {len(ALLOWED)} allowed, {refused} refused, {len(chosen())} decoded")
-    assert len(ALLOWED) + refused == len(list(matrix()))
-    assert len(ALLOWED) > 1000
+        print(f"\nsampler x cache x blocks x model: {works} allowed, {refused} refused")
+    assert works > 1000
+
+
+def test_every_part_has_an_allowed_combination() -> None:
+    met = list(map(set, zip(*map(astuple, combinations()), strict=True)))
+    assert met == [set(choices(group)) for group in ("sampler", "blocks", "cache", "eos")] + [set(MODELS)]
+
+
+def test_a_part_that_cannot_be_built_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its combinations would all count as refused, and every law would hold over none of them."""
+    monkeypatch.setitem(harness.OPTIONS, ("blocks", "tccf"), {"fine_length": -1})
+    monkeypatch.setattr(harness, "built_parts", harness.built_parts.__wrapped__)  # built again
+    with pytest.raises(UserError, match="fine_length=-1"):
+        allowed(Combination("confidence", "fixed"))
+
+
+def test_a_law_over_too_few_cases_fails() -> None:
+    one = law.Law("everything holds", lambda case: None, lambda: [Combination("confidence", "fixed")], 3, 2)
+    for cases in (one.all, one.sample):
+        with pytest.raises(AssertionError, match="everything holds has 1 cases, and should have 2 at least"):
+            cases()
+
+
+def test_a_sample_shows_every_part_and_most_pairs() -> None:
+    sample, everywhere = ({pair for case in cases for pair in pairs(law.parts_shown(case), 2)} for cases in (
+        law.widest_first(combinations)[:190], combinations()))
+    assert {part for pair in sample for part in pair} == {part for pair in everywhere for part in pair}
+    assert len(sample) > 0.95 * len(everywhere), (len(sample), len(everywhere))

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from replay import MODELS, replay
+from replay import METHODS, MODELS, main, replay
 
 GOLDENS = sorted((Path(__file__).parent / "data" / "goldens").glob("*.json"))
 
 
+def test_every_method_has_its_file() -> None:
+    assert {json.loads(file.read_text())["method"] for file in GOLDENS} == set(METHODS)
+
+
 @pytest.mark.parametrize("file", GOLDENS, ids=lambda file: file.stem)
 def test_every_recorded_decode_is_reproduced(file: Path) -> None:
-    _, outcome, _ = replay(file, MODELS)
-    assert all(not fields for fields in outcome), [fields for fields in outcome if fields]
+    data = json.loads(file.read_text())
+    _, outcome = replay(file, MODELS)
+    assert outcome == [None] * (len(data["cases"]) + len(data.get("sampler_cases", [])))
+
+
+def case(**changes: Any) -> dict[str, Any]:
+    (first, *_) = json.loads((GOLDENS[0].parent / "learn2pd.json").read_text())["cases"]
+    return {**first, **changes, "params": {**first["params"], "cache": "none", **changes.get("params", {})}}
+
+
+@pytest.mark.parametrize(
+    ("method", "cases", "line", "words"),
+    [
+        ("later", [case(), case()], "later: 0 of 2 cases equal", "case 0, 1: method=later is unknown here"),
+        ("learn2pd", [case(params={"cache": "d2"})], "learn2pd: 0 of 1 cases equal", "cache=d2 is unknown here"),
+        ("learn2pd", [case(queries=[3])], "learn2pd: 0 of 1 cases equal", "case 0: queries cannot be compared here"),
+        ("learn2pd", [case(nfe=0)], "learn2pd: 0 of 1 cases equal", "nfe differ"),
+        ("later", [], "later: 0 of 1 cases equal", "case 0: method=later is unknown here"),
+        ("learn2pd", [], "learn2pd: 0 of 1 cases equal", "case 0: it has no cases"),
+    ],
+)
+def test_what_is_not_replayed_is_a_failure_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str, cases: list[Any], line: str, words: str
+) -> None:
+    filters = json.loads((GOLDENS[0].parent / "learn2pd.json").read_text())["filters"]
+    file = tmp_path / "golden.json"
+    file.write_text(json.dumps({"method": method, "cases": cases, "filters": filters}))
+    assert main([str(file)]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == line and words in err

@@ -25,7 +25,7 @@ def reference(x: Tensor, residual: Tensor | None, gain: Tensor, eps: float) -> t
     return total, F.rms_norm(wide, wide.shape[-1:], None, eps).to(x.dtype) * gain
 
 
-@jit
+@jit("rows")
 def _add_norm(x, residual, gain, total, out, rows, D, EPS: tl.constexpr, WIDE: tl.constexpr,
               ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """One program per ROWS rows. residual None: x is normalised, and nothing is added or stored."""

@@ -46,7 +46,7 @@ def decided(
     return wide[:, :-1], still[:, :-1], token, first
 
 
-@jit
+@jit("n", "length", "plane", "splits")
 def _commit(sums, index, columns, ready, tokens, masked, threshold, token, first, n, length, plane, splits,
             POSITIONS: tl.constexpr):  # fmt: skip
     """One program per canvas row."""

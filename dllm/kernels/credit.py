@@ -72,7 +72,7 @@ def sparse(
     return torch.where(changed, winner, token), torch.where(changed, highest / total, first), ids, credit
 
 
-@jit
+@jit("rows")
 def _credit(slots, token, first, logsumexp, ids, credit, masked, beta, gamma, alpha, rows,
             chosen, confidence, new_ids, new_credit,
             ROWS: tl.constexpr, K: tl.constexpr):  # fmt: skip
@@ -134,7 +134,7 @@ def slot_logits_reference(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor
     return (weight[ids].to(wide) * hidden[:, None].to(wide)).sum(-1).to(hidden.dtype).to(wide)
 
 
-@jit
+@jit()
 def _slot_logits(hidden, weight, ids, out, D, WIDE: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr):
     """One program per slot."""
     KIND: tl.constexpr = tl.float64 if WIDE else tl.float32

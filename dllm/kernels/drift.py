@@ -38,7 +38,7 @@ def cosine(a: Tensor, b: Tensor, dim: int) -> Tensor:
     return (a * b).sum(dim) / (squares[0] * squares[1]).sqrt_()
 
 
-@jit
+@jit("S", "H", "M")
 def _similarity(old, new, seen, out, S, H, M, HEADS: tl.constexpr, BLOCK: tl.constexpr, BY_KEY: tl.constexpr):
     """One program per tracked row, of M in every batch row. BY_KEY: cosines over the heads, one for each key."""
     row, lane = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)[None, :]
@@ -86,7 +86,7 @@ def received_reference(weights: Tensor, real: Tensor) -> Tensor:
     return (weights.sum(1) * real[:, :, None]).sum(1)
 
 
-@jit
+@jit("R", "M", "S")
 def _received(weights, real, out, R, M, S, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """One program per batch row and block of keys, which adds up all R = H M rows: no atomics, always the same sum."""
     batch = tl.program_id(0).to(tl.int64)

@@ -2,16 +2,14 @@
 
 Storing them costs some 28 bytes per logit of traffic (written, widened, read by a softmax): 0.9 GB for 256 rows of
 126,464, next to 1 GB of weights. Here a program multiplies a tile of the vocabulary with a few hidden rows and sums it
-up (``row_statistics.fresh``). Up to about 184 rows an H200 is limited by reading the weights, so the kernel can keep up
-with the library; above, the library's matrix product in chunks of rows followed by ``row_statistics`` may win, and
-``crossover`` measures where.
+up (``row_statistics.fresh``). As long as reading the weights is the limit, the kernel can keep up with the library;
+above ``FUSED_ROWS`` the library multiplies, in chunks of rows followed by ``row_statistics``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +28,12 @@ SHAPES = {  # by rows; with 64 of them a deeper tile spills registers on gfx942
     32: Shape({"BLOCK_R": 32, "BLOCK_V": 128, "BLOCK_D": 64}, warps=4, stages=3),
     64: Shape({"BLOCK_R": 64, "BLOCK_V": 128, "BLOCK_D": 32}, warps=8, stages=4),
 }
-_CROSSOVERS: dict[tuple[str, torch.dtype, torch.Size], int] = {}
+# By arithmetic, not measured: a weight of two bytes serves two operations a row, so reading it is the limit up to
+# FLOP/s over bytes/s rows: 139 on an A100 (250 T / 1.8 T, as reached), 184 on an H200 (790 T / 4.3 T). Two tiles of 64
+# rows stay below both. ``experiments.bench_kernels`` times both ways. A stopwatch must not choose, nor the kind of GPU:
+# the ways round differently, so two ranks could decode differently.
+FUSED_ROWS = 128
+_COMPILED: set[tuple[Any, ...]] = set()
 
 
 def logits_of(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0) -> Tensor:
@@ -50,7 +53,7 @@ def reference(
     return row_statistics(logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted)
 
 
-@jit
+@jit("R", "plane", "splits", "banned_a", "banned_b")
 def _head(hidden, weight, sums, index, R, V, D, plane, splits, banned_a, banned_b, SCALE: tl.constexpr,
           UPCAST: tl.constexpr, WIDE: tl.constexpr,
           BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
@@ -108,11 +111,22 @@ def sum_up(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: 
     out = empty_partial(rows, splits, kind, hidden.device)
     if rows:
         first, second = (*banned, -1, -1)[:2]
-        _head[(tiles, splits)](
-            hidden, weight, *out, rows, vocabulary, width, rows * splits, splits, first, second, SCALE=scale,
-            UPCAST=interpreted() and weight.dtype == torch.bfloat16, WIDE=kind == torch.float64, **shape.arguments,
-        )  # fmt: skip
+        arguments = hidden, weight, *out, rows, vocabulary, width, rows * splits, splits, first, second
+        upcast, wide = interpreted() and weight.dtype == torch.bfloat16, kind == torch.float64
+        constants = {"SCALE": scale, "UPCAST": upcast, "WIDE": wide}
+        _compile_every_tile(arguments, constants)
+        _head[(tiles, splits)](*arguments, **constants, **shape.arguments)
     return out
+
+
+def _compile_every_tile(arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+    """Before the first launch: the number of rows falls while a block fills, and then comes the next tile."""
+    _, weight, *_ = arguments
+    key = (weight.device, weight.dtype, weight.shape, *constants.values())
+    if key not in _COMPILED:
+        _COMPILED.add(key)
+        for shape in SHAPES.values():
+            _head.compile(*arguments, **constants, **shape.arguments)
 
 
 def fused(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0) -> dict[str, Tensor]:
@@ -137,13 +151,13 @@ def head_statistics(
     hidden: Tensor, logits: Callable[[Tensor], Tensor], weight: Tensor | None = None, banned: tuple[int, ...] = (),
     scale: float = 1.0, wanted: frozenset[str] = ALL, at: Tensor | None = None, triton: bool = False,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Row statistics of hidden rows [R, D], by the way that was measured to be fastest for so many rows.
+    """Row statistics of hidden rows [R, D], fused with the head for up to ``FUSED_ROWS``.
 
     ``logits`` makes [R, V] of them, with banned ids at -inf, in float32 or wider; ``weight``, ``banned`` and ``scale``
     say the same as a plain product (None: it is none, as when it is quantised). ``at`` [R]: ids whose own logit is
     wanted too (``logit``, float64).
     """
-    if weight is None or not triton or not shipped(hidden, weight) or len(hidden) > crossover(weight):
+    if weight is None or not triton or not shipped(hidden, weight) or len(hidden) > FUSED_ROWS:
         return chunked(hidden, logits, wanted, at, triton)
     out = fused(hidden, weight, banned, scale)
     if at is not None:
@@ -155,36 +169,6 @@ def shipped(hidden: Tensor, weight: Tensor) -> bool:
     """Whether the fused kernel was compiled for such rows: bfloat16 of an aligned width (the interpreter takes all)."""
     aligned = weight.dtype == hidden.dtype == torch.bfloat16 and weight.shape[1] % 16 == 0 and weight.is_contiguous()
     return aligned or weight.device.type != "cuda"
-
-
-def crossover(weight: Tensor) -> int:
-    """Up to how many rows the fused kernel is the faster one, measured once per GPU kind and head."""
-    if weight.device.type != "cuda":
-        return 1 << 30  # the interpreter: nothing to measure
-    key = (torch.cuda.get_device_name(weight.device), weight.dtype, weight.shape)
-    if key not in _CROSSOVERS:
-        _CROSSOVERS[key] = 0
-        library = partial(logits_of, weight=weight)
-        for rows in (16, 32, 64, 128, 256, 512):
-            hidden = torch.randn(rows, weight.shape[1], dtype=weight.dtype, device=weight.device)
-            if seconds(partial(fused, hidden, weight)) > seconds(partial(chunked, hidden, library, triton=True)):
-                break
-            _CROSSOVERS[key] = rows
-    return _CROSSOVERS[key]
-
-
-def seconds(run: Callable[[], object], repeats: int = 5) -> float:
-    """The median time of one ``run`` on the GPU, after two to warm up."""
-    times = []
-    for turn in range(repeats + 2):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        if turn > 1:
-            times.append(begin.elapsed_time(end) / 1000)
-    return sorted(times)[repeats // 2]
 
 
 BUILDS = tuple(

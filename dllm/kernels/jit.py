@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import FunctionType
@@ -19,10 +20,11 @@ from torch import Tensor
 
 
 class Kernel:
-    """A kernel or a device function. ``kernel[grid](...)`` launches it; ``built`` is Triton's own object."""
+    """A kernel or a device function. ``kernel[grid](...)`` launches it; ``built`` is Triton's own object. ``varying``:
+    see ``jit``."""
 
-    def __init__(self, function: FunctionType) -> None:
-        self.function = function
+    def __init__(self, function: FunctionType, varying: tuple[str, ...] = ()) -> None:
+        self.function, self.varying = function, varying
 
     @cached_property
     def built(self) -> Any:
@@ -36,28 +38,45 @@ class Kernel:
         for name in self.function.__code__.co_names:  # device functions of ours that the body calls
             if isinstance(names.get(name), Kernel):
                 names[name] = names[name].built
-        return triton.jit(self.function)
+        return triton.jit(self.function, do_not_specialize=self.varying)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-        """Triton launches on the current GPU, whatever GPU the tensors are on."""
-        device = next(argument.device for argument in args if isinstance(argument, Tensor))
-        if device.type != "cuda" or device.index == torch.cuda.current_device():
+        with beside(args):
             self.built[grid](*args, **options)
-            return
-        with torch.cuda.device(device):
-            self.built[grid](*args, **options)
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile what a launch with these arguments would, and launch nothing."""
+        with beside(args):
+            self.built.warmup(*args, grid=(1,), **options)
 
     def __call__(self, *args: Any) -> Any:
         raise TypeError(f"{self.function.__name__} runs inside kernels only")
 
 
-def jit(function: Callable[..., Any]) -> Kernel:
-    """Like ``triton.jit``, at the first use. Inside, ``tl`` is ``triton.language``."""
-    assert isinstance(function, FunctionType)
-    return Kernel(function)
+def beside(args: tuple[Any, ...]) -> AbstractContextManager[Any]:
+    """Triton launches on the current GPU, whatever GPU the tensors are on: make theirs the current one."""
+    device = next(argument.device for argument in args if isinstance(argument, Tensor))
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
+
+
+def jit(*varying: str) -> Callable[[Callable[..., Any]], Kernel]:
+    """Like ``triton.jit``, at the first use. Inside, ``tl`` is ``triton.language``.
+
+    varying: the integers that change while a text is decoded. Of all others Triton learns whether they are 1 and
+    whether 16 divides them, and compiles once more, for about a second, when that changes: the others must belong to
+    the model.
+    """
+
+    def kernel(function: Callable[..., Any]) -> Kernel:
+        assert isinstance(function, FunctionType)
+        return Kernel(function, varying)
+
+    return kernel
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def reference(
     return rotated(query, cos, sin, wide)
 
 
-@jit
+@jit()
 def turned(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.constexpr):
     """Both rotated halves of the rows of x at ``place``, in its dtype; ROUND: every product is rounded to it."""
     kind = x.dtype.element_ty
@@ -60,7 +60,7 @@ def turned(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.constexpr):
     return (a - b).to(kind), (c + d).to(kind)
 
 
-@jit
+@jit("T", "n", "S", "H", "H_KV")
 def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T, n, S, H, H_KV,
                   SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr, ROWS: tl.constexpr,
                   LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip

@@ -74,7 +74,7 @@ class Partial(NamedTuple):
     ids: Tensor
 
 
-@jit
+@jit()
 def join(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b):
     """Two summaries as one; ties go to the first, which holds the lower ids."""
     later = m_b > m
@@ -87,7 +87,7 @@ def join(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b):
     return tl.maximum(m, m_b), tl.where(later, at_b, at), second, rest, joined
 
 
-@jit
+@jit()
 def fold(m, at, second, rest, spread):
     """Summaries [R, S] along S, each [R, 1]: the same as joining them one by one."""
     best = tl.max(m, axis=1, keep_dims=True)
@@ -100,7 +100,7 @@ def fold(m, at, second, rest, spread):
     return best, found, second, rest, spread
 
 
-@jit
+@jit()
 def fresh(z, ids):
     """The summaries [R, 1] of logits [R, W] at vocabulary ``ids`` [1, W], not below -1e30."""
     m = tl.max(z, axis=1, keep_dims=True)
@@ -110,7 +110,7 @@ def fresh(z, ids):
     return m, at, second, tl.sum(weight, axis=1, keep_dims=True), tl.sum(weight * (z - m), axis=1, keep_dims=True)
 
 
-@jit
+@jit("plane", "splits")
 def _sum_up(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     """One program per row and split. plane: elements of one of the four planes of ``sums``."""
     KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
@@ -136,7 +136,7 @@ def _sum_up(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, B
     tl.store(sums + 3 * plane + place, spread)
 
 
-@jit
+@jit()
 def gathered(sums, index, rows, inside, plane, splits):
     """The summaries [R, 1] of ``rows`` int64 [R, 1], eight of their splits at a time; rows not ``inside`` are empty."""
     lane = tl.arange(0, 8)[None, :]
@@ -148,7 +148,7 @@ def gathered(sums, index, rows, inside, plane, splits):
     return m, at, second, rest, spread
 
 
-@jit
+@jit()
 def _eight(sums, index, place, there, plane):
     m = tl.load(sums + place, mask=there, other=-1e30)
     at = tl.load(index + place, mask=there, other=0)
@@ -158,7 +158,7 @@ def _eight(sums, index, place, there, plane):
     return fold(m, at, second, rest, spread)
 
 
-@jit
+@jit()
 def finished(m, second, rest, spread):
     """p1, p2, gap, entropy, logsumexp in float64."""
     m, second, rest, spread = m.to(tl.float64), second.to(tl.float64), rest.to(tl.float64), spread.to(tl.float64)
@@ -170,7 +170,7 @@ def finished(m, second, rest, spread):
     return first, runner, gap, entropy, tl.where(dead, -float("inf"), m + tl.log(total))
 
 
-@jit
+@jit("rows", "plane", "splits")
 def _merge(sums, index, token, out, rows, plane, splits, ROWS: tl.constexpr):
     """One program per ROWS rows: joins their splits and writes token [R] and the five statistics ``out`` [5, R]."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -192,8 +192,9 @@ def sum_up(logits: Tensor) -> Partial:
     kind = torch.promote_types(logits.dtype, torch.float32)
     partial = empty_partial(rows, splits, kind, logits.device)
     if rows:
+        stride = logits.stride(0) if rows > 1 else vocabulary  # of a single row it may be any number
         _sum_up[(rows, splits)](
-            logits, partial.sums, partial.ids, vocabulary, logits.stride(0), rows * splits, splits,
+            logits, partial.sums, partial.ids, vocabulary, stride, rows * splits, splits,
             WIDE=kind == torch.float64, **SHAPE.arguments,
         )  # fmt: skip
     return partial

@@ -25,7 +25,7 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat1
 
 @dataclass(frozen=True)
 class Model:
-    """What ``load`` returns. ``config`` holds the resolved mask, eos and pad ids."""
+    """What ``load`` returns. ``config`` holds the resolved mask, eos and pad ids; ``quantize`` is as it was given."""
 
     transformer: Transformer
     config: ModelConfig
@@ -33,6 +33,7 @@ class Model:
     ids: Ids
     name: str
     path: Path
+    quantize: str | None = None
 
 
 def shipped() -> list[str]:
@@ -61,9 +62,9 @@ def load(
 
     device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, else the CPU). dtype: of the weights and the
     arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch`` or ``auto`` (Triton's on GPUs that
-    have them). quantize: ``int8`` for weights in eight bits (torchao). pack: float32 weights on a CPU in oneDNN's
-    layout, faster but closed to runtime=compile. Raises UserError when anything does not fit, before weights are read
-    where it can.
+    have them). quantize: ``int8`` for weights in eight bits (torchao), to be decoded with runtime=compile. pack:
+    float32 weights on a CPU in oneDNN's layout, faster but closed to runtime=compile. Raises UserError when anything
+    does not fit, before weights are read where it can.
     """
     kind, place = parse_dtype(dtype), parse_device(device)
     triton = use_triton(kernels, place_of(place))
@@ -76,7 +77,7 @@ def load(
         quantization.quantize(transformer, quantize)
     elif pack and not triton and can_pack(transformer.device, transformer.dtype):
         pack_weights(transformer)
-    return Model(transformer, config, tokenizer, ids, Path(path).expanduser().resolve().name, folder)
+    return Model(transformer, config, tokenizer, ids, Path(path).expanduser().resolve().name, folder, quantize)
 
 
 def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelConfig, Tokenizer | None, Ids]:

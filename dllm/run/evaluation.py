@@ -16,7 +16,7 @@ from dllm.models import bundle
 from dllm.prompts import Begun
 from dllm.results import Result
 from dllm.run.jobs import Job, trace_of
-from dllm.run.plan import Plan
+from dllm.run.plan import Plan, weights_of
 from dllm.run.scoring import Sample, scored, scorers
 from dllm.run.tally import Tally
 from dllm.run.yardstick import one_per_step, told, untold, with_reference
@@ -86,7 +86,7 @@ class Evaluation:
     @property
     def model(self) -> bundle.Model:
         """With its weights, which the first call loads."""
-        return loaded(*model_of(self.config, self.device))
+        return loaded(*weights_of(self.config, self.device))
 
     def environment(self) -> dict[str, Any]:
         """Where the samples are decoded. Loads the weights."""
@@ -180,16 +180,11 @@ def _stamped(task: Task) -> dict[str, str]:
     return {f"task {name}": value for name, value in task.stamp().items()}
 
 
-def model_of(config: Mapping[str, Any], device: str | None) -> tuple[str, str, str, int | None, str, str | None]:
-    """What decides which weights are read, and where to; ``device`` is an engine's choice."""
-    model = config["model"]
-    place = device or str(model["device"])
-    return str(model["path"]), place, str(model["dtype"]), model["mask_id"], str(config["kernels"]), model["quantize"]
-
-
 @lru_cache(maxsize=1)
-def loaded(path: str, device: str, dtype: str, mask_id: int | None, kernels: str, quantize: str | None) -> bundle.Model:
+def loaded(
+    path: str, device: str, dtype: str, mask_id: int | None, kernels: str, quantize: str | None, pack: bool
+) -> bundle.Model:
     """The weights; kept for the next cell of a sweep, and the last ones only, since two may not fit."""
-    model = bundle.load(path, device, dtype, mask_id, kernels, quantize)
+    model = bundle.load(path, device, dtype, mask_id, kernels, quantize, pack)
     spare_threads(model.transformer)
     return model

@@ -71,6 +71,7 @@ class Plan:
             parts = replace(parts, blocks=parts.blocks.bound(ids_of))
         bundle.parse_dtype(model["dtype"])
         quantize.check(model["quantize"])
+        quantize.check_runtime(model["quantize"], config["runtime"])
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name, ids_of)
         parts = replace(parts, sampler=validate(setting, parts.sampler, parts.cache, parts.eos))
@@ -103,11 +104,7 @@ class Plan:
 
     def load(self) -> bundle.Model:
         """The weights, at last."""
-        model = self.config["model"]
-        loaded = bundle.load(
-            model["path"], model["device"], model["dtype"], model["mask_id"], self.config["kernels"], model["quantize"],
-            pack=self.config["runtime"] != "compile",
-        )
+        loaded = bundle.load(*weights_of(self.config))
         spare_threads(loaded.transformer)
         return loaded
 
@@ -143,6 +140,17 @@ class Plan:
         if self.options.name is not None:
             return Path(self.options.output) / self.options.name
         return fresh_folder(Path(self.options.output), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+
+
+def weights_of(
+    config: Mapping[str, Any], device: str | None = None
+) -> tuple[str, str, str, int | None, str, str | None, bool]:
+    """The arguments of ``bundle.load``: which weights are read, where to (``device``: an engine's choice), and whether
+    they are packed, which ``runtime=compile`` cannot look into."""
+    model = config["model"]
+    path, place, dtype = str(model["path"]), device or str(model["device"]), str(model["dtype"])
+    pack = config["runtime"] != "compile"
+    return path, place, dtype, model["mask_id"], str(config["kernels"]), model["quantize"], pack
 
 
 def runtime_of(config: Mapping[str, Any]) -> Runtime:

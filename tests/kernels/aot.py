@@ -1,4 +1,4 @@
-"""Compiles every shipped kernel ahead of time: ``python tests/kernels/aot.py [NAME ...]`` prints a JSON line each.
+"""Compiles every shipped kernel ahead of time: ``python tests/kernels/aot.py [NAME@TARGET ...]`` prints lines of JSON.
 
 Needs no GPU, and a process without TRITON_INTERPRET, in which kernels are no kernels. NVIDIA's numbers come from the
 cubin by way of cuobjdump, AMD's from the assembly's metadata.
@@ -58,9 +58,9 @@ def amd(result: Any) -> dict[str, int | bool]:
 
 def main() -> None:
     for build in BUILDS:
-        if sys.argv[1:] and not any(name in build.name for name in sys.argv[1:]):
-            continue
         for name, target in TARGETS.items():
+            if sys.argv[1:] and f"{build.name}@{name}" not in sys.argv[1:]:
+                continue
             result = compiled(build, target)
             usage = amd(result) if target.backend == "hip" else nvidia(result)
             line = {"build": build.name, "target": name, "claims_wgmma": build.wgmma, "warps": build.warps}

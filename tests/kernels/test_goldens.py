@@ -1,15 +1,20 @@
 """Recorded decodes with every kernel on, in the interpreter: the same tokens, turn by turn, as the torch path.
 
 Three cases of every cache, those with the fewest rows to compute: two of the commoner model and one of the other.
+``make test`` takes half of them.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-import pytest
+from law import law
 
 from dllm.kernels import rope_scatter, row_statistics
 from dllm.kernels.jit import Kernel, Shape
@@ -32,27 +37,46 @@ def smallest(method: str) -> list[tuple[str, int]]:
     return [(method, number) for number in list(dict.fromkeys([order[0], other, *order]))[:3]]
 
 
-@pytest.fixture(autouse=True)
-def wide_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter takes milliseconds for a program, whatever its size; shipped tiles have their own tests."""
-    monkeypatch.setattr(rope_scatter, "ROWS", 2048)
-    monkeypatch.setattr(row_statistics, "MERGE", Shape({"ROWS": 64}))
-
-
-@pytest.mark.parametrize(("method", "number"), [case for method in METHODS for case in smallest(method)])
-def test_a_recorded_decode_with_every_kernel_on(method: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, launched = json.loads((FOLDER / f"{method}.json").read_text()), set()
-    case, launch = data["cases"][number], Kernel._launch
+@contextmanager
+def launches() -> Iterator[set[str]]:
+    """Names of the kernels launched. In wide tiles: the interpreter takes milliseconds for a program, whatever its
+    size, and shipped tiles have their own tests."""
+    launched, launch = set(), Kernel._launch
 
     def counted(kernel: Kernel, *arguments: Any, **options: Any) -> None:
         launched.add(kernel.function.__name__)
         launch(kernel, *arguments, **options)
 
-    monkeypatch.setattr(Kernel, "_launch", counted)
+    wide = patch.object(rope_scatter, "ROWS", 2048), patch.object(row_statistics, "MERGE", Shape({"ROWS": 64}))
+    with wide[0], wide[1], patch.object(Kernel, "_launch", counted):
+        yield launched
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A case of a golden file."""
+
+    method: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.method}-{self.number}"
+
+
+def recorded() -> Iterator[Recorded]:
+    """The first of every method, then the others."""
+    return (Recorded(*cases) for number in range(3) for cases in (smallest(method)[number] for method in METHODS))
+
+
+@law(recorded, daily=12, least=24)
+def test_a_recorded_decode_with_every_kernel_on(golden: Recorded) -> None:
+    method, data = golden.method, json.loads((FOLDER / f"{golden.method}.json").read_text())
+    case = data["cases"][golden.number]
     model = model_of(MODELS / case["model"])
     model.use_kernels(True)
     try:
-        assert differences(case, run_case(method, case, model, data.get("filters", {}))) == []
+        with launches() as launched:
+            assert differences(case, run_case(method, case, model, data.get("filters", {}))) == []
     finally:
         model.use_kernels(False)
     if method == "elastic":

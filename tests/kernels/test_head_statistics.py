@@ -85,3 +85,14 @@ def test_only_what_is_wanted_and_the_logits_of_given_ids(triton: bool, plain: bo
     assert found.keys() == {"token", "first", "logit"}
     torch.testing.assert_close(found["first"], expected["first"], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(found["logit"], product(hidden)[range(5), at].double(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_number_of_rows_chooses_the_way_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopwatch did, so that two ranks could round differently."""
+    ways: list[tuple[str, int]] = []
+    for name in ("fused", "chunked"):
+        monkeypatch.setattr(module, name, lambda h, *rest, name=name: ways.append((name, len(h))) or {})
+    hidden, weight = rows(129, 16, 40)
+    for count in (1, 128, 129):
+        head_statistics(hidden[:count], partial(logits_of, weight=weight), weight, triton=True)
+    assert ways == [("fused", 1), ("fused", 128), ("chunked", 129)]

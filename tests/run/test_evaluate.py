@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dllm import Decoder, load
 from dllm.blocks.fixed import Fixed
@@ -103,6 +104,17 @@ def test_gen_length_rules_over_the_items(run: Run) -> None:
 def test_what_cannot_work_is_a_sentence(run: Run, arguments: list[str], words: str) -> None:
     outcome = run("name=a", *arguments)
     assert outcome.code == 2 and words in outcome.err and outcome.err.count("\n") == 1 and not A.exists()
+
+
+def test_a_scored_run_compiles_the_weights_it_loads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed weights, which a CPU decodes with otherwise, cannot be compiled. The compiler itself, which takes seconds,
+    has its tests in test_runtimes.py."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    for name, runtime in (("a", "eager"), ("b", "compile")):
+        outcome = run(f"name={name}", "+task.count=2", f"runtime={runtime}", "cache=dual", "blocks.block_length=4")
+        assert outcome.code == 0, outcome.err
+    expected, found = (rows_of(Path("runs") / name) for name in ("a", "b"))
+    assert [row["canvas"] for row in found] == [row["canvas"] for row in expected]
 
 
 def test_an_oracle_without_reference_makes_its_own(run: Run) -> None:

@@ -23,7 +23,7 @@ from dllm.likelihood import Estimate, Estimator, Likelihood
 from dllm.models.bundle import describe, load
 from dllm.prompts import Message, Prompts
 from dllm.results import Result
-from dllm.run.plan import Plan
+from dllm.run.plan import Plan, weights_of
 from dllm.store import writing
 from dllm.tasks.standard.asked import MAX_GEN_TOKS, Asked, Key, keys_of, placed, seed_of, whole
 from dllm.tasks.standard.settings import configured
@@ -59,10 +59,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         if tokenizer is None:
             raise UserError(f"model {model['path']} has no tokenizer, and lm-eval speaks text. Choose another.")
         self.backbone = tokenizer
-        self.bundle = load(
-            model["path"], model["device"], model["dtype"], model["mask_id"], config["kernels"], model["quantize"],
-            pack=config["runtime"] != "compile",
-        )
+        self.bundle = load(*weights_of(config))
         self.likelihood = Likelihood(self.bundle, estimator)
         self.decoders: dict[Asked, Decoder] = {}
         self.records: dict[Key, dict[str, Any]] = {}

@@ -1,0 +1,102 @@
+"""Laws: each a function from a case to assertions, registered once. ``make test`` runs a seeded sample of its cases,
+``make laws`` (``tests/laws.py``) as many as its time allows.
+
+    @law(combinations, daily=200, least=5000)
+    def test_commits_stay(combination: Combination) -> None: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from heapq import heapify, heappop, heapreplace
+from inspect import signature
+from itertools import combinations as pairs
+from itertools import islice
+from typing import Any
+
+import pytest
+from harness import full
+
+Case = Any  # a frozen dataclass, of parts by name, that prints what it is
+Check = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Law:
+    """``cases``: all there are, in an order that LAWS_SEED decides (``harness.drawn``). They must be ``least`` at
+    least: over no case every law holds."""
+
+    name: str
+    check: Check
+    cases: Callable[[], Iterable[Case]]
+    daily: int
+    least: int
+
+    def all(self) -> list[Case]:
+        """Every case. AssertionError when they are too few."""
+        return self._enough(every(self.cases), self.least)
+
+    def sample(self) -> list[Case]:
+        """``daily`` cases that together show every part, and as many pairs of parts as they can."""
+        return self._enough(widest_first(self.cases)[: self.daily], min(self.least, self.daily))
+
+    def _enough(self, cases: list[Case], least: int) -> list[Case]:
+        assert len(cases) >= least, f"{self.name} has {len(cases)} cases, and should have {least} at least"
+        return cases
+
+
+LAWS: list[Law] = []
+
+
+def law(of: Callable[[], Iterable[Case]], *, daily: int, least: int) -> Callable[[Check], Check]:
+    """Register a law and make it a test of its sample, of every case under DLLM_LAWS=all."""
+
+    def register(check: Check) -> Check:
+        one = Law(check.__name__.removeprefix("test_").replace("_", " "), check, of, daily, least)
+        LAWS.append(one)
+        name = next(iter(signature(check).parameters))
+        cases = one.all() if full() else one.sample()
+        # Of wider scope than a test, so that pytest runs all laws of a case, which share its decode, before the next.
+        return pytest.mark.parametrize(name, cases, ids=str, scope="module")(check)
+
+    return register
+
+
+@cache  # laws share their cases
+def every(cases: Callable[[], Iterable[Case]]) -> list[Case]:
+    return list(cases())
+
+
+@cache
+def widest_first(cases: Callable[[], Iterable[Case]], most: int = 2000) -> list[Case]:
+    """The first cases so that each shows as many pairs of parts as possible which those before it do not.
+
+    What a case adds can only shrink, so the first one of the heap whose number still holds is the best of all.
+    """
+    listed = list(islice(cases(), most))
+    shown = [set(pairs(parts_shown(case), 2)) for case in listed]
+    heap = [(-len(new), at) for at, new in enumerate(shown)]
+    seen: set[Any] = set()
+    order: list[Case] = []
+    heapify(heap)
+    while heap:
+        promised, at = heap[0]
+        adds = -len(shown[at] - seen)
+        if adds > promised:
+            heapreplace(heap, (adds, at))
+            continue
+        heappop(heap)
+        order.append(listed[at])
+        seen |= shown[at]
+    return order
+
+
+def parts_shown(case: Case) -> list[tuple[str, Any]]:
+    """The case's fields, and those of the cases inside it."""
+    out: list[tuple[str, Any]] = []
+    for entry in fields(case):
+        value = getattr(case, entry.name)
+        out += parts_shown(value) if is_dataclass(value) else [(entry.name, value)]
+    return out
