@@ -7,14 +7,13 @@ compile on one model.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
-import pytest
 import torch
-from harness import Combination, allowed, build, choices, forward_of, model, parts_of, requests, with_mask
+from harness import MODELS, Combination, allowed, build, drawn, forward_of, model, parts_of, requests, with_mask
+from law import law
 from recording import FakeGraph
 
 from dllm import UserError
@@ -23,13 +22,12 @@ from dllm.collect import Collector
 from dllm.compiled import Compiled
 from dllm.denoise import denoise
 from dllm.graphs import Graphs
+from dllm.parts import choices
 from dllm.runtime import Network, Runtime
 from dllm.scores import Ids, Sampling
 
 DEVICE = {"static": torch.device("cpu"), "compile": torch.device("cpu"), "cudagraph": torch.device("cuda")}
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
 LOOKS, HEATS = (1, 2, 4, 8), (0.0, 0.8)
-SAMPLE = {"static": 14, "cudagraph": 5, "compile": 1}  # of each runtime, in ``make test``
 
 
 @dataclass(frozen=True)
@@ -59,20 +57,13 @@ class Case:
         return True
 
 
-def cases(runtime: str, seed: int = 0) -> Iterator[Case]:
-    """Every case of a runtime that its parts accept, in a seeded order."""
-    models = MODELS[:1] if runtime == "compile" else MODELS
+def cases(runtime: str) -> Iterator[Case]:
+    """Every case of a runtime that its parts accept, in the order of ``drawn``."""
     caches = [name for name in choices("cache") if build("cache", name).static]
-    groups = [choices("sampler"), choices("blocks"), caches, choices("eos"), models, LOOKS, HEATS]
-    total = 1
-    for group in groups:
-        total *= len(group)
-    for number in random.Random(f"{seed} {runtime}").sample(range(total), total):
-        chosen = []
-        for group in groups:
-            number, at = divmod(number, len(group))
-            chosen.append(group[at])
-        case = Case(runtime, Combination(*chosen[:5]), *chosen[5:])
+    models = MODELS[:1] if runtime == "compile" else MODELS
+    groups = choices("sampler"), choices("blocks"), caches, choices("eos"), models, LOOKS, HEATS
+    for *names, every, heat in drawn(*groups):
+        case = Case(runtime, Combination(*names), every, heat)
         if case.accepted():
             yield case
 
@@ -102,12 +93,16 @@ def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], in
     return [(one.canvas, one.nfe, one.turns, one.query_tokens) for one in collector.results()]
 
 
-def same_as_eager(case: Case) -> None:
-    """The law."""
-    assert outcome(case, eager=False) == outcome(case, eager=True), str(case)
+@law(partial(cases, "static"), daily=14, least=10000)
+def test_static_turns_are_eager_ones(case: Case) -> None:
+    assert outcome(case, eager=False) == outcome(case, eager=True)
 
 
-@pytest.mark.parametrize("runtime", list(SAMPLE))
-def test_a_runtime_changes_nothing(runtime: str) -> None:
-    for _, case in zip(range(SAMPLE[runtime]), cases(runtime), strict=False):
-        same_as_eager(case)
+@law(partial(cases, "cudagraph"), daily=5, least=10000)
+def test_recorded_turns_are_eager_ones(case: Case) -> None:
+    assert outcome(case, eager=False) == outcome(case, eager=True)
+
+
+@law(partial(cases, "compile"), daily=0, least=3000)  # 5 s each; tests/test_runtimes.py compiles every day
+def test_compiled_turns_are_eager_ones(case: Case) -> None:
+    assert outcome(case, eager=False) == outcome(case, eager=True)
