@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import yaml
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+from filelock import BaseFileLock
 
 from dllm.errors import UserError
+from dllm.locks import lock_name, locked
 from dllm.view.page import Pane, page
 
 Key = tuple[str, int]  # prompt id, number of the sample
@@ -100,11 +101,15 @@ class Store:
     @staticmethod
     def attach(folder: Path, results: str) -> Store:
         """A file of results in a run folder that is there. Raises UserError when another process writes to it."""
-        lock = _locked(folder, results)
         with writing(folder):
-            stream = (folder / results).open("ab", buffering=0)
-            rows, end = read_rows(folder / results)
-            stream.truncate(end)
+            lock = locked(folder, results)
+            try:
+                rows, end = read_rows(folder / results)
+                stream = (folder / results).open("ab", buffering=0)
+                stream.truncate(end)
+            except BaseException:
+                lock.release()
+                raise
         return Store(folder, stream, lock, rows)
 
     @property
@@ -262,39 +267,6 @@ def writing(folder: Path) -> Iterator[None]:
             f"cannot write to {folder} ({error.strerror or error}). Samples finished so far are kept there. "
             f"Make room and go on with resume={folder}, or choose another place with output=FOLDER."
         ) from error
-
-
-def lock_name(results: str) -> str:
-    return f".{results}.lock"
-
-
-def _locked(folder: Path, results: str) -> BaseFileLock:
-    """Two processes must not fill one folder; the lock goes with the process, however it ends.
-
-    Where the file system has no locks (many network file systems) a file that names its owner stands for one. Nobody
-    can tell from another machine whether that owner still lives: then the user has to say so.
-    """
-    file = folder / lock_name(results)
-    locks: tuple[BaseFileLock, ...] = (FileLock(file), SoftFileLock(file.with_suffix(".owner")))
-    for lock in locks:
-        try:
-            return lock.acquire(timeout=0.5, poll_interval=0.1).lock  # time to take over from an owner that is gone
-        except Timeout:
-            raise UserError(in_use(folder, lock)) from None
-        except (OSError, NotImplementedError) as error:
-            failed = error
-    with writing(folder):  # no locks, and no file either
-        raise failed
-
-
-def in_use(folder: Path, lock: BaseFileLock) -> str:
-    """Why ``folder`` cannot be written to, and the way out."""
-    way_out = "Wait for it, or choose another name=NAME."
-    if not isinstance(lock, SoftFileLock):  # what filelock makes of a FileLock by itself, too
-        return f"another process is writing to {folder}. {way_out}"
-    said = Path(lock.lock_file).read_text().split() if Path(lock.lock_file).exists() else []
-    owner = f" (number {said[0]} on {said[1]})" if len(said) > 1 else ""
-    return f"another process{owner} is writing to {folder}. {way_out} If it is gone, delete {lock.lock_file}."
 
 
 def _replace(file: Path, text: str) -> None:
