@@ -85,10 +85,11 @@ class Forward:
         """The forward that serves the needs of all parts. ``network`` runs the model (None: it runs as it is)."""
         needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
         wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
-        propose = Propose(sampling, ids, wanted, model.triton)
+        propose = Propose.of(sampling, ids, wanted, model)
         return Forward(model, cache, propose, needs, eos.shrinks, network or model)
 
     def start(self, canvas: Canvas) -> Session:
+        self.propose.check(canvas)
         if not self.propose.sampling.guidance:
             return self.cache.start(canvas, self.model.config, self.shrinks)
         inner = self.cache.start(self._guided(canvas), self.model.config, self.shrinks)

@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 # Wall time over CPU time of the thread that decodes, from which on a speed is doubted. Measured on two cores with
 # mini-llada and one thread: 1.01 when it has a core to itself, at most 1.01 in twelve decodes; with one, two and four
-# busy neighbours 2.0, 2.9 and 4.9, which is how much slower it then was. With two threads the same.
+# busy neighbours 2.0, 2.9 and 4.9, which is how much slower it then was.
 BUSY = 1.25
 
 

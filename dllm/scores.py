@@ -211,12 +211,25 @@ class Ids:
 
 @dataclass(frozen=True)
 class Propose:
-    """Turns logit rows into proposals and statistics (the sampler's ``tempered`` convention included)."""
+    """Turns logit rows into proposals and statistics (the sampler's ``tempered`` convention included).
+
+    heat [] or [requests]: the temperature, on the device where it is used.
+    """
 
     sampling: Sampling
     ids: Ids
+    heat: Tensor
     wanted: frozenset[str] = frozenset()
     triton: bool = False
+
+    @staticmethod
+    def of(sampling: Sampling, ids: Ids, wanted: frozenset[str], model: Transformer) -> Propose:
+        heat = torch.as_tensor(sampling.temperature, dtype=torch.float64, device=model.device)
+        return Propose(sampling, ids, heat, wanted, model.triton)
+
+    def check(self, canvas: Canvas) -> None:
+        """Raises UserError when there are fewer temperatures than requests."""
+        per_row(self.heat, canvas)
 
     def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
         """logits [B, n, V] for target ``columns`` [B, n]; turn [B] -> token and statistics, each [B, n].
@@ -266,7 +279,7 @@ class Propose:
 
     def _draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Gumbel-max on the filtered logits: argmax(z + T g) is a draw from softmax(z / T)."""
-        heat = per_row(self.sampling.temperature, canvas)[:, None, None]
+        heat = (self.heat[canvas.number] if self.heat.dim() else self.heat.expand(canvas.number.shape))[:, None, None]
         hot = heat > 0
         tempered = torch.where(hot, logits / heat.clamp(min=1e-9), logits)
         kept = filtered(tempered, self.sampling.top_p, self.sampling.top_k)

@@ -41,7 +41,6 @@ from dllm.scores import Sampling
 CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplings(), *together()]
 # Known to copy in every turn. What is mended fails ``test_what_is_known_to_copy``, so that its line goes.
 COPYING = {
-    "canvas.py:per_row": "sampling.temperature becomes a tensor in every turn (scores.py)",
     "cache/calls.py:<listcomp>": "the rows of each call become a tensor in every turn of several calls",
 }
 by_case = pytest.mark.parametrize("case", CASES, ids=str)
