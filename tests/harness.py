@@ -85,7 +85,7 @@ class Decoded:
     """One request's decode: the canvas every forward saw (without padding), the turns' commits, and the result."""
 
     canvases: list[list[int]] = field(default_factory=list)
-    masks: list[list[bool]] = field(default_factory=list)
+    undecided: list[list[bool]] = field(default_factory=list)
     commits: list[int] = field(default_factory=list)
     result: Result | None = None
 
@@ -177,7 +177,7 @@ def decode(combination: Combination, batch: Sequence[Request], sampling: Samplin
             real = slice(int(canvas.first[row]), int(canvas.first[row]) + len(batch[name].tokens))
             masked = canvas.masked[row, real]
             out[name].canvases.append(canvas.tokens[row, real].masked_fill(masked, -1).tolist())
-            out[name].masks.append(masked.tolist())
+            out[name].undecided.append(canvas.undecided[row, real].tolist())
     for decoded, result in zip(out, collector.results(), strict=True):
         decoded.result = result
     return out

@@ -27,9 +27,9 @@ def test_every_turn_with_something_open_commits(combination: Combination) -> Non
     for one in together(combination):
         assert one.result is not None and one.result.trace is not None
         start = one.result.trace.start
-        for record, masked in zip(one.result.trace.turns, one.masks, strict=True):
+        for record, undecided in zip(one.result.trace.turns, one.undecided, strict=True):
             _, begin, end = record.block
-            if combination.sampler not in GRID_SAMPLERS and any(masked[start + begin : start + end]):
+            if combination.sampler not in GRID_SAMPLERS and any(undecided[start + begin : start + end]):
                 assert all(commits.positions for commits in record.candidates)
 
 

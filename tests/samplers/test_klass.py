@@ -95,7 +95,7 @@ def test_it_keeps_the_block_alone_in_the_models_precision(precision: torch.dtype
 def test_the_divergence_of_single_precision_is_that_of_double() -> None:
     """One token banned in both, as the mask token is, adds nothing; 1e-6 nats is far below any bar."""
     noise = torch.Generator().manual_seed(3)
-    now, before = torch.randn(2, 5, 50_000, generator=noise, dtype=torch.float64) * 4
+    now, before = torch.randn(2, 5, 20_000, generator=noise, dtype=torch.float64) * 4
     now[:, 7] = before[:, 7] = -torch.inf
     p, q = (torch.distributions.Categorical(logits=one) for one in (now, before))
     expected = torch.distributions.kl_divergence(p, q)
