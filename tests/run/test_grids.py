@@ -52,10 +52,9 @@ def test_all_methods_are_all_samplers() -> None:
 
 def test_a_sweep_is_given_to_hydra_grid_by_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plain = ["sampler=static", "name=x"]
-    assert expanded(plain) == [plain]
-    found = expanded(["cache=none", "-m", "grids=[{sampler:[static,eb]},{sampler:order}]", "name=x", "output=here"])
+    assert expanded(["sampler=static", "name=x"]) == [["sampler=static", "name='x'", "hydra.sweep.dir='runs/x'"]]
+    found = expanded(["cache=none", "grids=[{sampler:[static,eb]},{sampler:order}]", "name=x", "output=here"])
     place: list[Any] = ["name='x'", "hydra.sweep.dir='here/x'"]
     assert [[text for text in one if not text.startswith(("grids", "output"))] for one in found] == [
-        ["-m", "sampler=static,eb", "cache=none", *place], ["-m", "sampler=order", "cache=none", *place],
+        ["sampler=static,eb", "cache=none", *place], ["sampler=order", "cache=none", *place],
     ]  # fmt: skip
