@@ -22,7 +22,7 @@ from dllm.errors import UserError
 from dllm.parts import class_of, composed
 from dllm.run.grids import count, expanded, refuse_grids
 from dllm.run.help import help_text
-from dllm.run.options import check_kinds
+from dllm.run.options import sound
 from dllm.run.overrides import flags_of, names, quoted
 from dllm.run.plan import resumed
 from dllm.run.refusals import check, explain
@@ -48,8 +48,7 @@ def single(config: DictConfig, overrides: Sequence[str], folder: str) -> None:
     """Hand a configuration to the task that was chosen. folder: hydra.run.dir, which the user may have set."""
     refuse_grids(config.grids, overrides)
     given = names(overrides)
-    settings = resumed(placed(resolved(config), given, folder), given)
-    check_kinds(settings)
+    settings = sound(resumed(placed(resolved(config), given, folder), given))
     task = settings["task"]["run"]
     try:
         start = resolve_name(str(task))
@@ -81,7 +80,7 @@ def job(settings: dict[str, Any], given: list[str], folder: Path) -> None:
     """One cell of a sweep: now, or together with the others when all are known."""
     from dllm.run.evaluate import sweep
 
-    check_kinds(settings)
+    settings = sound(settings)
     if class_of("engine", settings["engine"]["_target_"]).together:  # type: ignore[attr-defined]
         TOGETHER.append((settings, given, folder))
     else:

@@ -90,17 +90,23 @@ def sampling_of(config: Mapping[str, Any]) -> Sampling:
     return Sampling(**{key: of_kind(f"sampling.{key}", value, SAMPLING[key]) for key, value in config.items()})
 
 
-def check_kinds(config: Mapping[str, Any]) -> None:
-    """Raise UserError for a value of the wrong kind in what every task reads, before any of it is used."""
+def sound(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with numbers as texts where texts are meant (a folder named 2026), before any of it is used.
+
+    Raises UserError for a value of the wrong kind in what every task reads.
+    """
     if not isinstance(config["sampling"], Mapping):
         names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING)
         raise UserError(f"sampling={config['sampling']!r} must be set one by one: {names}.")
     Options.of({**config, "trace": bool(config["trace"])})  # a file's name for task=replay
     sampling_of(config["sampling"])
-    for name, kind in OTHERS.items():
-        group, _, key = name.rpartition(".")
-        of_kind(name, (config[group] if group else config)[key], kind)
     for group, part in config.items():
         target = part.get("_target_", "a.b") if isinstance(part, Mapping) else "a.b"
         if not isinstance(target, str) or "." not in target:
             raise UserError(f"{group}._target_={target!r} must be MODULE.CLASS. Choose one of ours by {group}=NAME.")
+    out = {**config, "model": dict(config["model"])}
+    for name, kind in OTHERS.items():
+        group, _, key = name.rpartition(".")
+        section = out[group] if group else out
+        section[key] = of_kind(name, section[key], kind)
+    return out

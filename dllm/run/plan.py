@@ -91,7 +91,7 @@ class Plan:
         if self.options.prompts is not None:
             return entries_of(Path(self.options.prompts), self.prompts)
         default = self.config["model"].get("prompt") or ""
-        prompt = str(default) if self.options.prompt is None else self.options.prompt
+        prompt = default if self.options.prompt is None else self.options.prompt
         return [Entry(0, "1", prompt, prompt)]
 
     def decoder(self, model: bundle.Model, sampler: str | None = None) -> Decoder:
