@@ -71,7 +71,8 @@ def placed(settings: dict[str, Any], given: Sequence[str], folder: str) -> dict[
         return settings
     for name in ("name", "output", "resume"):
         if name in given:
-            raise UserError(f"hydra.run.dir={folder} and {name}={settings[name]} both say where the run goes. Drop one.")
+            given_too = f"{name}={settings[name]}"
+            raise UserError(f"hydra.run.dir={folder} and {given_too} both say where the run goes. Drop one.")
     place = Path(folder).absolute()
     return {**settings, "output": str(place.parent), "name": place.name}
 
@@ -109,7 +110,8 @@ def obey(arguments: list[str]) -> None:
         print("dllm", version_of("dllm") or "(not installed)", commit() or "")
         return
     flags, hydras = flags_of(arguments)
-    flags.overrides = [text for text in flags.overrides if text != "experiment=null"]  # none, which Hydra has no word for
+    # The default, for which Hydra has no word.
+    flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
     check(flags.overrides, flags.multirun or flags.help)
     if flags.help:
         print(help_text(flags.overrides))

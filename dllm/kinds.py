@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dllm.errors import UserError
@@ -33,13 +33,15 @@ def listed(entry: Test) -> Test:
 KINDS: dict[str, tuple[Test, str]] = {
     "int": (whole, "a whole number"), "float": (number, "a number"), "str": (text, "text"),
     "bool": (lambda value: isinstance(value, bool), "true or false"), "None": (lambda value: value is None, "null"),
-    "Sequence[int]": (listed(whole), "a list of whole numbers"), "Sequence[float]": (listed(number), "a list of numbers"),
-    "Sequence[str]": (listed(text), "a list of texts"), "list[str]": (listed(text), "a list of texts"),
+    "Sequence[int]": (listed(whole), "a list of whole numbers"), "Sequence[str]": (listed(text), "a list of texts"),
+    "Sequence[float]": (listed(number), "a list of numbers"), "list[str]": (listed(text), "a list of texts"),
+    "Sequence[Sequence[int]]": (listed(listed(whole)), "a list of lists of token ids"),
+    "dict[str, Tensor]": (lambda value: isinstance(value, Mapping), "tensors by name"),
 }  # fmt: skip
 
 
 def of_kind(name: str, value: Any, annotation: Any, such_as: Any = None) -> Any:
-    """``value`` as ``annotation`` wants it: a whole number counts as a number, and a number as text where none is meant.
+    """``value`` as ``annotation`` wants it: a whole number counts as a number, a number as text where none is meant.
 
     such_as: a sound value, for the sentence. Annotations that are neither numbers, text nor lists of them take whatever
     is none of these either. Raises UserError, naming the option, its value and the kind.

@@ -100,8 +100,8 @@ def class_of(group: str, target: Any) -> type:
         assert isinstance(kind, type), "it is no class"
     except Exception as error:  # whatever importing somebody's module raises
         raise UserError(
-            f"{group}._target_={target!r} names no class ({' '.join(str(error).split())}). Write MODULE.CLASS, or choose "
-            f"one by {group}=NAME."
+            f"{group}._target_={target!r} names no class ({' '.join(str(error).split())}). Write MODULE.CLASS, or "
+            f"choose one by {group}=NAME."
         ) from error
     base = BASES.get(group.partition(".")[0])
     if base is not None and not issubclass(kind, resolve_name(base)):
@@ -127,7 +127,7 @@ def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool
         if not isinstance(default, int | float):
             return value
         if isinstance(value, list) and not per_request:
-            raise UserError(f"{name}={value!r} must be one number; a value for each request can be given in Python only.")
+            raise UserError(f"{name}={value!r} must be one number; one for each request can be given in Python only.")
         if not isinstance(value, str | int | float | None):
             return value
         annotation = type(default).__name__

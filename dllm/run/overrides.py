@@ -20,6 +20,7 @@ PLACES = ("prompts", "trace", "resume", "name", "output", "model.path")
 
 # Hydra's flags beside -m: some show what there is, some add configurations of the user's own.
 SHOWN = ("hydra_help", "cfg", "info", "shell_completion")
+COMPLETION = {"install", "uninstall", "query"}
 TAKEN = (*SHOWN, "resolve", "package", "config_path", "config_name", "config_dir")
 
 
@@ -38,6 +39,8 @@ def flags_of(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
         refuse_flags("--resolve goes with --cfg")
     if found.experimental_rerun is not None:
         refuse_flags("--experimental-rerun is not offered: resume=FOLDER goes on with a run")
+    if found.shell_completion and not {word.partition("=")[0] for word in found.overrides} & COMPLETION:
+        refuse_flags(f"--shell-completion wants one of {', '.join(sorted(COMPLETION))}, as in install=bash")
     given = [(name.replace("_", "-"), getattr(found, name)) for name in TAKEN if getattr(found, name)]
     return found, [word for name, value in given for word in (f"--{name}", value) if word is not True]
 

@@ -43,6 +43,9 @@ def explain(error: Exception, arguments: Sequence[str]) -> str:
     if lacking:
         asked = [o.input_line for o in overrides if str(o.key_or_group).endswith(lacking[1])]
         first = f"{asked[0] if asked else repr(lacking[1])} is unknown"
+    shaped = [o.input_line for o in overrides if isinstance(o.value(), list | dict)]
+    if "DictConfig" in first or "ListConfig" in first:
+        first = f"{' or '.join(shaped)} has another shape than its default"
     return f"{first.rstrip('.')}. {LISTED}"
 
 
@@ -111,7 +114,7 @@ def _of_group(override: Override, sweep: bool) -> Iterator[str]:
     elif not all(isinstance(entry, str | QuotedString) for entry in _entries(override)):
         yield f"{line} is unknown; choose one of {listed}."
     elif override.package is not None and (key != INNER or not _inside(override.package)):
-        yield f"{line} is unknown: {key} has one place; {INNER}@sampler.inner.inner=NAME is the rule of an inner wrapper."
+        yield f"{line} is unknown: {key} has one place. The rule of an inner wrapper is {INNER}@sampler.inner.inner=NAME."
 
 
 def _inside(package: str) -> bool:
@@ -136,14 +139,15 @@ def _names(override: Override) -> list[str]:
 def _unknown_choices(overrides: Sequence[Override]) -> Iterator[str]:
     for override in overrides:
         key = str(override.key_or_group)
-        for value in _names(override) if key in groups() else ():
-            if value not in choices(key):
-                yield f"{key}={value!r} is unknown; choose one of {', '.join(choices(key))}.{nearest(value, choices(key))}"
+        known = choices(key) if key in groups() else []
+        for value in _names(override) if known else ():
+            if value not in known:
+                yield f"{key}={value!r} is unknown; choose one of {', '.join(known)}.{nearest(value, known)}"
 
 
 def _misplaced_inner(overrides: Sequence[Override]) -> Iterator[str]:
     """A rule for a wrapper where there is none."""
-    chosen = {_place(override): _names(override) for override in overrides if override.key_or_group in ("sampler", INNER)}
+    chosen = {_place(entry): _names(entry) for entry in overrides if entry.key_or_group in ("sampler", INNER)}
     for place, inner in chosen.items():
         outer = chosen.get(place.removesuffix(".inner"), ["the default"])
         for name in outer if place != "sampler" else ():
