@@ -114,7 +114,7 @@ def _of_group(override: Override, sweep: bool) -> Iterator[str]:
     elif not all(isinstance(entry, str | QuotedString) for entry in _entries(override)):
         yield f"{line} is unknown; choose one of {listed}."
     elif override.package is not None and (key != INNER or not _inside(override.package)):
-        yield f"{line} is unknown: {key} has one place. The rule of an inner wrapper is {INNER}@sampler.inner.inner=NAME."
+        yield f"{line} is unknown: {key} has one place. An inner wrapper's rule is {INNER}@sampler.inner.inner=NAME."
 
 
 def _inside(package: str) -> bool:
