@@ -114,7 +114,7 @@ def obey(arguments: list[str]) -> None:
     flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
     check(flags.overrides, flags.multirun or flags.help)
     if flags.help:
-        print(help_text(flags.overrides))
+        print(help_text([text for text in flags.overrides if count([text]) == 1]))
     elif flags.multirun:
         sweep(flags.overrides, hydras)
     elif hydras:

@@ -152,6 +152,7 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["-m", "grids=5"], ["grids=5", "list of {NAME: [VALUES]}"]),
     (["-m", "resume=x"], ["resume", "name=NAME"]),
     (["--nope"], ["--nope", "--help"]),
+    (["prompt=\udcff"], ["'prompt=", "UTF-8"]),
     (["hydra.job.chdir=true"], ["hydra.job.chdir=true", "hydra.run.dir"]),
     (["hydra.run.dir=x", "name=y"], ["hydra.run.dir=x", "name=y", "Drop one"]),
     (["seed=" + "[" * 300], ["cannot be read"]),
@@ -396,7 +397,7 @@ def test_a_checkpoint_is_checked_without_weights(run: Run, tiny: Path, tmp_path:
 
 
 def test_help_shows_examples_choices_and_settings(run: Run) -> None:
-    outcome = run("--help")
+    outcome = run("--help", "-m", "sampler=static,eb")
     assert outcome.code == 0 and "Hydra" not in outcome.out
     for word in ("python run.py chat=true", "  sampler=\n", "gen_length=null", "* confidence", "task=replay"):
         assert word in outcome.out

@@ -61,6 +61,8 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
     """What can be told from each argument alone."""
     known = groups()
     for argument in arguments:
+        if re.search("[\ud800-\udfff]", argument):  # how Python shows bytes of another encoding
+            yield f"{ascii(argument)} is no UTF-8: write it in that encoding."
         override = parsed(argument)
         if override is None or not override.key_or_group:
             yield _unreadable(argument)
