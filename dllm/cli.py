@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.environment import commit, version_of
+from dllm.environment import version_of
 from dllm.errors import UserError
 from dllm.parts import class_of, composed
 from dllm.run.grids import count, expanded, refuse_grids
@@ -107,7 +107,7 @@ def main() -> None:
 def obey(arguments: list[str]) -> None:
     """Do what the command line says."""
     if "--version" in arguments:
-        print("dllm", version_of("dllm") or "(not installed)", commit() or "")
+        print("dllm", version_of("dllm") or "of a checkout that is not installed")
         return
     flags, hydras = flags_of(arguments)
     # The default, for which Hydra has no word.

@@ -152,7 +152,7 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["-m", "grids=5"], ["grids=5", "list of {NAME: [VALUES]}"]),
     (["-m", "resume=x"], ["resume", "name=NAME"]),
     (["--nope"], ["--nope", "--help"]),
-    (["prompt=\udcff"], ["'prompt=", "UTF-8"]),
+    (["prompt=\udcff"], ["prompt=", "UTF-8"]),
     (["hydra.job.chdir=true"], ["hydra.job.chdir=true", "hydra.run.dir"]),
     (["hydra.run.dir=x", "name=y"], ["hydra.run.dir=x", "name=y", "Drop one"]),
     (["seed=" + "[" * 300], ["cannot be read"]),
