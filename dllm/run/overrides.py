@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -74,6 +75,7 @@ def quote(value: str) -> str:
     return "'" + re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value) + "'"
 
 
+@lru_cache(4096)  # every look at a command line asks again
 def parsed(argument: str) -> Override | None:
     """None for what is no setting."""
     try:
