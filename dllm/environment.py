@@ -29,7 +29,7 @@ def stamp(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: version_of(name) for name in PACKAGES},
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -54,7 +54,8 @@ def spare_threads(network: Transformer) -> None:
         torch.set_num_threads(1)
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """The installed version of a package; None where it is none, such as in a checkout that was not installed."""
     try:
         return version(name)
     except PackageNotFoundError:

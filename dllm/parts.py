@@ -5,11 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from importlib.resources.abc import Traversable
+from pkgutil import resolve_name
 from typing import Any, TypeVar, cast
 
 from dllm.errors import UserError, nearest
+from dllm.kinds import of_kind
 
 T = TypeVar("T")
+BASES = {
+    "sampler": "dllm.samplers.base.Sampler", "blocks": "dllm.blocks.base.Blocks", "cache": "dllm.cache.base.Cache",
+    "eos": "dllm.eos.base.EndOfText", "task": "dllm.tasks.base.Task", "engine": "dllm.engine.base.Engine",
+}  # fmt: skip
 
 
 def part(group: str, choice: T | str, **options: Any) -> T:
@@ -35,8 +41,8 @@ def part(group: str, choice: T | str, **options: Any) -> T:
     return cast(T, build(group, config))
 
 
-def composed(overrides: list[str]) -> Any:
-    """The configuration with some overrides; works inside a Hydra application too."""
+def composed(overrides: list[str], whole: bool = False) -> Any:
+    """The configuration with some overrides; works inside a Hydra application too. whole: with Hydra's own part."""
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
@@ -44,49 +50,88 @@ def composed(overrides: list[str]) -> Any:
     GlobalHydra.instance().clear()
     try:
         with initialize_config_module("dllm.conf", version_base="1.3"):
-            return compose("config", overrides=overrides)
+            return compose("config", overrides=overrides, return_hydra_config=whole)
     finally:
         GlobalHydra.instance().hydra = outer
 
 
 def build(group: str, config: Mapping[str, Any], per_request: bool = True) -> Any:
-    """The part that a resolved configuration describes; ``per_request`` allows lists where a number is the default.
+    """The part that a configuration describes, and the parts in it; ``per_request`` allows lists where a number is the
+    default.
 
     Raises UserError, naming the option, when a value is wrong.
     """
-    from hydra.errors import InstantiationException
-    from hydra.utils import get_class, instantiate
-
-    options = {str(key): value for key, value in config.items() if not str(key).startswith("_")}
-    defaults = inspect.signature(get_class(config["_target_"])).parameters
-    for key, value in options.items():
-        if key in defaults:
-            _check_kind(f"{group}.{key}", value, defaults[key], per_request)
+    kind = class_of(group, config.get("_target_"))
+    arguments = arguments_of(kind)
+    options: dict[str, Any] = {}
+    for key, value in plain(config).items():
+        if key.startswith("_"):
+            continue
+        if key not in arguments:
+            there = ", ".join(arguments) or "none"
+            raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.")
+        own = isinstance(value, Mapping) and "_target_" in value
+        name = f"{group}.{key}"
+        options[key] = build(name, value, per_request) if own else _sound(name, value, arguments[key], per_request)
+    lacking = [key for key, entry in arguments.items() if entry.default is entry.empty and key not in options]
+    if lacking:
+        raise UserError(f"{group} needs {group}.{lacking[0]}: {kind.__name__} has no default for it.")
     try:
-        return instantiate(config, _convert_="all")
-    except InstantiationException as error:
-        cause = error.__cause__
-        while isinstance(cause, InstantiationException) and cause.__cause__ is not None:
-            cause = cause.__cause__
-        if isinstance(cause, UserError):
-            raise cause from None
+        return kind(**options)
+    except UserError:
+        raise
+    except (TypeError, ValueError) as error:  # of a part that is not ours
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        raise UserError(f"{group} cannot be built with {given}: {cause or error}.") from error
+        raise UserError(f"{group} cannot be built with {given}: {error}.") from error
 
 
-def _check_kind(name: str, value: Any, parameter: inspect.Parameter, per_request: bool) -> None:
-    """Refuse a word where the default is a number, and the like."""
-    default, whole = parameter.default, parameter.annotation in ("int", int)
-    if isinstance(default, bool) and not isinstance(value, bool):
-        raise UserError(f"{name}={value!r} must be true or false.")
-    if isinstance(default, int | float) and (value is None or isinstance(value, str)):
-        raise UserError(f"{name}={value!r} must be a number, such as {default}.")
-    if isinstance(default, int | float) and not (per_request or isinstance(value, int | float)):
-        raise UserError(f"{name}={value!r} must be one number; a value for each request can be given in Python only.")
-    if whole and isinstance(value, float):
-        raise UserError(f"{name}={value!r} must be a whole number, such as {default}.")
-    if default is None and isinstance(value, str) and "str" not in str(parameter.annotation):
-        raise UserError(f"{name}={value!r} must be a number or null.")
+def plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved configuration as dictionaries and lists."""
+    from omegaconf import DictConfig, OmegaConf
+
+    found = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else config
+    return {str(key): value for key, value in cast(Mapping[Any, Any], found).items()}
+
+
+def class_of(group: str, target: Any) -> type:
+    """The class that ``_target_`` names, which for a decoding part must be one of that kind."""
+    try:
+        kind = resolve_name(str(target))
+        assert isinstance(kind, type), "it is no class"
+    except Exception as error:  # whatever importing somebody's module raises
+        raise UserError(
+            f"{group}._target_={target!r} names no class ({' '.join(str(error).split())}). Write MODULE.CLASS, or "
+            f"choose one by {group}=NAME."
+        ) from error
+    base = BASES.get(group.partition(".")[0])
+    if base is not None and not issubclass(kind, resolve_name(base)):
+        raise UserError(f"{group}._target_={target!r} is no {base.rpartition('.')[2]}. Choose one by {group}=NAME.")
+    return kind
+
+
+def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
+    """What a class can be built with; for ``**options`` what its base takes."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in kind.__mro__:
+        here = inspect.signature(base).parameters if base is not object else {}
+        found = {**here, **found}
+        if all(entry.kind is not entry.VAR_KEYWORD for entry in here.values()):
+            break
+    return {name: entry for name, entry in found.items() if entry.kind is not entry.VAR_KEYWORD}
+
+
+def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool) -> Any:
+    """``value``, if it is of the kind that the argument takes."""
+    default, annotation = argument.default, argument.annotation
+    if annotation in ("Any", Any):  # one number, or in Python one for each request
+        if not isinstance(default, int | float):
+            return value
+        if isinstance(value, list) and not per_request:
+            raise UserError(f"{name}={value!r} must be one number; one for each request can be given in Python only.")
+        if not isinstance(value, str | int | float | None):
+            return value
+        annotation = type(default).__name__
+    return of_kind(name, value, annotation, default)
 
 
 def choices(group: str) -> list[str]:
@@ -94,6 +139,14 @@ def choices(group: str) -> list[str]:
     from importlib.resources import files
 
     return sorted(entry.name[:-5] for entry in (files("dllm.conf") / group).iterdir() if entry.name.endswith(".yaml"))
+
+
+def wrappers() -> list[str]:
+    """Names of the samplers that have another inside."""
+    from importlib.resources import files
+
+    folder = files("dllm.conf") / "sampler"
+    return [name for name in choices("sampler") if "- inner:" in (folder / f"{name}.yaml").read_text()]
 
 
 def groups() -> list[str]:

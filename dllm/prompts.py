@@ -87,11 +87,16 @@ class Prompts:
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise UserError(f"model {self.name} has no tokenizer: give prompts as lists of token ids.")
+            raise UserError(
+                f"model {self.name} has no tokenizer: give prompts as lists of token ids, on the command line by "
+                'prompts=FILE with lines such as {"tokens": [1, 2]}.'
+            )
         return self.tokenizer
 
     def infill(self, parts: Sequence[str | int]) -> Request:
         """A request with masks anywhere: strings are text, numbers are that many masks, in order."""
+        if (holes := sum(piece for piece in parts if isinstance(piece, int))) > self.config.max_length:
+            raise UserError(f"infill has {holes} masks, and the model's limit is {self.config.max_length} tokens.")
         tokens: list[int] = []
         masked: list[bool] = []
         for piece in parts:

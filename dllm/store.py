@@ -264,9 +264,21 @@ def writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"cannot write to {folder} ({error.strerror or error}). Samples finished so far are kept there. "
-            f"Make room and go on with resume={folder}, or choose another place with output=FOLDER."
+            f"cannot write to {folder} ({error.strerror or error}). {_way_out(folder)}"
         ) from error
+
+
+def _way_out(folder: Path) -> str:
+    """What to do when ``folder`` takes no more: only what has begun, and is no conversation, can be gone on with."""
+    if not (folder / CONFIG).exists():
+        return "Make room there, or choose another place with output=FOLDER."
+    if (folder.parent / SWEEP).exists():
+        again = f"give the sweep's command again with name={folder.parent.name}"
+    elif read_config(folder).get("chat"):
+        return "What was said before is kept there. Make room there, or choose another place with output=FOLDER."
+    else:
+        again = f"go on with resume={folder}"
+    return f"Samples finished so far are kept there. Make room and {again}."
 
 
 def _replace(file: Path, text: str) -> None:

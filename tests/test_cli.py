@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shlex
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from dllm import cli
 from dllm.models import bundle
-from dllm.parts import composed, groups
+from dllm.parts import choices, composed, groups
 from dllm.run.overrides import names, quote, quoted
 
 ROOT = Path(__file__).parent.parent
@@ -123,6 +124,38 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["chat=true", "compare=true"], ["chat=true", "drop"]),
     (["resume=nothing"], ["nothing", "no run folder"]),
     (["task=replay"], ["trace=FILE", "trace=true"]),
+    (["sampler/inner=eb"], ["sampler/inner=eb", "wrapper", "credit, freedave, prophet"]),
+    (["sampler=prophet", "sampler/inner@sampler.inner.inner=eb"], ["sampler/inner=eb", "wrapper"]),
+    (["sampler.inner=static"], ["sampler.inner=static", "unknown"]),
+    (["sampler=[static,eb]"], ["one name", "-m sampler="]),
+    (["sampler=static,eb"], ["sampler=static,eb", "-m"]),
+    (["sampler=5"], ["sampler=5", "static"]),
+    (["sampler._target_=nope.Nope"], ["sampler._target_='nope.Nope'", "MODULE.CLASS", "sampler=NAME"]),
+    (["sampler._target_=dllm.cache.none.NoCache"], ["is no Sampler", "sampler=NAME"]),
+    (["sampler=prophet", "sampler.inner.per_step=a"], ["sampler.inner.per_step='a'", "whole number"]),
+    (["sampler.threshold=true"], ["sampler.threshold=True", "number"]),
+    (["sampler.threshold=nan"], ["sampler.threshold=nan", "number"]),
+    (["sampler=prophet", "sampler.thresholds=5"], ["sampler.thresholds=5", "list of numbers"]),
+    (["stop=[[1]]"], ["stop=[[1]]", "list of texts"]),
+    (["sampling=null"], ["sampling=None", "sampling.temperature=VALUE"]),
+    (["sampling={foo: 1}"], ["sampling={foo: 1}", "temperature"]),
+    (["model.mask_id=abc"], ["model.mask_id='abc'", "whole number or null"]),
+    (["~sampler"], ["~sampler", "take away", "sampler=VALUE"]),
+    (["~batch_size"], ["~batch_size", "batch_size=VALUE"]),
+    (["+foo=1"], ["+foo=1", "unknown", "--help"]),
+    (["++gen_lenght=8"], ["gen_lenght=8", "'gen_length'"]),
+    (["+seed=1"], ["+seed=1", "write seed=1"]),
+    (["name=../../x"], ["name='../../x'", "one folder", "output=FOLDER"]),
+    (["name=" + "x" * 300], ["200 bytes", "Shorten"]),
+    (["task=prompt", "experiment=small"], ["experiment=small", "62 combinations", "add -m"]),
+    (["grids=5"], ["grids=5", "list of {NAME: [VALUES]}"]),
+    (["-m", "grids=5"], ["grids=5", "list of {NAME: [VALUES]}"]),
+    (["-m", "resume=x"], ["resume", "name=NAME"]),
+    (["--nope"], ["--nope", "--help"]),
+    (["prompt=\udcff"], ["prompt=", "UTF-8"]),
+    (["hydra.job.chdir=true"], ["hydra.job.chdir=true", "hydra.run.dir"]),
+    (["hydra.run.dir=x", "name=y"], ["hydra.run.dir=x", "name=y", "Drop one"]),
+    (["seed=" + "[" * 300], ["cannot be read"]),
     (["task=replay", "trace=x.json", "sampler=static"], ["sampler", "Drop it"]),
 ]
 
@@ -139,6 +172,49 @@ def test_bad_input_is_one_sentence_before_weights_are_read(
     for word in words:
         assert word in outcome.err
     assert outcome.out == "" and not outcome.folder.exists()
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize("group", [group for group in groups() if group != "experiment"])
+def test_null_for_a_group_names_its_choices(run: Run, group: str) -> None:
+    outcome = run("prompt=w1", f"{group}=null")
+    assert outcome.code == 2 and outcome.err.count("\n") == 1
+    assert f"{group}=null leaves no {group}; choose one of {', '.join(choices(group))}." in outcome.err
+
+
+def test_no_experiment_and_a_number_as_a_stop_string_are_nothing_special(run: Run) -> None:
+    outcome = run("prompt=w1", "experiment=null", "stop=[1]")
+    assert outcome.code == 0 and len(outcome.rows()) == 1
+
+
+def test_hydra_run_dir_is_the_runs_folder(run: Run, tiny: Path, tmp_path: Path) -> None:
+    outcome = run("task=prompt", f"model.path={tiny}", "prompt=w1", "gen_length=4", "hydra.run.dir=else/where")
+    assert outcome.code == 0 and (tmp_path / "else" / "where" / "results.jsonl").is_file()
+    assert not outcome.folder.exists()
+
+
+def test_the_version_is_this_programs(run: Run) -> None:
+    outcome = run("--version")
+    assert outcome.code == 0 and outcome.out.startswith("dllm ") and "Hydra" not in outcome.out
+
+
+def test_a_reader_that_leaves_ends_it_silently(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # as head does
+    with os.fdopen(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        outcome = run("--help")
+    assert (outcome.code, outcome.err) == (141, "")
+
+
+@pytest.mark.parametrize("message", ["CUDA out of memory. Tried to allocate 2 GiB", "can't allocate memory: 8 bytes"])
+def test_too_little_memory_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    def load(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(bundle, "load", load)
+    outcome = run("prompt=w1")
+    assert outcome.code == 2 and "not enough memory" in outcome.err and "batch_size" in outcome.err
 
 
 @pytest.mark.usefixtures("no_weights")
@@ -303,11 +379,14 @@ def test_chat_without_a_template_is_refused(run: Run) -> None:
 
 
 def test_token_ids_need_no_tokenizer(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"tokens": [1, 2, 3]}\n{"prompt": "w1"}\n')
+    lines = ['{"tokens": [1, 2, 3]}', '{"prompt": [1, 2, 3]}', '{"prompt": "w1"}', '{"infill": [1000000000000]}']
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
     outcome = run("prompts=p.jsonl", model=ROOT / "tests" / "data" / "models" / "tiny-llada")
-    (row,) = outcome.rows()
-    assert outcome.code == 0 and "has no tokenizer" in outcome.err
-    assert outcome.out.splitlines()[0] == " ".join(map(str, row["tokens"]))
+    rows = outcome.rows()
+    assert outcome.code == 0 and [row["prompt_tokens"] for row in rows] == [[1, 2, 3]] * 2
+    assert 'line 3 is skipped: model' in outcome.err and '{"tokens": [1, 2]}' in outcome.err
+    assert "line 4 is skipped: infill has 1000000000000 masks" in outcome.err
+    assert " ".join(map(str, rows[0]["tokens"])) in outcome.out
 
 
 def test_a_checkpoint_is_checked_without_weights(run: Run, tiny: Path, tmp_path: Path, no_weights: None) -> None:
@@ -318,7 +397,7 @@ def test_a_checkpoint_is_checked_without_weights(run: Run, tiny: Path, tmp_path:
 
 
 def test_help_shows_examples_choices_and_settings(run: Run) -> None:
-    outcome = run("--help")
+    outcome = run("--help", "-m", "sampler=static,eb")
     assert outcome.code == 0 and "Hydra" not in outcome.out
     for word in ("python run.py chat=true", "  sampler=\n", "gen_length=null", "* confidence", "task=replay"):
         assert word in outcome.out

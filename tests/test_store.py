@@ -179,6 +179,21 @@ def test_a_full_disk_is_a_sentence_and_keeps_what_is_finished(tmp_path: Path) ->
         assert read_rows(tmp_path / "results.jsonl")[0] == [row("a"), row("b")]
 
 
+@pytest.mark.parametrize(("chat", "sweep", "advice"), [
+    (False, True, "give the sweep's command again with name=sweep"),
+    (True, False, "choose another place with output=FOLDER"),
+])  # fmt: skip
+def test_the_advice_on_a_full_disk_can_be_followed(tmp_path: Path, chat: bool, sweep: bool, advice: str) -> None:
+    """A conversation cannot be resumed, and a cell only with its sweep."""
+    folder = tmp_path / "sweep" / "cell"
+    with Store.open(folder, {**CONFIG, "chat": chat}, CONTENT) as run:
+        if sweep:
+            (folder.parent / "multirun.yaml").touch()
+        with full_disk(10), pytest.raises(UserError) as caught:
+            run.write(row("a"))
+    assert advice in str(caught.value) and "resume=" not in str(caught.value)
+
+
 def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write to .* choose another place with output=FOLDER"):

@@ -147,7 +147,10 @@ def _tokens(
 
 def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:
     if tokenizer is None:
-        yield "No tokenizer files: prompts must be given as token ids, and answers stay ids."
+        yield (
+            'No tokenizer files: give prompts=FILE with lines such as {"tokens": [1, 2]}, or in Python lists of token '
+            "ids. Answers stay ids."
+        )
         return
     if not tokenizer.has_chat_template:
         yield "No chat template: prompts are taken as plain text (base models are meant to be used so)."

@@ -95,7 +95,11 @@ class Conversation:
             self.console.print(Text(numbers(result), "dim"))
         self.history = [*asked, {"role": "assistant", "content": result.text}]
         batch = f"{number + 1}/0"
-        self.store.write({"id": f"{number + 1}", "sample": 0, **result.to_json(), "prompt": message, "batch": batch})
+        row = {"id": f"{number + 1}", "sample": 0, **result.to_json(), "prompt": message, "batch": batch}
+        try:
+            self.store.write(row)
+        except UserError as error:  # the disk's; the answer is there
+            print(f"{error} The conversation goes on without being kept.", file=sys.stderr)
 
 
 def numbers(result: Result) -> str:

@@ -103,20 +103,25 @@ def _entry(number: int, line: bytes, prompts: Prompts) -> Entry:
 
 
 def _prompt(key: str, value: Any, prompts: Prompts) -> Prompt:
-    """The prompt in a line's ``value``, after a look at its shape."""
+    """The prompt in a line's ``value``, after a look at its shape. A prompt may be whatever it may be in Python."""
     if key == "prompt" and isinstance(value, str):
         return value
-    if key == "messages" and _list_of(value, dict) and all({"role", "content"} <= set(entry) for entry in value):
+    if key in ("prompt", "messages") and _list_of(value, dict) and all(map(_is_message, value)):
         return list(value)
-    if key == "tokens" and _list_of(value, int):
+    if key in ("prompt", "tokens") and _list_of(value, int):
         return list(value)
     if key == "infill" and _list_of(value, str | int) and all(isinstance(piece, str) or piece > 0 for piece in value):
         return prompts.infill(value)
     shapes = {
-        "prompt": "text", "messages": 'a list of {"role": ..., "content": ...}', "tokens": "a list of token ids",
+        "prompt": "text or a list of token ids", "messages": 'a list of {"role": ..., "content": ...}',
+        "tokens": "a list of token ids",
         "infill": "a list of texts and numbers of masks",
     }  # fmt: skip
     raise UserError(f"{key} must be {shapes[key]}.")
+
+
+def _is_message(entry: dict[str, Any]) -> bool:
+    return all(isinstance(entry.get(key), str) for key in ("role", "content"))
 
 
 def _list_of(value: Any, kind: Any) -> bool:

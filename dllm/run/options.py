@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from dllm.errors import UserError
+from dllm.kinds import of_kind
 from dllm.scores import Sampling
 
+LONGEST = 200  # bytes of a folder's name; most disks take 255, and a number may follow
 GEN_LENGTH = 32  # where neither the user nor a task says how long an answer is
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", NoneType: "null"}
+# What else a configuration holds for every task, with its kinds.
+OTHERS = {
+    "runtime": "str", "check_every": "int", "kernels": "str", "model.path": "str", "model.device": "str",
+    "model.dtype": "str", "model.mask_id": "int | None", "model.quantize": "str | None", "model.prompt": "str | None",
+}  # fmt: skip
+SAMPLING = {
+    "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
+    "suppress_mask": "bool", "forbid_eos": "bool", "eos_last": "bool",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,9 +52,8 @@ class Options:
             values["gen_length"] = GEN_LENGTH
         if isinstance(values["stop"], str):
             values["stop"] = [values["stop"]]
-        hints = get_type_hints(Options)
-        for name, value in values.items():
-            values[name] = of_kind(name, value, kinds_of(hints[name]))
+        for entry in fields(Options):
+            values[entry.name] = of_kind(entry.name, values[entry.name], entry.type)
         options = Options(**values)
         options.check()
         return options
@@ -62,34 +71,42 @@ class Options:
             raise UserError(f"stop={self.stop} holds an empty string, which would end every answer at once. Drop it.")
         if self.prompt is not None and self.prompts is not None:
             raise UserError(f"prompt and prompts={self.prompts!r} exclude each other. Drop one of them.")
+        if self.name is not None:
+            check_name(self.name)
         if self.chat and (self.prompts is not None or self.compare or self.samples > 1):
             raise UserError("chat=true is one conversation: drop prompts, compare and samples.")
 
 
-def kinds_of(hint: Any) -> tuple[type, ...]:
-    """The classes that a type hint allows."""
-    if hint == list[str]:
-        return (list,)
-    return tuple(get_args(hint)) or (hint,)
-
-
-def of_kind(name: str, value: Any, kinds: tuple[type, ...]) -> Any:
-    """``value``, as one of ``kinds``: whole numbers count as numbers, anything that is no mapping as text."""
-    if type(value) in kinds:
-        return value
-    if type(value) is int and float in kinds:
-        return float(value)
-    if type(value) in (int, float) and str in kinds:
-        return str(value)
-    raise UserError(f"{name}={value!r} must be {' or '.join(KINDS[kind] for kind in kinds)}.")
+def check_name(name: str) -> None:
+    """Refuse a name that is not one folder's, or that no disk takes."""
+    if not name.strip(". ") or set(name) & set("/\\\0"):
+        raise UserError(f"name={name!r} must be the name of one folder. Choose its place by output=FOLDER.")
+    if len(os.fsencode(name)) > LONGEST:
+        raise UserError(f"name={name[:20] + '...'!r} has more than {LONGEST} bytes. Shorten it.")
 
 
 def sampling_of(config: Mapping[str, Any]) -> Sampling:
     """How tokens are proposed. Raises UserError for values out of range."""
-    number, switch = (float,), (bool,)
-    kinds: dict[str, tuple[type, ...]] = {
-        "temperature": number, "top_p": (float, NoneType), "top_k": (int, NoneType), "guidance": number,
-        "suppress_mask": switch, "forbid_eos": switch, "eos_last": switch,
-    }  # fmt: skip
-    values = {key: of_kind(f"sampling.{key}", value, kinds[key]) for key, value in config.items()}
-    return Sampling(**values)
+    return Sampling(**{key: of_kind(f"sampling.{key}", value, SAMPLING[key]) for key, value in config.items()})
+
+
+def sound(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with numbers as texts where texts are meant (a folder named 2026), before any of it is used.
+
+    Raises UserError for a value of the wrong kind in what every task reads.
+    """
+    if not isinstance(config["sampling"], Mapping):
+        names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING)
+        raise UserError(f"sampling={config['sampling']!r} must be set one by one: {names}.")
+    Options.of({**config, "trace": bool(config["trace"])})  # a file's name for task=replay
+    sampling_of(config["sampling"])
+    for group, part in config.items():
+        target = part.get("_target_", "a.b") if isinstance(part, Mapping) else "a.b"
+        if not isinstance(target, str) or "." not in target:
+            raise UserError(f"{group}._target_={target!r} must be MODULE.CLASS. Choose one of ours by {group}=NAME.")
+    out = {**config, "model": dict(config["model"])}
+    for name, kind in OTHERS.items():
+        group, _, key = name.rpartition(".")
+        section = out[group] if group else out
+        section[key] = of_kind(name, section[key], kind)
+    return out

@@ -1,20 +1,54 @@
-"""The words of a command line: quoting that Hydra's grammar wants and people do not, and errors with a way out."""
+"""The words of a command line: flags, settings, and the quoting that Hydra's grammar wants and people do not."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from hydra.main import get_args_parser
 
-from dllm.errors import nearest
-from dllm.parts import choices, composed, groups
+from dllm.errors import UserError
 
 TEXTS = ("prompt", "stop")
 PLACES = ("prompts", "trace", "resume", "name", "output", "model.path")
+
+
+# Hydra's flags beside -m: some show what there is, some add configurations of the user's own.
+SHOWN = ("hydra_help", "cfg", "info", "shell_completion")
+COMPLETION = {"install", "uninstall", "query"}
+TAKEN = (*SHOWN, "resolve", "package", "config_path", "config_name", "config_dir")
+
+
+def flags_of(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
+    """What Hydra's own parser makes of the arguments, and its flags beside -m as it wants to see them again.
+
+    Raises UserError for a flag that does not exist, lacks its value, or contradicts another.
+    """
+    parser = get_args_parser()
+    parser.error = refuse_flags
+    found = parser.parse_intermixed_args(list(arguments))
+    shown = [name for name in (*SHOWN, "multirun") if getattr(found, name)]
+    if len(shown) > 1:
+        refuse_flags(f"--{shown[0]} and --{shown[1]} exclude each other".replace("_", "-"))
+    if found.resolve and not found.cfg:
+        refuse_flags("--resolve goes with --cfg")
+    if found.experimental_rerun is not None:
+        refuse_flags("--experimental-rerun is not offered: resume=FOLDER goes on with a run")
+    if found.shell_completion and not {word.partition("=")[0] for word in found.overrides} & COMPLETION:
+        refuse_flags(f"--shell-completion wants one of {', '.join(sorted(COMPLETION))}, as in install=bash")
+    given = [(name.replace("_", "-"), getattr(found, name)) for name in TAKEN if getattr(found, name)]
+    return found, [word for name, value in given for word in (f"--{name}", value) if word is not True]
+
+
+def refuse_flags(message: str) -> NoReturn:
+    """In place of a page about Hydra's usage."""
+    raise UserError(f"{message}. Settings are NAME=VALUE; python run.py --help lists them.")
 
 
 def quoted(arguments: Sequence[str]) -> list[str]:
@@ -41,6 +75,7 @@ def quote(value: str) -> str:
     return "'" + re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value) + "'"
 
 
+@lru_cache(4096)  # every look at a command line asks again
 def parsed(argument: str) -> Override | None:
     """None for what is no setting."""
     try:
@@ -52,79 +87,3 @@ def parsed(argument: str) -> Override | None:
 def names(overrides: Sequence[str]) -> list[str]:
     """The names that overrides set."""
     return [str(override.key_or_group) for override in OverridesParser.create().parse_overrides(list(overrides))]
-
-
-def explain(error: Exception, arguments: Sequence[str]) -> str:
-    """One sentence for what Hydra refused, naming the argument and the nearest that exists."""
-    for problem in _problems([argument for argument in arguments if not argument.startswith("-")]):
-        return problem
-    first = str(error).strip().splitlines()
-    return f"{first[0].rstrip('.') if first else type(error).__name__}. python run.py --help lists what can be set."
-
-
-def _problems(arguments: Sequence[str]) -> Iterator[str]:
-    known = groups()
-    readable = []
-    for argument in arguments:
-        override = parsed(argument)
-        if override is None:
-            yield _unreadable(argument)
-            continue
-        readable.append(override)
-        key = override.key_or_group
-        for value in _values(override) if key in known else ():
-            if value not in choices(key):
-                listed = ", ".join(choices(key))
-                yield f"{key}={value!r} is unknown; choose one of {listed}.{nearest(value, choices(key))}"
-    yield from _unknown_keys(readable, known)
-
-
-def _values(override: Override) -> list[str]:
-    """The names that a choice tries: several in a sweep."""
-    value = override.value()
-    return [str(entry) for entry in getattr(value, "list", [value]) if isinstance(entry, str | QuotedString)]
-
-
-def _unreadable(argument: str) -> str:
-    if "=" not in argument:
-        return f"{argument!r} is no setting: write NAME=VALUE, such as sampler=static; python run.py --help lists them."
-    key, _, value = argument.partition("=")
-    return f"{argument!r} cannot be read: quote the value twice, as in \"{key}={quote(value)}\", or write {key}=null."
-
-
-def _unknown_keys(overrides: Sequence[Override], known: Sequence[str]) -> Iterator[str]:
-    tried = {o.key_or_group: values for o in overrides if o.key_or_group in known and (values := _values(o))}
-    chosen = {group: ",".join(values) for group, values in tried.items()}
-    most = max(map(len, tried.values()), default=1)
-    choice = [[f"{group}={values[min(at, len(values) - 1)]}" for group, values in tried.items()] for at in range(most)]
-    each = [list(_keys(composed(one))) for one in choice]
-    keys = list(dict.fromkeys(key for own in each for key in own))
-    for override in overrides:
-        key = str(override.key_or_group)
-        lacking = [one for one, own in zip(choice, each, strict=True) if key in keys and key not in own]
-        if lacking:
-            without = next((name for name in lacking[0] if name.startswith(key.split(".")[0] + "=")), lacking[0][0])
-            yield (
-                f"{override.input_line} is unknown to {without}. Leave that choice out, or give each its own "
-                "options: 'grids=[{sampler: static, sampler.per_step: [1, 4]}, {sampler: [eb, klass]}]'."
-            )
-        if key in known or key in keys or key.split(".")[0] == "hydra" or override.is_add():
-            continue
-        group = key.rpartition(".")[0]
-        beside = [name for name in keys if group and name.rpartition(".")[0] == group]
-        if beside:
-            owner = f"{group}={chosen[group]}" if group in chosen else group
-            listed = ", ".join(name.removeprefix(group + ".") for name in beside)
-            yield f"{override.input_line} is unknown: {owner} has {listed}.{nearest(key, beside)}"
-        else:
-            yield f"{override.input_line} is unknown.{nearest(key, [*keys, *known])} python run.py --help lists all."
-
-
-def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Dotted names of everything that can be set."""
-    for key in map(str, config):
-        value = config._get_node(key)
-        if isinstance(value, DictConfig):
-            yield from _keys(value, f"{prefix}{key}.")
-        elif not key.startswith("_"):
-            yield f"{prefix}{key}"

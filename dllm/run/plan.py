@@ -17,12 +17,13 @@ from dllm.environment import spare_threads
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
+from dllm.kinds import of_kind
 from dllm.models import bundle, quantize
 from dllm.parts import build, part
 from dllm.prompts import Prompts
 from dllm.run.code import code_of, targets
 from dllm.run.jobs import Entry, Job, entries_of, jobs_of
-from dllm.run.options import Options, of_kind, sampling_of
+from dllm.run.options import Options, sampling_of
 from dllm.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.scores import Sampling
@@ -155,7 +156,7 @@ def weights_of(
 
 def runtime_of(config: Mapping[str, Any]) -> Runtime:
     """Raises UserError for what no run can have."""
-    return Runtime(config["runtime"], of_kind("check_every", config["check_every"], (int,)))
+    return Runtime(config["runtime"], of_kind("check_every", config["check_every"], "int"))
 
 
 def fresh_folder(parent: Path, name: str) -> Path:

@@ -26,7 +26,7 @@ class Oracle(Sampler):
     select positions hardly pass. Positions beyond a reference's end count as right whatever they propose.
     """
 
-    def __init__(self, reference: Answers | str | None) -> None:
+    def __init__(self, reference: Sequence[Sequence[int]] | str | None) -> None:
         if reference is None:
             raise UserError(
                 f"sampler={name_of(self)} needs sampler.reference: the answer's token ids for each prompt, or the "

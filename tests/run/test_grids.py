@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from dllm.errors import UserError
 from dllm.parts import choices, composed
+from dllm.run.grids import count as combinations
 from dllm.run.grids import expanded, grids_of
 from dllm.run.plan import Parts
 
@@ -52,10 +54,18 @@ def test_all_methods_are_all_samplers() -> None:
 
 def test_a_sweep_is_given_to_hydra_grid_by_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plain = ["sampler=static", "name=x"]
-    assert expanded(plain) == [plain]
-    found = expanded(["cache=none", "-m", "grids=[{sampler:[static,eb]},{sampler:order}]", "name=x", "output=here"])
+    assert expanded(["sampler=static", "name=x"]) == [["sampler=static", "name='x'", "hydra.sweep.dir='runs/x'"]]
+    found = expanded(["cache=none", "grids=[{sampler:[static,eb]},{sampler:order}]", "name=x", "output=here"])
     place: list[Any] = ["name='x'", "hydra.sweep.dir='here/x'"]
     assert [[text for text in one if not text.startswith(("grids", "output"))] for one in found] == [
-        ["-m", "sampler=static,eb", "cache=none", *place], ["-m", "sampler=order", "cache=none", *place],
+        ["sampler=static,eb", "cache=none", *place], ["sampler=order", "cache=none", *place],
     ]  # fmt: skip
+    assert expanded(["hydra.sweep.dir=there/y"]) == [["name='y'", "hydra.sweep.dir='there/y'"]]
+    with pytest.raises(UserError, match="hydra.sweep.dir and name=x both"):
+        expanded(["hydra.sweep.dir=there/y", "name=x"])
+
+
+def test_values_of_a_grid_arrive_as_they_are_written() -> None:
+    grids = [{"prompt": ["a, b", "it's"], "sampler": "eb", "blocks.lengths": [[8, 8], None]}]
+    assert list(grids_of(grids)) == [["prompt='a, b','it\\'s'", "sampler=eb", "blocks.lengths=[8, 8],null"]]
+    assert combinations(["eos=glob(cut*)", "seed=range(3)", "sampler=a,b"]) == 2 * 3 * 2

@@ -11,7 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dllm.errors import UserError
 from dllm.parts import composed
-from dllm.run.overrides import explain, quote
+from dllm.run.overrides import quote
+from dllm.run.refusals import explain
 
 
 def configured(settings: Mapping[str, Any]) -> dict[str, Any]:
