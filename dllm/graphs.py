@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dllm.cache.access import Access, Room
+from dllm.cache.access import Access, Room, Store
 from dllm.cache.base import Session
 from dllm.models.transformer import Transformer
 
@@ -97,12 +97,14 @@ class Ground:
 
 @dataclass(frozen=True)
 class Key:
-    """What two forwards must have in common to share a recording: shapes by name, numbers the host knows, addresses."""
+    """What two forwards must have in common to share a recording: shapes by name, numbers the host knows, addresses.
+    buffers: how many rows have some, of which a part may run; rows that have left leave the address as it was."""
 
     shapes: tuple[tuple[str, torch.Size], ...]
     reach: int
     triton: bool
     addresses: tuple[int, ...]
+    buffers: int = 0
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,8 @@ class Graphs:
     def _key(self, inputs: dict[str, Tensor], access: Access) -> Key:
         shapes = tuple((name, value.shape) for name, value in inputs.items())
         addresses = tuple(buffer.data_ptr() for store in access.stores for buffer in store or ())
-        return Key(shapes, access.reach, self.model.triton, addresses)
+        rows = 0 if access.rows is None else len(held(access.stores[0])[0])
+        return Key(shapes, access.reach, self.model.triton, addresses, rows)
 
     def _record(self, inputs: dict[str, Tensor], access: Access) -> Recorded:
         """Inputs and output are made outside the memory that recordings share."""
@@ -190,6 +193,11 @@ class Graphs:
         first = ground.flat[0].data_ptr()
         for key in [key for key in self.recorded if first in key.addresses]:
             self.recorded.pop(key).recording.release()
+
+
+def held(store: Store | None) -> Store:
+    assert store is not None, "buffers are furnished before the first forward"
+    return store
 
 
 def put(known: OrderedDict[Key, Any], key: Key, value: Any, most: int) -> list[Any]:

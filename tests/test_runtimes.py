@@ -72,6 +72,14 @@ def test_replays_decode_what_the_loop_decodes(combination: Combination) -> None:
     assert log.count("record") <= recorded, "the third decode of the same shapes records nothing"
 
 
+def test_a_part_of_a_batch_is_recorded_for_batches_of_its_size() -> None:
+    """One row of two opens a block, then the third of three: the same shapes, on buffers that begin at one address."""
+    combination, (network, _) = Combination("factor", "fixed", "dual"), graphs()
+    for batch in 3 * [requests()[1:]] + 3 * [requests()]:
+        assert answers(combination, network, 1, batch) == answers(combination, None, None, batch)
+    assert any(name == "rows" for key in network.recorded for name, _ in key.shapes)
+
+
 @pytest.mark.parametrize("name", ["dream_gqa", "llada_gqa_tied", "sdar_b4"])
 def test_models_of_other_shapes(name: str) -> None:
     """Grouped heads, a tied head, block-causal attention (visible keys differ by query)."""
