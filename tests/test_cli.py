@@ -137,7 +137,7 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["sampler.threshold=nan"], ["sampler.threshold=nan", "number"]),
     (["sampler=prophet", "sampler.thresholds=5"], ["sampler.thresholds=5", "list of numbers"]),
     (["stop=[[1]]"], ["stop=[[1]]", "list of texts"]),
-    (["sampling=null"], ["sampling=None", "sampling.temperature=VALUE"]),
+    (["sampling=null"], ["sampling=null must be set one by one", "sampling.temperature=VALUE"]),
     (["sampling={foo: 1}"], ["sampling={foo: 1}", "temperature"]),
     (["model.mask_id=abc"], ["model.mask_id='abc'", "whole number or null"]),
     (["~sampler"], ["~sampler", "take away", "sampler=VALUE"]),

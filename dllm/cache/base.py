@@ -174,9 +174,10 @@ class Cache:
         name = f"cache={name_of(self)}"
         for need in needs:
             if need.region not in self.regions and not (need.opening and self.opening):
+                when = "when a block opens" if need.opening else "on every one"
                 raise Unfit(
                     f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
-                    f"{need.region!r} on every one (eos=eotp: not with eos.scope=block)."
+                    f"{need.region!r} {when} (eos=eotp: not with eos.scope=block)."
                 )
             if need.committed and not self.committed:
                 raise Unfit(f"{name} computes masked positions, not the committed ones that a chosen part reads.")

@@ -97,7 +97,8 @@ def sound(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(config["sampling"], Mapping):
         names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING)
-        raise UserError(f"sampling={config['sampling']!r} must be set one by one: {names}.")
+        given = "null" if config["sampling"] is None else config["sampling"]
+        raise UserError(f"sampling={given} must be set one by one: {names}.")
     Options.of({**config, "trace": bool(config["trace"])})  # a file's name for task=replay
     sampling_of(config["sampling"])
     for group, part in config.items():

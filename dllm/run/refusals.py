@@ -155,7 +155,7 @@ def _misplaced_inner(overrides: Sequence[Override]) -> Iterator[str]:
         for name in outer if place != "sampler" else ():
             if name not in wrappers():
                 yield (
-                    f"{INNER}={','.join(inner)} is the rule inside a wrapper, and around it is {name}, which is none. "
+                    f"{INNER}={','.join(inner)} is the rule inside a wrapper, and {name} around it is no wrapper. "
                     f"Choose one of {', '.join(wrappers())} there, or drop it."
                 )
 
