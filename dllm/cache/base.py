@@ -104,6 +104,24 @@ class Call:
     fold: Fold | None = None
     drafts: Drafts | None = None
 
+    def computed(self, length: int) -> Tensor | int:
+        """Rows that the network runs for each candidate, padding included: one number, or [b] where they are folded and
+        the last one of a row repeats. ``length`` [L]: of a whole row."""
+        queries = length if self.columns is None else self.columns.shape[1]
+        if self.fold is None:
+            return queries
+        out = torch.full_like(self.fold.owner, queries)
+        out[self.fold.index[:, 0]] += queries * (self.fold.width - self.fold.owner.bincount())
+        return out
+
+
+def computed(calls: Sequence[Call], candidates: int, length: int, device: torch.device) -> Tensor:
+    """Rows that the network runs for each of the candidates [N, 1] in all calls; none for those in no call."""
+    out = torch.zeros(candidates, dtype=torch.int64, device=device)
+    for call in calls:
+        out[slice(None) if call.rows is None else call.rows] = call.computed(length)
+    return out[:, None]
+
 
 class Session(Memory):
     """A policy at work on one batch. State has a leading batch dimension. It lies where the canvas does, except what a

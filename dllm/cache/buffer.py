@@ -18,7 +18,7 @@ from torch import Tensor
 import dllm.debug as debug
 from dllm.blocks.base import Span
 from dllm.cache.access import Access, Room, Store
-from dllm.cache.base import Call, Drafts, Fold, Plan, Session
+from dllm.cache.base import Call, Drafts, Fold, Plan, Session, computed
 from dllm.cache.calls import rows_by_call
 from dllm.canvas import Canvas, merge, of, pack, select
 from dllm.cost import Work
@@ -41,7 +41,7 @@ class Buffered(Session):
         self.written = torch.zeros_like(canvas.valid)
         self.attended = canvas.valid
         self.masks = torch.ones_like(canvas.masked)
-        self.calls: list[Call] = []  # of the forward under way, if it has several candidates a row
+        self.calls: Sequence[Call] = ()  # of the forward under way
         self.extra: Tensor | None = None  # shadow rows [N, 1]
         self.room: Room | None = None  # holds the buffers that came from outside
         self.even = False  # the host knows that every column is always attended: then no mask slows attention down
@@ -69,7 +69,7 @@ class Buffered(Session):
         valid = candidates.valid
         self.wanted = wanted = valid if plan.columns is None else plan.columns & valid
         self.valid, self.keys = valid, self.keep_attended(plan, candidates, owner)
-        self.computed, self.extra = torch.zeros_like(candidates.start), None
+        self.extra = None
         self.whole = plan.columns is None and plan.shadows is None and bool(valid.all())
         widths = plan.widths
         if widths is None:
@@ -81,8 +81,11 @@ class Buffered(Session):
         assert not debug.ON or bool((~self.keys | self.written).all()), "a row is attended before it is written"
         if plan.shadows is not None:
             self.extra = (plan.shadows < self.length).sum(1, keepdim=True)
-        parts = self.parts(widths, wanted.device)
-        return [self._call(rows, width, plan.widths is not None, candidates, plan.shadows) for rows, width in parts]
+        self.calls = [
+            self._call(rows, width, plan.widths is not None, candidates, plan.shadows)
+            for rows, width in self.parts(widths, wanted.device)
+        ]
+        return self.calls
 
     def _branches(self, candidates: Canvas, owner: Tensor, widths: Sequence[int], bounded: bool) -> list[Call]:
         """Calls for several candidates a row. Where they compute everything, each gets buffers of its own, of which one
@@ -122,11 +125,9 @@ class Buffered(Session):
         visible, reach = (None if self.even else keys, self.length) if bounded else visible_part(keys)
         call = Call(rows, columns, columns, visible, reach, buffers=rows)
         call = replace(call, visible=self.visible(call, keys, candidates))
-        if shadows is not None and columns is not None:
-            call = self._shadow(call, columns, of(shadows, rows), keys)
-        self.computed[slice(None) if rows is None else rows] = (
-            self.length if call.columns is None else call.columns.shape[1])  # fmt: skip
-        return call
+        if shadows is None or columns is None:
+            return call
+        return self._shadow(call, columns, of(shadows, rows), keys)
 
     def _share(self, rows: Tensor | None, columns: Tensor, owner: Tensor) -> Call:
         """Candidates of a row become one row of K n queries in scratch slots: each sees the frozen rows and its own."""
@@ -140,9 +141,6 @@ class Buffered(Session):
         visible[:, :, : self.length] = frozen.repeat_interleave(n, 1)
         real = fold.rows(columns < self.length).flatten(1)
         visible[:, :, self.length + 1 :] = (own[:, None] == own) & real[:, None, :]
-        computed = torch.full_like(owner, n)
-        computed[fold.index[:, 0]] += n * (fold.width - place.bincount())  # where there are fewer, the last one repeats
-        self.computed[slice(None) if rows is None else rows] = computed
         buffers = None if len(names) == len(self.written) else names
         return Call(rows, columns, slots, visible, self.length + 1 + count, buffers, fold)
 
@@ -203,17 +201,13 @@ class Buffered(Session):
 
     def kept(self, rows: Tensor) -> None:
         self.attended, self.written = self.keys[rows], self.written | self.wanted[rows]
-        copies = Copies()
+        copies, every = Copies(), torch.arange(len(self.keys), device=rows.device)
         for call in self.calls:
-            if call.rows is None:
-                at, mine = rows, torch.arange(len(rows), device=rows.device)
-            else:  # of the rows of this call [b], the place of the candidate that goes on among those of the call
-                place = torch.full((len(self.keys),), -1, device=rows.device)
-                place[call.rows] = torch.arange(len(call.rows), device=rows.device)
-                mine = (place[rows] >= 0).nonzero()[:, 0]
-                at = place[rows[mine]]
+            names = of(every, call.rows)
+            place = torch.full_like(every, -1).scatter(0, names, every[: len(names)])  # among the call's candidates
+            mine = (place[rows] >= 0).nonzero()[:, 0]
             for layer in range(len(self.stores)):
-                self._keep(call, layer, mine, at, copies)
+                self._keep(call, layer, mine, place[rows[mine]], copies)
 
     def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor, copies: Copies) -> None:
         """Rows [b] of a layer's buffers go on with the call's candidates ``at`` [b]."""
@@ -241,7 +235,8 @@ class Buffered(Session):
         queries = self.wanted.sum(1, keepdim=True)
         refreshed = torch.where((self.wanted == self.valid).all(1, keepdim=True), queries, 0)
         queries = queries if self.extra is None else queries + self.extra
-        return Work(queries, self.keys.sum(1, keepdim=True), refreshed, self.computed[:, None])
+        ran = computed(self.calls, len(queries), self.length, queries.device)
+        return Work(queries, self.keys.sum(1, keepdim=True), refreshed, ran)
 
     def select(self, rows: Tensor) -> Session:
         copies, stores = Copies(), list[Store | None]()

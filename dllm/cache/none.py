@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Span
 from dllm.cache.access import Access
-from dllm.cache.base import Cache, Call, Plan, Session
+from dllm.cache.base import Cache, Call, Plan, Session, computed
 from dllm.cache.calls import rows_by_call
 from dllm.canvas import Canvas, of, pack
 from dllm.cost import Work
@@ -45,8 +45,9 @@ class Everything(Fresh, Session):
         parts: list[tuple[Tensor | None, int]] = [(None, length)]
         if self.ragged and plan.widths is None:
             parts = rows_by_call(valid.sum(1).tolist(), valid.device)
-        self.computed = torch.zeros_like(candidates.start)
-        return [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
+        self.calls = [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
+        self.length = length
+        return self.calls
 
     def _call(self, rows: Tensor | None, width: int, shadows: Tensor | None, candidates: Canvas) -> Call:
         valid, length = of(candidates.valid, rows), len(candidates.columns)
@@ -61,7 +62,6 @@ class Everything(Fresh, Session):
             if queries is not None:
                 positions = positions.gather(1, queries.clamp(max=length - 1))
             visible = block_causal(positions, positions, self.attention_block, visible)
-        self.computed[slice(None) if rows is None else rows] = length if queries is None else queries.shape[1]
         return Call(rows, queries, visible=visible)
 
     def use(self, call: Call) -> None:
@@ -69,7 +69,8 @@ class Everything(Fresh, Session):
         self.visible = call.visible
 
     def count(self) -> Work:
-        return Work(self.rows, self.rows, torch.zeros_like(self.rows), self.computed[:, None])
+        ran = computed(self.calls, len(self.rows), self.length, self.rows.device)
+        return Work(self.rows, self.rows, torch.zeros_like(self.rows), ran)
 
     def select(self, rows: Tensor) -> Session:
         return self

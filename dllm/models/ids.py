@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dllm.errors import UserError
+from dllm.kinds import whole as is_whole
 from dllm.models.config import ModelConfig
-from dllm.models.keys import is_whole
 from dllm.models.tokenizer import Tokenizer
 from dllm.scores import Ids
 

@@ -10,6 +10,7 @@ from math import isfinite
 from typing import Any
 
 from dllm.errors import UserError
+from dllm.kinds import whole as is_whole
 
 NEEDED: Any = object()  # the default of a key that has none
 _SHORT = reprlib.Repr()
@@ -71,11 +72,6 @@ def ids(high: int) -> Key:
         return all(is_whole(one) and 0 <= one <= high for one in (value if isinstance(value, list) else [value]))
 
     return Key(f"a token id from 0 to {high} or a list of them", fits)
-
-
-def is_whole(value: Any) -> bool:
-    """JSON's integers; its truth values are none, though Python's are."""
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def read_keys(table: Mapping[str, Key], content: Mapping[str, Any], file: str) -> dict[str, Any]:

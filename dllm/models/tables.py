@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.models.keys import NEEDED, Key, flag, ids, is_whole, only, real, whole
+from dllm.kinds import whole as is_whole
+from dllm.models.keys import NEEDED, Key, flag, ids, only, real, whole
 
 SIZE = 2**24  # rows or columns of a matrix, and positions: float32 counts exactly up to here
 LAYERS, EXPERTS = 10_000, 100_000
