@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from dllm.errors import UserError, in_range, nearest
 from dllm.models.bundle import Model
-from dllm.models.transformer import at_least_float32
+from dllm.models.experts import at_least_float32
 
 Draw = tuple[Tensor, Tensor]  # masked [R, T], and the weight [R, T] of each target token's log-probability
 HEAD_ROWS = 128  # rows of logits at a time: 126,464 columns of float32 take 65 MB, and three to five such are held

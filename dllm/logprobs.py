@@ -18,7 +18,7 @@ import torch
 
 from dllm.errors import UserError
 from dllm.models.bundle import Model
-from dllm.models.transformer import at_least_float32
+from dllm.models.experts import at_least_float32
 from dllm.scores import Sampling
 from dllm.trace import Trace
 

@@ -6,7 +6,7 @@ import math
 import os
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -28,6 +28,7 @@ from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from dllm.parts import choices
 from dllm.results import Result
+from dllm.runtime import Network
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Sampling
 from dllm.setting import Setting, validate
@@ -66,8 +67,15 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
+class Shown:
+    """Base of cases, dataclasses of parts by name: a case prints what it is."""
+
+    def __str__(self) -> str:
+        return "-".join(str(getattr(self, entry.name)) for entry in fields(self))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class Combination:
+class Combination(Shown):
     """One choice of every part, by name."""
 
     sampler: str
@@ -75,9 +83,6 @@ class Combination:
     cache: str = "none"
     eos: str = "keep"
     model: str = "tiny-llada"
-
-    def __str__(self) -> str:
-        return f"{self.sampler}-{self.blocks}-{self.cache}-{self.eos}-{self.model}"
 
 
 @dataclass
@@ -181,6 +186,23 @@ def decode(combination: Combination, batch: Sequence[Request], sampling: Samplin
     for decoded, result in zip(out, collector.results(), strict=True):
         decoded.result = result
     return out
+
+
+def results(
+    network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], batch: Sequence[Request],
+    sampling: Sampling | None = None, every: int | None = None, runs: Network | None = None,
+) -> list[Result]:  # fmt: skip
+    """A batch's results without traces. every: as in ``denoise``; runs: the network as a runtime runs it."""
+    config, (sampler, blocks, _, eos) = network.config, parts
+    batch = [with_mask(request, config.mask_id or 0) for request in batch]
+    forward = forward_of(network, parts, sampling or Sampling(tempered=sampler.tempered))
+    forward = forward if runs is None else replace(forward, network=runs)
+    canvas = Canvas.of(batch, config.pad_id or 0, grid_at_zero=config.attention_block is not None)
+    collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
+    with torch.inference_mode():
+        for turn in denoise(canvas, forward, sampler, blocks, eos, every):
+            collector.observe(turn)
+    return collector.results()
 
 
 def full() -> bool:

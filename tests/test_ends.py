@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, starmap
 
 import torch
-from harness import build, drawn, forward_of, model, requests
+from harness import Shown, build, drawn, forward_of, model, requests
 from law import law
 
 from dllm import UserError
@@ -47,15 +47,12 @@ SCHEDULES: dict[str, Sampler] = {
 
 
 @dataclass(frozen=True)
-class Narrow:
+class Narrow(Shown):
     """A sampler under a cache that commits less than it is asked for."""
 
     sampler: str
     cache: str
     model: str
-
-    def __str__(self) -> str:
-        return f"{self.sampler}-{self.cache}-{self.model}"
 
     @property
     def rule(self) -> Sampler:

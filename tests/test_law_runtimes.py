@@ -8,39 +8,33 @@ compile on one model.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
-from harness import MODELS, Combination, allowed, build, drawn, forward_of, model, parts_of, requests, with_mask
+from harness import MODELS, Combination, Shown, allowed, build, drawn, model, parts_of, requests, results
 from law import law
 from recording import FakeGraph
 
 from dllm import UserError
-from dllm.canvas import Canvas
-from dllm.collect import Collector
 from dllm.compiled import Compiled
-from dllm.denoise import denoise
 from dllm.graphs import Graphs
 from dllm.parts import choices
 from dllm.runtime import Network, Runtime
-from dllm.scores import Ids, Sampling
+from dllm.scores import Sampling
 
 DEVICE = {"static": torch.device("cpu"), "compile": torch.device("cpu"), "cudagraph": torch.device("cuda")}
 LOOKS, HEATS = (1, 2, 4, 8), (0.0, 0.8)
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(Shown):
     """One combination under a runtime whose host looks every so many turns, at a temperature."""
 
     runtime: str
     combination: Combination
     every: int
     heat: float
-
-    def __str__(self) -> str:
-        return f"{self.runtime}-{self.combination}-every{self.every}-t{self.heat}"
 
     def accepted(self) -> bool:
         """Whether the parts take this runtime and temperature."""
@@ -80,17 +74,11 @@ def network(runtime: str, name: str) -> Network | None:
 
 def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], int]]:
     """Of every row: its canvas, its acting forwards, the turn that fixed each position, the rows it asked for."""
-    net, parts = model(case.combination.model), parts_of(case.combination)
-    batch = [with_mask(request, net.config.mask_id or 0) for request in requests()]
-    forward = forward_of(net, parts, Sampling(temperature=case.heat, tempered=parts[0].tempered))
-    runs = None if eager else network(case.runtime, case.combination.model)
-    forward = forward if runs is None else replace(forward, network=runs)
-    canvas = Canvas.of(batch, net.config.pad_id or 0, grid_at_zero=net.config.attention_block is not None)
-    collector = Collector(batch, Ids(net.config.mask_id or 0, net.config.eos_id or 0, ()), str, (), trace=False)
-    with torch.inference_mode():
-        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3], None if eager else case.every):
-            collector.observe(turn)
-    return [(one.canvas, one.nfe, one.turns, one.query_tokens) for one in collector.results()]
+    name, parts = case.combination.model, parts_of(case.combination)
+    sampling = Sampling(temperature=case.heat, tempered=parts[0].tempered)
+    every, runs = (None, None) if eager else (case.every, network(case.runtime, name))
+    found = results(model(name), parts, requests(), sampling, every, runs)
+    return [(one.canvas, one.nfe, one.turns, one.query_tokens) for one in found]
 
 
 @law(partial(cases, "static"), daily=14, least=10000)

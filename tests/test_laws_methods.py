@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import starmap
 
 import torch
-from harness import drawn, forward_of, full, model
+from harness import Shown, drawn, full, model, results
 from law import law
 
 from dllm.blocks.adablock import AdaBlock
@@ -15,9 +15,7 @@ from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
-from dllm.canvas import Canvas, Request
-from dllm.collect import Collector
-from dllm.denoise import denoise
+from dllm.canvas import Request
 from dllm.eos.base import Keep
 from dllm.results import Result
 from dllm.samplers.bacd import BACD
@@ -34,7 +32,6 @@ from dllm.samplers.order import Order
 from dllm.samplers.pc import PC
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
-from dllm.scores import Ids, Sampling
 
 LENGTH, BLOCKS = 24, {"short": Fixed(8), "long": Fixed(24), "whole": Whole()}
 NAMES = ("tiny-llada", "tiny-dream")
@@ -50,12 +47,7 @@ def prompts(count: int) -> list[list[int]]:
 def decode(name: str, sampler: Sampler, blocks: Blocks, count: int = 12) -> list[Result]:
     network = model(name)
     batch = [Request.answer(prompt, LENGTH, 60, seed) for seed, prompt in enumerate(prompts(count))]
-    forward = forward_of(network, (sampler, blocks, NoCache(), Keep()), Sampling(tempered=sampler.tempered))
-    collector = Collector(batch, Ids(60, network.config.eos_id or 0, ()), str, (), trace=False)
-    with torch.inference_mode():
-        for turn in denoise(Canvas.of(batch, network.config.pad_id or 0), forward, sampler, blocks, Keep()):
-            collector.observe(turn)
-    return collector.results()
+    return results(network, (sampler, blocks, NoCache(), Keep()), batch)
 
 
 STATIC = {
@@ -65,16 +57,13 @@ STATIC = {
 
 
 @dataclass(frozen=True)
-class Drafted:
+class Drafted(Shown):
     """FreeDave over a static sampler."""
 
     inner: str
     depth: int
     blocks: str
     model: str
-
-    def __str__(self) -> str:
-        return f"{self.inner}-{self.depth}-{self.blocks}-{self.model}"
 
 
 def drafted() -> Iterator[Drafted]:
@@ -118,15 +107,12 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
 
 
 @dataclass(frozen=True)
-class Off:
+class Off(Shown):
     """A method whose extension is switched off."""
 
     method: str
     blocks: str
     model: str
-
-    def __str__(self) -> str:
-        return f"{self.method}-{self.blocks}-{self.model}"
 
 
 def switched_off() -> Iterator[Off]:

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from harness import build, forward_of, full, model, requests
+from harness import build, full, model, requests, results
 
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
-from dllm.collect import Collector
-from dllm.denoise import denoise, look
+from dllm.denoise import look
 from dllm.eos.base import Keep
 from dllm.errors import name_of
 from dllm.parts import build as build_part
@@ -31,7 +30,6 @@ from dllm.samplers.oracle import Oracle
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 from dllm.samplers.wrapper import Wrapper
-from dllm.scores import Ids, Sampling
 from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, positions
 
@@ -65,13 +63,7 @@ def chosen() -> list[tuple[str, str, str]]:
 
 
 def decode(name: str, sampler: Sampler, batch: list[Request]) -> list[Result]:
-    network, blocks = model(name), Fixed(5)
-    forward = forward_of(network, (sampler, blocks, NoCache(), Keep()), Sampling(tempered=sampler.tempered))
-    collector = Collector(batch, Ids(60, network.config.eos_id or 0, ()), str, (), trace=False)
-    with torch.inference_mode():
-        for turn in denoise(Canvas.of(batch, network.config.pad_id or 0), forward, sampler, blocks, Keep()):
-            collector.observe(turn)
-    return collector.results()
+    return results(model(name), (sampler, Fixed(5), NoCache(), Keep()), batch)
 
 
 def short() -> list[Request]:
