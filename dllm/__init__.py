@@ -11,18 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dllm.compose.parts import part as part
     from dllm.decoder import Decoder as Decoder
     from dllm.errors import UserError as UserError
     from dllm.models.bundle import Model as Model
     from dllm.models.bundle import load as load
-    from dllm.parts import part as part
-    from dllm.results import Result as Result
-    from dllm.trace import Trace as Trace
+    from dllm.record.results import Result as Result
+    from dllm.record.trace import Trace as Trace
 
 # Imported when first used: torch takes seconds, and most uses of the command line need only the configuration.
 _PLACES = {
-    "Decoder": "dllm.decoder", "Model": "dllm.models.bundle", "Result": "dllm.results", "Trace": "dllm.trace",
-    "UserError": "dllm.errors", "load": "dllm.models.bundle", "part": "dllm.parts",
+    "Decoder": "dllm.decoder", "Model": "dllm.models.bundle", "Result": "dllm.record.results",
+    "Trace": "dllm.record.trace",
+    "UserError": "dllm.errors", "load": "dllm.models.bundle", "part": "dllm.compose.parts",
 }  # fmt: skip
 __all__ = ["Decoder", "Model", "Result", "Trace", "UserError", "load", "part"]
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import dllm.debug as debug
+from dllm.common import debug
 from dllm.errors import UserError
 
 T = TypeVar("T")

@@ -8,28 +8,28 @@ from typing import Any
 
 import torch
 
+from dllm.analysis.logprobs import LogProbs, rescored
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
-from dllm.collect import Collector
-from dllm.cost import Cost
+from dllm.compose.parts import part
+from dllm.compose.setting import Setting, validate
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import UserError, nearest
 from dllm.forward import Forward
-from dllm.logprobs import LogProbs, rescored
 from dllm.models.bundle import Model
 from dllm.models.quantize import check_runtime
-from dllm.parts import part
 from dllm.prompts import Message, Prompt, Prompts, as_list
-from dllm.results import Result
-from dllm.runtime import Runtime
+from dllm.record.collector import Collector
+from dllm.record.cost import Cost
+from dllm.record.results import Result
+from dllm.record.stopwatch import Stopwatch
+from dllm.record.stream import Snapshot, snapshots
+from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.scores import Sampling
-from dllm.setting import Setting, validate
-from dllm.stopwatch import Stopwatch
-from dllm.stream import Snapshot, snapshots
 
 Observer = Callable[[Turn], None]
 
@@ -129,7 +129,7 @@ class Decoder:
             yield from ((at + row, collector.result(row)) for row in collector.untouched())
 
     def rescored(self, result: Result) -> LogProbs:
-        """Log-probabilities of an answer's tokens one at a time, see ``dllm.logprobs``; needs the result's trace."""
+        """Log-probabilities of an answer's tokens one at a time, see ``dllm.analysis``; needs the result's trace."""
         return rescored(self.model, result.traced(), self.sampling)
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:

@@ -16,9 +16,9 @@ from torch import Tensor
 from dllm.blocks.base import Blocks, Span
 from dllm.cache.base import Session
 from dllm.canvas import Canvas, merge, of, select
-from dllm.cost import Work
 from dllm.eos.base import EndOfText
 from dllm.forward import Forward
+from dllm.record.cost import Work
 from dllm.samplers.base import Sampler, State, Step, View
 from dllm.scores import Scores
 

@@ -13,10 +13,10 @@ from dllm.blocks.base import Blocks, Span
 from dllm.cache.base import Cache, Call, Plan, Session
 from dllm.cache.guided import Guided
 from dllm.canvas import Canvas, first_of, of, pack, select
-from dllm.cost import Work
 from dllm.eos.base import EndOfText
 from dllm.models.transformer import Transformer
-from dllm.runtime import Network
+from dllm.record.cost import Work
+from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Lookup, Need, Propose, Sampling, Scores, spread
 

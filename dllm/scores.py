@@ -15,11 +15,11 @@ from torch import Tensor
 
 from dllm.blocks.base import Span
 from dllm.canvas import Canvas, per_row
+from dllm.common.noise import gumbel
 from dllm.errors import in_range
 from dllm.kernels.credit import slot_logits
 from dllm.kernels.head_statistics import head_statistics, shipped
 from dllm.kernels.row_statistics import ALL, row_statistics
-from dllm.noise import gumbel
 
 if TYPE_CHECKING:
     from dllm.models.transformer import Transformer

@@ -26,13 +26,13 @@ import torch
 from dllm import part
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
-from dllm.cost import Cost
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import Keep
 from dllm.forward import Forward
 from dllm.kernels.packed import can_pack, pack
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
+from dllm.record.cost import Cost
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Sampling
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dllm.cost import Machine, measured
 from dllm.kernels import add_norm, commit, credit, drift, head_statistics, rope_scatter, row_statistics
 from dllm.kernels.choose import use_triton
+from dllm.record.cost import Machine, measured
 
 Run = Callable[[bool], object]
 

@@ -2,9 +2,9 @@
 
 On a CUDA machine: an 8B LLaDA-shaped and a 7B Dream-shaped model in bfloat16 with seeded random weights made on the
 device; forwards/s, tokens/s, p50 and p95 of a turn for every cache, batch size and runtime, beside the floor that
-``dllm.cost`` computes from the turn's own work and the machine's measured rates. On a CPU the same for a model of 100 M
-parameters, scaled down. ``--plain`` compares the decode without a cache with a plain loop in the style of the published
-code, for LLaDA's vocabulary of 126,464: same weights, same tokens.
+``dllm.record.cost`` computes from the turn's own work and the machine's measured rates. On a CPU the same for a model
+of 100 M parameters, scaled down. ``--plain`` compares the decode without a cache with a plain loop in the style of the
+published code, for LLaDA's vocabulary of 126,464: same weights, same tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torch import Tensor
 
 from dllm import part
 from dllm.canvas import Canvas, Request
-from dllm.cost import Cost, Machine, Work, measured
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import Keep
 from dllm.forward import Forward
@@ -31,7 +30,8 @@ from dllm.kernels.choose import CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
-from dllm.runtime import FIXED, RUNTIMES, Network, Runtime
+from dllm.record.cost import Cost, Machine, Work, measured
+from dllm.runtime.runtime import FIXED, RUNTIMES, Network, Runtime
 from dllm.scores import Ids, Sampling
 
 SMALL = ModelConfig(

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
-from dllm.measures import wilson
-from dllm.parts import choices
+from dllm.analysis.measures import wilson
+from dllm.compose.parts import choices
 from dllm.prompts import Prompt
 from dllm.tasks.parallelbench import mini
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
-from dllm.limits import Guesses, bits_per_forward, forced_share, lossless_minimum
-from dllm.measures import wilson
-from dllm.parts import choices
+from dllm.analysis.limits import Guesses, bits_per_forward, forced_share, lossless_minimum
+from dllm.analysis.measures import wilson
+from dllm.compose.parts import choices
 from dllm.prompts import Prompt
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.parallelbench import mini

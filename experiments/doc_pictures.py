@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.text import Text
 
 from dllm import Decoder, Model, Result, load, part
-from dllm.parts import composed
+from dllm.common.palette import hexes
+from dllm.compose.parts import composed
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, page
-from dllm.view.palette import hexes
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SHUFFLE = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'

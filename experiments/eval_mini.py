@@ -14,7 +14,7 @@ from rich.progress import track
 from rich.table import Table
 
 from dllm import Decoder, load
-from dllm.measures import wilson
+from dllm.analysis.measures import wilson
 from dllm.prompts import Prompt
 from dllm.samplers.static import Static
 from dllm.tasks.parallelbench import mini

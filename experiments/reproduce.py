@@ -168,7 +168,7 @@ SWEEP = (
 
 ENTRIES = [
     Entry("pictures", "docs/pictures", (("-m", "experiments.doc_pictures", "OUT"),), 0.3, same_files, Tolerance(0.2)),
-    Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.compatibility"),), 0.2, same_page),
+    Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.analysis.compatibility"),), 0.2, same_page),
     Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
     Entry("goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS),), 1, all_equal),
     Entry("caches", "docs/caches.md", (("-m", "experiments.compare_caches"),), 4, same_tables, Tolerance(3)),

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from dllm.parts import choices
+from dllm.compose.parts import choices
 from experiments.reproduce import Table, tables
 
 DOCS = Path(__file__).parents[1] / "docs"

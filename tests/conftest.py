@@ -1,7 +1,7 @@
 """One torch thread for every test: with two, a busy neighbour makes each small operation wait.
 
 Triton kernels run in its interpreter, which must be known before anything imports Triton. Every decode checks what the
-package otherwise takes for granted (``dllm.debug``): rows that are attended to were written, bounds hold (law 5).
+package otherwise takes for granted (``dllm.common.debug``): rows that are attended to were written, bounds hold.
 """
 
 from __future__ import annotations

@@ -20,15 +20,15 @@ from harness import Combination, allowed, build, forward_of, full, model, with_m
 from dllm.blocks.fixed import Fixed
 from dllm.cache.calls import ROWS_PER_CALL
 from dllm.canvas import Canvas, Request
-from dllm.collect import Collector
+from dllm.compose.parts import choices
+from dllm.compose.setting import Setting, validate
 from dllm.denoise import denoise
 from dllm.errors import UserError
 from dllm.models.transformer import Transformer
-from dllm.parts import choices
-from dllm.results import Result
+from dllm.record.collector import Collector
+from dllm.record.results import Result
 from dllm.samplers.confidence import Confidence
 from dllm.scores import Ids, Need, Sampling
-from dllm.setting import Setting, validate
 
 MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
 PARTS = ("sampler", "blocks", "cache", "eos")

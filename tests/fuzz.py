@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from dllm.parts import choices, composed, groups
+from dllm.compose.parts import choices, composed, groups
 
 TOPS = ("sampler", "blocks", "cache", "eos")  # what most command lines choose
 # Left out: minutes of compiling, a cluster of processes, kernels in an interpreter, and numbers that only take long.

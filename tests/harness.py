@@ -15,23 +15,23 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from dllm.analysis.compatibility import GROUPS, built
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
-from dllm.collect import Collector
-from dllm.compatibility import GROUPS, built
+from dllm.compose.parts import choices
+from dllm.compose.setting import Setting, validate
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.forward import Forward
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
-from dllm.parts import choices
-from dllm.results import Result
-from dllm.runtime import Network
+from dllm.record.collector import Collector
+from dllm.record.results import Result
+from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Sampling
-from dllm.setting import Setting, validate
 
 KINDS = (Sampler, Blocks, Cache, EndOfText)
 DATA = Path(__file__).parent / "data"

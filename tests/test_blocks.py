@@ -15,6 +15,7 @@ from dllm.blocks.tccf import TCCF
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
+from dllm.compose.setting import Setting
 from dllm.denoise import denoise
 from dllm.eos.base import Keep
 from dllm.eos.fill_after_block import FillAfterBlock
@@ -22,7 +23,6 @@ from dllm.samplers.base import State, Step, View
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.static import Static
 from dllm.scores import Sampling
-from dllm.setting import Setting
 
 
 def spans(blocks: Blocks, canvas: Canvas) -> list[tuple[int, int, int]]:

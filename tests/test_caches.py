@@ -44,6 +44,7 @@ from dllm.cache.prefix import FromBlockOn
 from dllm.cache.recap import Recap
 from dllm.cache.window import Window
 from dllm.canvas import Canvas, Request, of
+from dllm.compose.setting import Setting, validate
 from dllm.denoise import denoise
 from dllm.eos.base import Keep
 from dllm.models.config import ModelConfig
@@ -51,7 +52,6 @@ from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.order import Order
 from dllm.scores import Sampling
-from dllm.setting import Setting, validate
 
 POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dllm import checkpoint
-from dllm.checkpoint import fingerprint
+from dllm.models import fingerprint as checkpoint
+from dllm.models.fingerprint import fingerprint
 
 MIB = 1 << 20
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from dllm import cli
+from dllm.app.command_line import main as cli
+from dllm.app.command_line.overrides import names, quote, quoted
+from dllm.compose.parts import choices, composed, groups
 from dllm.models import bundle
-from dllm.parts import choices, composed, groups
-from dllm.run.overrides import names, quote, quoted
 
 ROOT = Path(__file__).parent.parent
 
@@ -344,7 +344,7 @@ def test_resume_does_exactly_what_is_missing(run: Run, tmp_path: Path) -> None:
 def test_ctrl_c_keeps_finished_samples_and_says_how_to_go_on(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dllm.store import Store
+    from dllm.app.jobs.store import Store
 
     write = Store.write
 
@@ -435,7 +435,7 @@ def test_the_commands_of_the_readme_name_things_that_exist() -> None:
 
 
 def test_runs_of_one_second_get_folders_of_their_own(tmp_path: Path) -> None:
-    from dllm.run.plan import fresh_folder
+    from dllm.app.jobs.plan import fresh_folder
 
     assert [fresh_folder(tmp_path / "runs", "now").name for _ in range(3)] == ["now", "now-2", "now-3"]
 

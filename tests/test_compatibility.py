@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from dllm import Decoder, UserError, load, part
-from dllm.compatibility import OPTIONS, page
-from dllm.parts import choices
+from dllm.analysis.compatibility import OPTIONS, page
+from dllm.compose.parts import choices
 
 FILE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 
@@ -27,7 +27,7 @@ def tables() -> list[dict[str, dict[str, str]]]:
 
 
 def test_the_page_in_the_docs_is_current() -> None:
-    assert FILE.read_text() == page(), "run: python -m dllm.compatibility > docs/compatibility.md"
+    assert FILE.read_text() == page(), "run: python -m dllm.analysis.compatibility > docs/compatibility.md"
 
 
 def test_the_table_names_every_part() -> None:

@@ -11,9 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from dllm import UserError
-from dllm.cost import MACHINES, Cost, Work, machine, measured
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
+from dllm.record.cost import MACHINES, Cost, Work, machine, measured
 
 LLADA_8B = ModelConfig(
     family="llada", width=4096, layers=32, heads=32, kv_heads=32, head_dim=128, mlp_width=12288, vocab=126464,

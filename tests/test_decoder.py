@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError, load
+from dllm.compose.setting import STATISTICS
 from dllm.denoise import Turn
 from dllm.models.bundle import Model
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 from dllm.scores import Need, Scores
-from dllm.setting import STATISTICS
 
 
 @pytest.fixture(scope="module")

@@ -32,10 +32,10 @@ from fake_tensors import FakeTensors
 from harness import forward_of, full, model
 
 from dllm.canvas import Canvas, Request
+from dllm.compose.parts import choices
 from dllm.denoise import denoise
 from dllm.models.weights import device_of as home_of
 from dllm.models.weights import random_model, spread
-from dllm.parts import choices
 from dllm.scores import Sampling
 
 CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplings(), *together()]
@@ -90,7 +90,7 @@ def test_static_turns_run_on_torchs_own_fake_tensors(
     kv: str, kind: str, split: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On one GPU and on two. Behind the first turn no number is asked for; FakeTensorMode itself refuses mixtures."""
-    monkeypatch.setattr("dllm.debug.ON", False)
+    monkeypatch.setattr("dllm.common.debug.ON", False)
     (sampler, blocks, cache, eos), name = parts(Case(kv, "credit", cache=kv, model=kind))
     network, mode = deepcopy(model(name)), FakeTensors()
     placement = halves(network) if split else ONE

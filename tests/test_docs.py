@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 import yaml
 
-from dllm import Decoder, cli, debug, load
+from dllm import Decoder, load
+from dllm.app.command_line import main as cli
+from dllm.app.command_line.overrides import quoted
 from dllm.cache.base import Cache
-from dllm.parts import choices, composed
-from dllm.run.overrides import quoted
+from dllm.common import debug
+from dllm.compose.parts import choices, composed
 from dllm.samplers.base import Sampler
 from dllm.tasks.base import Task
 

@@ -18,9 +18,10 @@ from dllm.cache.elastic import Elastic
 from dllm.cache.prefix import Prefix
 from dllm.cache.window import Window
 from dllm.canvas import Canvas
+from dllm.compose.parts import choices
+from dllm.compose.setting import Setting, validate
 from dllm.denoise import denoise
 from dllm.eos.base import Keep
-from dllm.parts import choices
 from dllm.samplers.base import Sampler
 from dllm.samplers.dream import Dream
 from dllm.samplers.order import Order
@@ -29,7 +30,6 @@ from dllm.samplers.rcr import RCR
 from dllm.samplers.remdm import ReMDM
 from dllm.samplers.static import Static
 from dllm.scores import Sampling
-from dllm.setting import Setting, validate
 
 BLOCKS = Fixed(8)
 MOST = 200  # turns; 24 positions at one a turn, and what revocable rules add, take fewer

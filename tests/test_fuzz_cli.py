@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
 
-from dllm import cli
+from dllm.app.command_line import main as cli
 from dllm.models import bundle
 from tests.fuzz import command
 

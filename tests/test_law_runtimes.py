@@ -17,10 +17,10 @@ from law import law
 from recording import FakeGraph
 
 from dllm import UserError
-from dllm.compiled import Compiled
-from dllm.graphs import Graphs
-from dllm.parts import choices
-from dllm.runtime import Network, Runtime
+from dllm.compose.parts import choices
+from dllm.runtime.compiled import Compiled
+from dllm.runtime.graphs import Graphs
+from dllm.runtime.runtime import Network, Runtime
 from dllm.scores import Sampling
 
 DEVICE = {"static": torch.device("cpu"), "compile": torch.device("cpu"), "cudagraph": torch.device("cuda")}

@@ -17,7 +17,7 @@ from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.canvas import Request
 from dllm.eos.base import Keep
-from dllm.results import Result
+from dllm.record.results import Result
 from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dllm.analysis.likelihood import METHODS, Estimator, Likelihood, by_coin, by_count
 from dllm.errors import UserError
-from dllm.likelihood import METHODS, Estimator, Likelihood, by_coin, by_count
 from dllm.models.bundle import Model, load
 from tests.harness import DATA
 
@@ -191,7 +191,7 @@ def test_few_rows_of_logits_exist_at_a_time(monkeypatch: pytest.MonkeyPatch, gui
     estimator, prompt, target = Estimator(samples=16, rows=8, guidance=guidance), [3, 4], [5, 6, 7, 8] * 10
     assert model.config.vocab not in (model.config.width, len(target))
     whole = Likelihood(model, estimator)(prompt, target)
-    monkeypatch.setattr("dllm.likelihood.HEAD_ROWS", 7)
+    monkeypatch.setattr("dllm.analysis.likelihood.HEAD_ROWS", 7)
     with Largest(model.config.vocab) as largest:
         assert Likelihood(model, estimator)(prompt, target).value == pytest.approx(whole.value, rel=1e-12)
     assert 0 < largest.rows <= 7

@@ -9,11 +9,21 @@ import pytest
 import torch
 
 from dllm import Decoder, load
-from dllm.limits import Guess, Guesses, bits, bits_per_forward, fewest, forced_share, greedy, jumps, lossless_minimum
+from dllm.analysis.limits import (
+    Guess,
+    Guesses,
+    bits,
+    bits_per_forward,
+    fewest,
+    forced_share,
+    greedy,
+    jumps,
+    lossless_minimum,
+)
+from dllm.record.trace import Commits, Trace, TurnRecord
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.static import Static
-from dllm.trace import Commits, Trace, TurnRecord
 
 
 def guess(confidence: dict[int, float], committed: int, argmax: dict[int, int] | None = None, block: int = 0) -> Guess:

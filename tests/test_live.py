@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 
 from dllm import Decoder, load
+from dllm.app.commands.prompt import progress
+from dllm.common.palette import STOPS, colour, luminance, turn_style
 from dllm.denoise import Turn
 from dllm.forward import Forward
 from dllm.models.bundle import Model
-from dllm.run.decode import progress
-from dllm.stopwatch import Stopwatch
+from dllm.record.stopwatch import Stopwatch
 from dllm.view import live
 from dllm.view.live import LiveView, Picture
-from dllm.view.palette import STOPS, colour, luminance, turn_style
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_the_status_ends_with_the_speed_that_the_table_says(model: Model, monkey
         return call(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Forward, "__call__", slow)
-    monkeypatch.setattr("dllm.stopwatch.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("dllm.record.stopwatch.time.perf_counter", lambda: clock[0])
     decoder = Decoder(model, sampler="static", blocks="whole", eos="keep", gen_length=4)
     watch = Stopwatch()
     console = Console(file=io.StringIO(), force_terminal=True, width=60, height=12, legacy_windows=False)

@@ -19,18 +19,18 @@ from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.tccf import TCCF
 from dllm.canvas import Canvas, Request
-from dllm.collect import Collector
+from dllm.compose.parts import choices
+from dllm.compose.setting import Setting, validate
 from dllm.denoise import denoise
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import name_of
 from dllm.models.bundle import Model
-from dllm.parts import choices
+from dllm.record.collector import Collector
 from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import Learn2PD
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 from dllm.scores import Ids, Sampling
-from dllm.setting import Setting, validate
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
 MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")

@@ -16,11 +16,11 @@ from dllm import Decoder, UserError, load, part
 from dllm.cache.access import Access
 from dllm.cache.base import Session
 from dllm.canvas import Canvas, Request
-from dllm.compiled import Compiled
 from dllm.denoise import denoise
-from dllm.graphs import Graphs, Recorded
 from dllm.models.config import MoEConfig
-from dllm.runtime import Network, Runtime
+from dllm.runtime.compiled import Compiled
+from dllm.runtime.graphs import Graphs, Recorded
+from dllm.runtime.runtime import Network, Runtime
 from dllm.scores import Sampling
 
 CACHES = ("none", "prefix", "dual", "window")
@@ -232,7 +232,7 @@ def test_models_that_cannot_be_recorded_are_refused() -> None:
 
 
 def test_without_a_compiler_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dllm.runtime.which", lambda name: None)
+    monkeypatch.setattr("dllm.runtime.runtime.which", lambda name: None)
     with pytest.raises(UserError, match="runtime=compile needs a C\\+\\+ compiler.*: runtime=static"):
         Runtime("compile").network(model("tiny-llada"))
 

@@ -12,10 +12,11 @@ from harness import Combination, forward_of, model, parts_of, requests
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dllm import Decoder, UserError, debug, load, part
+from dllm import Decoder, UserError, load, part
 from dllm.canvas import Canvas
+from dllm.common import debug
 from dllm.denoise import Turn, denoise
-from dllm.runtime import Runtime
+from dllm.runtime.runtime import Runtime
 from dllm.scores import Sampling
 
 CACHES = ("none", "prefix", "dual", "window")

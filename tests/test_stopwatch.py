@@ -12,13 +12,13 @@ import torch
 from test_static_turns import Trap
 
 from dllm import Decoder, load
-from dllm.collect import Collector
+from dllm.app.jobs.tally import Tally
 from dllm.denoise import Turn
 from dllm.forward import Forward
 from dllm.models.bundle import Model
-from dllm.run.tally import Tally
-from dllm.runtime import Runtime
-from dllm.stopwatch import Stopwatch
+from dllm.record.collector import Collector
+from dllm.record.stopwatch import Stopwatch
+from dllm.runtime.runtime import Runtime
 
 FORWARD, LOOK = 1.0, 0.25  # seconds on the stand-in
 

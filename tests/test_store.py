@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from dllm import store
+from dllm.app.jobs import store
+from dllm.app.jobs.store import Store, identity, read_rows, trace_name
 from dllm.errors import UserError
-from dllm.store import Store, identity, read_rows, trace_name
 
 STATIC = {"_target_": "dllm.samplers.static.Static", "steps": None}
 CONFIG: dict[str, Any] = {"gen_length": 8, "sampler": STATIC, "live": None}

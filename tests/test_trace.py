@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from dllm import Decoder, load, part
-from dllm.limits import bits
+from dllm.analysis.limits import bits
+from dllm.app.commands.replay import differences
+from dllm.app.jobs.tally import Tally
 from dllm.models.bundle import Model
-from dllm.run.replay import differences
-from dllm.run.tally import Tally
+from dllm.record.trace import Commits, Trace
 from dllm.samplers.base import Sampler
 from dllm.samplers.credit import Credit
 from dllm.samplers.static import Static
-from dllm.trace import Commits, Trace
 from dllm.view.page import Pane, page
 
 PROMPT = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'

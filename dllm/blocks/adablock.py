@@ -10,10 +10,10 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks, Span
 from dllm.canvas import Canvas, merge
+from dllm.compose.setting import Setting, but
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler, best, in_range
 from dllm.scores import Need, Scores, one_of
-from dllm.setting import Setting, but
 
 
 class AdaBlock(Blocks):

@@ -16,9 +16,9 @@ from dllm.canvas import Canvas, first_of, merge, of
 from dllm.errors import UserError
 
 if TYPE_CHECKING:
+    from dllm.compose.setting import Setting
     from dllm.samplers.base import Sampler
     from dllm.scores import Need, Scores
-    from dllm.setting import Setting
 
 
 @dataclass(frozen=True)

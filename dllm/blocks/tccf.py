@@ -9,9 +9,9 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks, Span
 from dllm.canvas import Canvas, merge
+from dllm.compose.setting import Setting, but
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler
-from dllm.setting import Setting, but
 
 
 class TCCF(Blocks):

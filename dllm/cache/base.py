@@ -16,15 +16,15 @@ from torch import Tensor
 from dllm.blocks.base import Span
 from dllm.cache.access import Access, Room, Store
 from dllm.canvas import Canvas, first_of
-from dllm.cost import Work
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Copies, Memory
+from dllm.record.cost import Work
 
 if TYPE_CHECKING:
+    from dllm.compose.setting import Setting
     from dllm.samplers.base import Sampler
     from dllm.scores import Need
-    from dllm.setting import Setting
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dllm.blocks.base import Sizes, Span
 from dllm.cache.base import Plan
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.errors import Unfit
 from dllm.models.config import ModelConfig
 from dllm.samplers.base import Sampler
-from dllm.setting import Setting
 
 
 def refuse_undoing(query_left: bool, setting: Setting, sampler: Sampler) -> None:

@@ -15,15 +15,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-import dllm.debug as debug
 from dllm.blocks.base import Span
 from dllm.cache.access import Access, Room, Store
 from dllm.cache.base import Call, Drafts, Fold, Plan, Session, computed
 from dllm.cache.calls import rows_by_call
 from dllm.canvas import Canvas, merge, of, pack, select
-from dllm.cost import Work
+from dllm.common import debug
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Copies, Exchanged, Projected
+from dllm.record.cost import Work
 
 
 class Buffered(Session):

@@ -10,11 +10,11 @@ from dllm.blocks.base import Span
 from dllm.cache.base import Cache, Plan, Session
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.errors import Unfit, UserError, name_of
 from dllm.models.config import ModelConfig
 from dllm.samplers.base import Sampler
 from dllm.scores import Need
-from dllm.setting import Setting
 
 
 class DKVGreedy(Cache):

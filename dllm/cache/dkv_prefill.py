@@ -10,11 +10,11 @@ from dllm.blocks.base import Span
 from dllm.cache.base import Plan, Session
 from dllm.cache.dkv import DKV, Delayed
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.samplers.base import Sampler
 from dllm.scores import Need
-from dllm.setting import Setting
 
 
 class DKVPrefill(DKV):

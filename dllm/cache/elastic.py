@@ -14,11 +14,11 @@ from dllm.cache.buffer import Buffered
 from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, strongest
 from dllm.cache.rows import Rows, places, predictors, rows_of
 from dllm.canvas import Canvas, pack
-from dllm.cost import Work
 from dllm.errors import UserError, in_range, nearest
 from dllm.kernels.drift import received, similarity
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Projected
+from dllm.record.cost import Work
 
 TRIGGERS = ("same_step", "next_step")
 

@@ -15,8 +15,8 @@ from dllm.blocks.base import Span
 from dllm.cache.access import Access, Room
 from dllm.cache.base import Call, Plan, Session
 from dllm.canvas import Canvas, select
-from dllm.cost import Work
 from dllm.models.transformer import Exchanged, Projected
+from dllm.record.cost import Work
 
 
 class Guided(Session):

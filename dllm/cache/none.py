@@ -12,9 +12,9 @@ from dllm.cache.access import Access
 from dllm.cache.base import Cache, Call, Plan, Session, computed
 from dllm.cache.calls import rows_by_call
 from dllm.canvas import Canvas, of, pack
-from dllm.cost import Work
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Fresh, block_causal
+from dllm.record.cost import Work
 
 
 class NoCache(Cache):

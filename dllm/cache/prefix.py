@@ -10,10 +10,10 @@ from dllm.blocks.base import Sizes, Span
 from dllm.cache.base import Cache, Session
 from dllm.cache.blockwise import Blockwise, refuse_undoing
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.models.config import ModelConfig
 from dllm.samplers.base import Sampler
 from dllm.scores import Need
-from dllm.setting import Setting
 
 
 class Prefix(Cache):

@@ -13,11 +13,11 @@ from dllm.cache.base import Cache, Plan, Session
 from dllm.cache.buffer import Buffered
 from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.errors import UserError, nearest
 from dllm.models.config import ModelConfig
 from dllm.samplers.base import Sampler
 from dllm.scores import Need
-from dllm.setting import Setting
 
 CHOICES = {"queries": ("masks", "range"), "refresh_scope": ("window", "all"),
            "refresh_candidates": ("active", "all", "first")}  # fmt: skip

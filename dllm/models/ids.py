@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dllm.common.kinds import whole as is_whole
 from dllm.errors import UserError
-from dllm.kinds import whole as is_whole
 from dllm.models.config import ModelConfig
 from dllm.models.tokenizer import Tokenizer
 from dllm.scores import Ids

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from dllm.common.kinds import whole as is_whole
 from dllm.errors import UserError
-from dllm.kinds import whole as is_whole
 
 NEEDED: Any = object()  # the default of a key that has none
 _SHORT = reprlib.Repr()

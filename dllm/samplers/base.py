@@ -20,7 +20,7 @@ from dllm.errors import in_range
 from dllm.scores import Need, Scores
 
 if TYPE_CHECKING:
-    from dllm.setting import Setting
+    from dllm.compose.setting import Setting
 
 __all__ = ["Sampler", "State", "Step", "View", "best", "best_of", "in_range", "per_row", "quota", "ranking"]
 

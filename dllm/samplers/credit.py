@@ -10,12 +10,12 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.errors import UserError, name_of
 from dllm.kernels.credit import SLOTS, sparse_credit
 from dllm.samplers.base import Sampler, State, Step, View, in_range, per_row
 from dllm.samplers.wrapper import Wrapper
 from dllm.scores import Need, Scores
-from dllm.setting import Setting
 
 
 class Credit(Wrapper):

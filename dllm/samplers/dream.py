@@ -7,12 +7,12 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.common.noise import gumbel, uniform
+from dllm.compose.setting import Setting
 from dllm.errors import UserError, nearest
-from dllm.noise import gumbel, uniform
 from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, margin
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.scores import Need
-from dllm.setting import Setting
 
 ALGORITHMS = ("maskgit_plus", "topk_margin", "entropy", "origin")
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas, of, select
+from dllm.compose.setting import Setting
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler, State, Step, View, best, ranks
 from dllm.samplers.wrapper import Wrapper, inside
-from dllm.setting import Setting
 
 
 class FreeDave(Wrapper):

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting, but
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler, State, Step, View, best_of, each_row, in_range, per_row, quota
 from dllm.samplers.static import block_steps, steps_per_block
 from dllm.scores import Need
-from dllm.setting import Setting, but
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"
 WEIGHTS = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")

@@ -10,9 +10,9 @@ import torch
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler, State, Step, View, best
-from dllm.setting import Setting
 
 Answers = Sequence[Sequence[int]]
 

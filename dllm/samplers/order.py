@@ -9,11 +9,11 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.common.noise import uniform
+from dllm.compose.setting import Setting
 from dllm.errors import UserError
-from dllm.noise import uniform
 from dllm.samplers.base import Sampler, State, Step, View, best_of, quota, ranking
 from dllm.samplers.static import block_steps, check_per_step, scheduled, steps_per_block
-from dllm.setting import Setting
 
 
 class Order(Sampler):

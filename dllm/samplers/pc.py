@@ -10,10 +10,10 @@ import torch
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler, State, Step, View, best_of, each_row, in_range, per_row, quota
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
-from dllm.setting import Setting
 
 
 class PC(Sampler):

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas, Request, of
+from dllm.compose.setting import Setting, but
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler, State, Step, View, each_row, in_range
 from dllm.samplers.wrapper import Wrapper, alone
 from dllm.scores import Need
-from dllm.setting import Setting, but
 
 REGIONS = ("none", "offset", "anchor", "all_masked")
 

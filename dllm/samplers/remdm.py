@@ -6,11 +6,11 @@ import torch
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
 from dllm.samplers.rcr import fresh, own_commits
 from dllm.samplers.static import block_steps, check_per_step
-from dllm.setting import Setting
 
 
 class ReMDM(Sampler):

@@ -6,11 +6,11 @@ import torch
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.common.noise import uniform
+from dllm.compose.setting import Setting
 from dllm.errors import UserError, nearest
-from dllm.noise import uniform
 from dllm.samplers.base import Sampler, State, Step, View, best_of, margin, quota
 from dllm.scores import Need
-from dllm.setting import Setting
 
 SCORES = ("low_confidence", "random", "margin", "entropy")
 

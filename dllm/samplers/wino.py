@@ -6,10 +6,10 @@ from typing import Any
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler, State, Step, View, best, best_of, in_range, per_row
 from dllm.scores import Need
-from dllm.setting import Setting
 
 
 class WINO(Sampler):

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas, Request, first_of, of
+from dllm.compose.setting import Setting, but
 from dllm.samplers.base import Sampler, State, Step, View
 from dllm.scores import Need
-from dllm.setting import Setting, but
 
 INNER = "inner."
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dllm.prompts import Prompt
 
 if TYPE_CHECKING:
-    from dllm.likelihood import Estimator
+    from dllm.analysis.likelihood import Estimator
 
 # Metric name to value in [0, 1]; None: the component that would judge it is not there (never 0 or 1 instead).
 Scores = dict[str, float | None]

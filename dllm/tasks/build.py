@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from dllm.compose.parts import build, choices
 from dllm.errors import UserError, nearest
-from dllm.parts import build, choices
 from dllm.tasks.base import Task
 
 FOR_THE_COMMAND_LINE = ("name", "run")  # the rest are the arguments of the task's class

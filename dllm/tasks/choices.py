@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import cast
 
+from dllm.analysis.likelihood import Estimator, Likelihood
 from dllm.errors import UserError
-from dllm.likelihood import Estimator, Likelihood
 from dllm.models.bundle import Model
 from dllm.prompts import Begun, Message, Prompts
-from dllm.results import Result
-from dllm.stopwatch import Stopwatch, load
+from dllm.record.results import Result
+from dllm.record.stopwatch import Stopwatch, load
 from dllm.tasks.base import Item
 
 

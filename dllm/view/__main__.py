@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dllm.errors import UserError
-from dllm.run.replay import read_trace
+from dllm.record.trace import read_trace
 from dllm.view.page import Pane, page
 
 

@@ -16,10 +16,10 @@ from rich.text import Text
 from torch import Tensor
 
 from dllm.canvas import Canvas
+from dllm.common.palette import turn_style
 from dllm.denoise import Turn
+from dllm.record.stopwatch import Stopwatch
 from dllm.scores import Ids
-from dllm.stopwatch import Stopwatch
-from dllm.view.palette import turn_style
 
 INTERVAL = 1 / 15  # seconds between two pictures
 SHARE = 0.1  # of the decode's time may go into pictures

@@ -13,8 +13,8 @@ from importlib.resources import files
 from math import isfinite
 from typing import Any
 
-from dllm.trace import Commits, Trace, TurnRecord
-from dllm.view.palette import hexes
+from dllm.common.palette import hexes
+from dllm.record.trace import Commits, Trace, TurnRecord
 
 PARTS = ("sampler", "blocks", "cache", "eos")
 

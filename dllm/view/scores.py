@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from dllm.measures import Measures, Row, mean, scores_of
+from dllm.analysis.measures import Measures, Row, mean, scores_of
 
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")
 

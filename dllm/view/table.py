@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from dllm.measures import Measures, Row
+from dllm.analysis.measures import Measures, Row
 
 
 def cells(rows: Sequence[Row]) -> dict[str, str]:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dllm.cost import Machine, machine
 from dllm.errors import UserError
+from dllm.record.cost import Machine, machine
 from experiments.report import plots, tables
 from experiments.report.cells import Cell, read, sections
 from experiments.report.machines import machines, warnings

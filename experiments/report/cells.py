@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
+from dllm.analysis.measures import Measures, batched, scores_of, wilson
+from dllm.app.jobs.store import REFUSED, flatten, read_rows
 from dllm.errors import UserError
-from dllm.measures import Measures, batched, scores_of, wilson
-from dllm.store import REFUSED, flatten, read_rows
 from dllm.view.scores import by_task
 
 Row = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, nan
 
-from dllm.limits import budget
+from dllm.analysis.limits import budget
 from experiments.report.cells import Cell
 from experiments.report.methods import Method
 

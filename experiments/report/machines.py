@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from dllm.cost import Machine
-from dllm.environment import stamp
+from dllm.app.jobs.environment import stamp
+from dllm.record.cost import Machine
 from experiments.report.cells import Cell
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from io import StringIO
 
-from dllm.cost import Machine
+from dllm.record.cost import Machine
 from experiments.report import figures
 from experiments.report.cells import Cell
 from experiments.report.methods import Method, methods

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dllm.cost import Machine
-from dllm.runtime import Runtime
+from dllm.record.cost import Machine
+from dllm.runtime.runtime import Runtime
 from experiments import bench_kernels, bench_step
 
 CPU = torch.device("cpu")

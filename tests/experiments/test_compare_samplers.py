@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dllm import load
-from dllm.parts import choices
+from dllm.compose.parts import choices
 from dllm.tasks.parallelbench import mini
 from experiments.compare_samplers import Comparison, interval, percent
 

@@ -15,11 +15,11 @@ import torch
 import yaml
 
 from dllm import UserError
-from dllm.cost import MACHINES, Machine
-from dllm.environment import stamp
-from dllm.limits import budget
-from dllm.measures import wilson
-from dllm.parts import composed
+from dllm.analysis.limits import budget
+from dllm.analysis.measures import wilson
+from dllm.app.jobs.environment import stamp
+from dllm.compose.parts import composed
+from dllm.record.cost import MACHINES, Machine
 from experiments.report import figures, plots, tables
 from experiments.report.__main__ import report
 from experiments.report.cells import Cell, read

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dllm import Decoder, UserError, cli, load
-from dllm.compiled import Compiled
+from dllm import Decoder, UserError, load
+from dllm.app.command_line import main as cli
 from dllm.models import bundle, quantize
+from dllm.runtime.compiled import Compiled
 
 PROMPT = 'Copy the list:\n["Emma", "Hugo", "Kai"]'
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dllm import Decoder, UserError, load
-from dllm.parts import build, composed
+from dllm.compose.parts import build, composed
 
 PROMPT = 'Copy the list:\n["Kai", "Emma", "Ada"]'
 

@@ -23,9 +23,9 @@ from dllm.blocks.fixed import Fixed
 from dllm.blocks.list import ListBlocks
 from dllm.blocks.tccf import TCCF
 from dllm.canvas import Canvas, move
+from dllm.common.noise import gumbel, uniform
+from dllm.compose.parts import choices
 from dllm.eos.stop_strings import StopStrings
-from dllm.noise import gumbel, uniform
-from dllm.parts import choices
 from dllm.samplers.base import Sampler, View
 from dllm.samplers.dream import Dream
 from dllm.samplers.pc import PC

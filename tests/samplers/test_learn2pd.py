@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
+from dllm.compose.setting import Setting
 from dllm.models.weights import read_config
 from dllm.samplers.learn2pd import Learn2PD
-from dllm.setting import Setting
 from tests.samplers.game import Game
 
 

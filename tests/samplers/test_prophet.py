@@ -12,6 +12,7 @@ from harness import DATA
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas, Request
+from dllm.compose.setting import Setting
 from dllm.models.weights import read_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -20,7 +21,6 @@ from dllm.samplers.learn2pd import Learn2PD
 from dllm.samplers.order import Order
 from dllm.samplers.prophet import Prophet, given
 from dllm.samplers.static import Static
-from dllm.setting import Setting
 from tests.samplers.game import Game
 from tests.samplers.test_learn2pd import passing
 

@@ -10,12 +10,12 @@ from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas
+from dllm.compose.setting import Setting
 from dllm.denoise import denoise
 from dllm.eos.base import Keep
 from dllm.models.transformer import Fresh
 from dllm.samplers.wino import WINO
 from dllm.scores import Sampling
-from dllm.setting import Setting
 
 
 def by_hand(tokens: torch.Tensor, columns: list[int]) -> torch.Tensor:

@@ -15,12 +15,13 @@ from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
+from dllm.compose.parts import build as build_part
+from dllm.compose.parts import choices, composed
+from dllm.compose.setting import Setting
 from dllm.denoise import look
 from dllm.eos.base import Keep
 from dllm.errors import name_of
-from dllm.parts import build as build_part
-from dllm.parts import choices, composed
-from dllm.results import Result
+from dllm.record.results import Result
 from dllm.samplers.base import Sampler, State, Step, View
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
@@ -30,7 +31,6 @@ from dllm.samplers.oracle import Oracle
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 from dllm.samplers.wrapper import Wrapper
-from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, positions
 
 WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {"credit": Credit, "prophet": Prophet, "freedave": FreeDave}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dllm import UserError
-from dllm.store import identity
+from dllm.app.jobs.store import identity
 from dllm.tasks.parallelbench import grammar
 from dllm.tasks.parallelbench.grammar import Grammar
 from dllm.tasks.parallelbench.language_tool import JAR

@@ -10,8 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from dllm import UserError
-from dllm.cli import main
-from dllm.parts import composed
+from dllm.app.command_line.main import main
+from dllm.compose.parts import composed
 from dllm.tasks.base import Task
 from dllm.tasks.build import measurable, task_of
 from dllm.tasks.parallelbench import mini
@@ -110,7 +110,7 @@ def test_values_of_another_kind_are_named(override: str, words: str) -> None:
 
 def test_a_choice_without_questions_is_refused() -> None:
     with pytest.raises(UserError, match="holds no questions.*parallelbench"):
-        task_of({"name": "check", "run": "dllm.run.check.run"})
+        task_of({"name": "check", "run": "dllm.app.commands.check.run"})
     assert "parallelbench" in measurable() and "check" not in measurable()
 
 

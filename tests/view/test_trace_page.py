@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from dllm import Decoder, UserError, cli, load, part
+from dllm import Decoder, UserError, load, part
+from dllm.app.command_line import main as cli
 from dllm.models.bundle import Model
-from dllm.trace import Commits, Trace, TurnRecord
+from dllm.record.trace import Commits, Trace, TurnRecord
 from dllm.view.__main__ import main, write
 from dllm.view.page import Pane, facts, page, pane_data
 from tests.view.browser import chromium, opened

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 
+from dllm.common.digest import digest
 from dllm.errors import UserError, nearest
-from dllm.store import digest
 from dllm.tasks.base import Item, Scores, Task
 from dllm.tasks.parallelbench import classic, mini_suite, text_metrics
 from dllm.tasks.parallelbench.catalog import SUITES

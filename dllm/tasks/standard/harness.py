@@ -12,9 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dllm.common.digest import digest
 from dllm.errors import UserError
 from dllm.prompts import Begun
-from dllm.store import digest
 from dllm.tasks.base import Item, Scores, Task
 from dllm.tasks.standard.rows import Row, read_rows
 from dllm.tasks.standard.stock import config_of, example_split, first_line, imported, localised, place_of, template

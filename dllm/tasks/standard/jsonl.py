@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dllm.common.digest import digest
 from dllm.errors import UserError, nearest
-from dllm.store import digest
 from dllm.tasks.base import Item, Scores, Task
 from dllm.tasks.standard.rows import Row, read_rows
 

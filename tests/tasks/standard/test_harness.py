@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dllm.app.lm_eval.settings import configured
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import load
 from dllm.tasks.build import task_of
 from dllm.tasks.choices import answer
-from dllm.tasks.standard.settings import configured
 
 lm_eval = pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")
 

@@ -80,7 +80,7 @@ def test_unreadable_files_and_wrong_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_configuration_builds_it(tmp_path: Path) -> None:
-    from dllm.tasks.standard.settings import configured
+    from dllm.app.lm_eval.settings import configured
 
     path = written(tmp_path, {"prompt": "a", "answer": "b"})
     config = configured({"task": "jsonl", "task.path": path, "task.match": "number", "task.stop": ["x"]})

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load
+from dllm.analysis.likelihood import Estimator, Likelihood
 from dllm.errors import UserError
-from dllm.likelihood import Estimator, Likelihood
 
 pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")
 
@@ -22,9 +22,9 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.evaluator import simple_evaluate  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-from dllm.tasks.standard import lm as module  # noqa: E402
-from dllm.tasks.standard.asked import placed, seed_of  # noqa: E402
-from dllm.tasks.standard.lm import DLLM  # noqa: E402
+from dllm.app.lm_eval import lm as module  # noqa: E402
+from dllm.app.lm_eval.asked import placed, seed_of  # noqa: E402
+from dllm.app.lm_eval.lm import DLLM  # noqa: E402
 
 SORT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 TASK = Path(module.__file__).with_name("mini_lists.yaml")
@@ -64,7 +64,7 @@ def test_the_stock_command_line_evaluates_the_mini_model_offline(tmp_path: Path)
 def test_entry_point_and_detour_name_the_same_class(monkeypatch: pytest.MonkeyPatch) -> None:
     from lm_eval.api.registry import get_model
 
-    from dllm.tasks import lm_eval as detour
+    from dllm.app.lm_eval import __main__ as detour
 
     (point,) = (point for point in entry_points(group="lm_eval.models") if point.name == "dllm")
     assert point.load() is DLLM is get_model("dllm")
@@ -75,7 +75,7 @@ def test_entry_point_and_detour_name_the_same_class(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_detour_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from dllm.tasks import lm_eval as detour
+    from dllm.app.lm_eval import __main__ as detour
 
     monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
     with pytest.raises(SystemExit):

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load
-from dllm.likelihood import METHODS, Estimator
-from dllm.run.evaluation import Evaluation
-from dllm.store import Row
+from dllm.analysis.likelihood import METHODS, Estimator
+from dllm.app.jobs.evaluation import Evaluation
+from dllm.app.jobs.store import Row
+from dllm.app.lm_eval.settings import configured
 from dllm.tasks.base import Item
 from dllm.tasks.build import measurable
 from dllm.tasks.choices import answer
-from dllm.tasks.standard.settings import configured
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,0 +1,1 @@
+"""What is computed from results, traces and models."""

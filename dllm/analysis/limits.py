@@ -1,0 +1,148 @@
+"""What a decode can be measured against: the fewest forwards that reproduce it, and how much it decided per forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan, log2
+from typing import Any
+
+from dllm.denoise import Turn
+from dllm.record.results import Result
+from dllm.record.trace import Trace
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One forward's view of the open positions, of which it commits ``committed`` to ``tokens``.
+
+    block: the open block's number. positions, argmax and confidence: of all open positions. All positions are columns.
+    """
+
+    block: int
+    positions: list[int]
+    argmax: list[int]
+    confidence: list[float]
+    committed: list[int]
+    tokens: list[int]
+
+    def ranking(self) -> list[tuple[int, int]]:
+        """(position, token), the most confident first; ties to the lowest position."""
+        order = sorted(range(len(self.positions)), key=lambda at: (-self.confidence[at], self.positions[at]))
+        return [(self.positions[at], self.argmax[at]) for at in order]
+
+    def commits(self) -> dict[int, int]:
+        return dict(zip(self.committed, self.tokens, strict=True))
+
+
+@dataclass
+class Guesses:
+    """An observer of a decode with one token per step: ``decoder(prompts, observe=guesses)`` for one batch."""
+
+    requests: dict[int, list[Guess]] = field(default_factory=dict)
+
+    def __call__(self, turn: Turn) -> None:
+        view, step = turn.view, turn.step
+        for row, number in enumerate(view.canvas.number.tolist()):
+            if not bool(view.acts[row]):
+                continue
+            open_, commit = view.open[row].nonzero()[:, 0], step.commit[row].nonzero()[:, 0]
+            guess = Guess(
+                int(view.blocks.number[row]), open_.tolist(), view.scores.token[row, open_].tolist(),
+                view.scores.confidence[row, open_].tolist(), commit.tolist(), view.scores.token[row, commit].tolist(),
+            )  # fmt: skip
+            self.requests.setdefault(number, []).append(guess)
+
+
+def jumps(guesses: Sequence[Guess]) -> list[int]:
+    """J(t): how many steps from state t on the guess of forward t alone would have made exactly as they were made.
+
+    The draft commits forward t's open positions most confident first, as many a step as the decode did, and ends with
+    its block.
+    """
+    out = []
+    for at, guess in enumerate(guesses):
+        ranking, taken = guess.ranking(), 0
+        steps = 0
+        while at + steps < len(guesses) and guesses[at + steps].block == guess.block:
+            real = guesses[at + steps].commits()
+            if dict(ranking[taken : taken + len(real)]) != real:
+                break
+            taken, steps = taken + len(real), steps + 1
+        out.append(max(1, steps))
+    return out
+
+
+def fewest(jump: Sequence[int], depth: int | None = None) -> int:
+    """Least number of forwards that walk 0 .. len(jump), each to at most ``depth`` steps ahead of where it stands.
+
+    A shortest path by dynamic programming. The first forward only drafts; every later one verifies a jump and drafts
+    the next, and the last jump needs none if it commits the last masks alone (a single step).
+    """
+    count = len(jump)
+    if count == 0:
+        return 0
+    best = [0] * (count + 1)
+    for at in range(count - 1, -1, -1):
+        reach = min(jump[at], depth or count)
+        free = 1 if at == count - 1 else 0
+        best[at] = 1 - free + min(best[at + step] for step in range(1, reach + 1))
+    return 1 + best[0]
+
+
+def greedy(jump: Sequence[int], depth: int | None = None) -> int:
+    """The same by always jumping as far as possible; equal to ``fewest`` where t + J(t) never decreases."""
+    at = forwards = 0
+    while at < len(jump):
+        forwards += at != len(jump) - 1
+        at += min(jump[at], depth or len(jump))
+    return forwards + 1 if jump else 0
+
+
+def lossless_minimum(guesses: Sequence[Guess], depth: int | None = None) -> int:
+    """Fewest forwards that reproduce this decode exactly by drafting and verifying (FreeDave's limit)."""
+    return fewest(jumps(guesses), depth)
+
+
+def bits_of(chances: Iterable[float | None]) -> float:
+    """The sum of -log2 p over tokens; those whose probability is not known (None, nan) count nothing."""
+    return sum(-log2(max(p, 1e-300)) for p in chances if p is not None and not isnan(p))
+
+
+def bits(trace: Trace) -> list[float]:
+    """Bits that every forward decided: ``bits_of`` the tokens it committed (of the kept candidate)."""
+    kept = [record.kept for record in trace.turns[1:]] + [0]
+    return [
+        bits_of(record.candidates[number].confidence)
+        for record, number in zip(trace.turns, kept, strict=True)
+    ]
+
+
+def bits_per_forward(trace: Trace) -> float:
+    """Path information over the number of forwards; it ignores dependence between tokens of one forward."""
+    return sum(bits(trace)) / len(trace.turns) if trace.turns else 0.0
+
+
+def forced_share(trace: Trace) -> float:
+    """Share of the commits that the rule itself did not accept."""
+    forced = [flag for record in trace.turns for commits in record.candidates[:1] for flag in commits.forced]
+    return sum(forced) / len(forced) if forced else 0.0
+
+
+def exact_match(results: Sequence[Result], reference: Sequence[Result]) -> list[bool]:
+    """Whether each answer has the reference's tokens."""
+    return [one.tokens == other.tokens for one, other in zip(results, reference, strict=True)]
+
+
+def budget(sampler: Mapping[str, Any], commits: int, width: int) -> float | None:
+    """Most bits that the rule lets one forward decide, from its configuration; None where it has no such bound.
+
+    threshold t: each of ``width`` positions at most -log2 t. factor f: each of ``commits`` positions at most
+    -log2(1 - f / (commits + 1)), with which their product passes the bound (in the manner of arXiv 2511.21103).
+    """
+    name = str(sampler["_target_"]).rpartition(".")[2]
+    if name == "Confidence" and 0 < sampler["threshold"] < 1:
+        return width * -log2(sampler["threshold"])
+    if name == "Factor" and 0 < sampler["factor"] < commits + 1:
+        return commits * -log2(1 - sampler["factor"] / (commits + 1))
+    return None

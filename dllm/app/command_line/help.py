@@ -1,0 +1,148 @@
+"""``python run.py --help``: what there is to choose and to set, from the configuration's own files.
+
+A choice's line is the comment on top of its YAML file, or else the first sentence of the module that it names; a
+setting's words are the comment behind it. Nothing is imported for that, so help comes at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
+
+from dllm.compose.parts import choices, composed, groups
+
+EXAMPLES = r"""
+python run.py                                   the default prompt with a small model that comes along
+python run.py prompt=$'Sort the list:\n["Kai", "Emma", "Hugo"]'
+python run.py prompts=FILE batch_size=8         a JSON-lines file, one {"prompt": "..."} per line
+python run.py chat=true                         a conversation
+python run.py sampler=static sampler.steps=16   another sampler, and one of its options
+python run.py model=llada-8b-instruct model.path=FOLDER
+python run.py resume=FOLDER                     go on with a run that was stopped
+python run.py trace=true                        keep every turn, and a page to look at them
+python run.py task=parallelbench                score a benchmark
+python run.py -m experiment=small name=NAME     a grid of methods; then: python -m experiments.report FOLDER
+python run.py task=replay trace=FILE            check a trace that trace=true left
+python run.py task=check model.path=FOLDER      look into a checkpoint without loading it
+python run.py sampler=credit --help             the options of another choice
+"""
+FIRST = ("model", "sampler", "blocks", "cache", "eos", "task", "engine", "experiment")
+CONF = files("dllm.conf")
+
+
+def help_text(arguments: Sequence[str], width: int | None = None) -> str:
+    """The whole help, with the settings as ``arguments`` leave them."""
+    width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
+    given = [argument for argument in arguments if not argument.startswith("-")]
+    config = composed(list(given))
+    chosen = {group: name_of(config, group, given) for group in tops()}
+    lines = [
+        "Decode masked diffusion language models: python run.py NAME=VALUE ...", "",
+        *textwrap.indent(EXAMPLES.strip(), "  ").splitlines(), "",
+        "To choose from (NAME=CHOICE; * marks what is chosen now):", "", *choice_lines(chosen, width),
+        "Settings (NAME=VALUE; as they are set now):", "", *setting_lines(config, chosen, width),
+        "", "The rule inside a wrapper is chosen by sampler/inner=NAME.",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def tops() -> list[str]:
+    """Groups that stand by themselves, the most used first."""
+    there = [group for group in groups() if "/" not in group]
+    return sorted(there, key=lambda group: (FIRST.index(group) if group in FIRST else len(FIRST), group))
+
+
+def name_of(config: DictConfig, group: str, given: Sequence[str]) -> str | None:
+    """The choice of a group: as given, or the one whose file names what the configuration holds; None: nothing."""
+    for override in OverridesParser.create().parse_overrides(list(given)):
+        if override.key_or_group == group and isinstance(override.value(), str):
+            return str(override.value())
+    now = config.get(group) or {}
+    mark = next((rf"{key}: {re.escape(now[key])}\b" for key in ("name", "_target_") if now.get(key)), "(?!)")
+    return next((name for name in choices(group) if re.search(mark, read(group, name))), None)
+
+
+def choice_lines(chosen: dict[str, str | None], width: int) -> Iterator[str]:
+    for group, now in chosen.items():
+        yield f"  {group}="
+        names = choices(group)
+        space = max(map(len, names)) + 8
+        for name in names:
+            mark = "*" if name == now else " "
+            yield from columns(f"    {mark} {name}", summary(group, name), space, width)
+        yield ""
+
+
+def columns(left: str, right: str, space: int, width: int) -> list[str]:
+    """``left``, and behind it ``right`` in a column of its own."""
+    wrapped = [" " * space + line for line in textwrap.wrap(right, max(width - space, 30))]
+    if len(left) < space and wrapped:
+        wrapped[0] = left + wrapped[0][len(left) :]
+        return wrapped
+    return [left, *wrapped]
+
+
+def summary(group: str, name: str) -> str:
+    """One line about a choice."""
+    text = read(group, name)
+    heads = [line[2:] for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @")]
+    if heads and text.splitlines().index(f"# {heads[0]}") < 2:
+        return plain(heads[0].rpartition(". ")[0] if heads[0].endswith(":") else heads[0])
+    targets = [re.search(rf"^\s*{key}: (\S+)", text, re.MULTILINE) for key in ("_target_", "run")]
+    return next((sentence_of(target[1].rpartition(".")[0]) for target in targets if target), "")
+
+
+def sentence_of(module: str) -> str:
+    """The first paragraph of a module's docstring, without ``group=name:``."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, module
+    words = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    words = plain(" ".join(words.split("\n\n")[0].split()))
+    return re.sub(r"^\w+=.*?: (\w)", lambda found: found[1].upper(), words)
+
+
+def plain(words: str) -> str:
+    """Without markup, the full stop and the papers' numbers, whose names stay."""
+    words = words.replace("``", "").rstrip(".")
+    return re.sub(r" \((?:([^()]+?),? )?arXiv [^()]*\)", lambda found: f" ({found[1]})" if found[1] else "", words)
+
+
+def setting_lines(config: DictConfig, chosen: dict[str, str | None], width: int) -> Iterator[str]:
+    notes = comments((CONF / "config.yaml").read_text())
+    for group, name in chosen.items():
+        if name is not None:
+            notes |= {f"{group}.{key}": note for key, note in comments(read(group, name)).items()}
+    for key, value in settings(OmegaConf.to_container(config, resolve=False)):
+        shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
+        name = key.rpartition(".")[2]
+        note = notes.get(key) or (notes.get(name) if key.startswith("sampling.") else None) or ""
+        yield from columns(f"  {key}={shown[:60]}", note, 46, width)
+
+
+def read(group: str, name: str) -> str:
+    return (CONF / group / f"{name}.yaml").read_text()
+
+
+def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of everything that can be set."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from settings(value, f"{prefix}{key}.")
+        elif not str(key).startswith("_") and f"{prefix}{key}" not in ("task.name", "task.run", "model.name"):
+            yield f"{prefix}{key}", value
+
+
+def comments(text: str) -> dict[str, str]:
+    """The comment behind each key of a YAML file."""
+    found = re.findall(r"^\s*([\w.]+):[^#\n]*\s#\s(.+)$", text, re.MULTILINE)
+    return dict(found)

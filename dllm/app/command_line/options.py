@@ -1,0 +1,113 @@
+"""The settings of a run beside its parts, checked for their kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dllm.common.kinds import of_kind
+from dllm.errors import UserError
+from dllm.scores import Sampling
+
+LONGEST = 200  # bytes of a folder's name; most disks take 255, and a number may follow
+GEN_LENGTH = 32  # where neither the user nor a task says how long an answer is
+# What else a configuration holds for every task, with its kinds.
+OTHERS = {
+    "runtime": "str", "check_every": "int", "kernels": "str", "model.path": "str", "model.device": "str",
+    "model.dtype": "str", "model.mask_id": "int | None", "model.quantize": "str | None", "model.prompt": "str | None",
+}  # fmt: skip
+SAMPLING = {
+    "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
+    "suppress_mask": "bool", "forbid_eos": "bool", "eos_last": "bool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """config.yaml's own keys, as they are commented there."""
+
+    gen_length: int
+    batch_size: int
+    samples: int
+    seed: int
+    stop: list[str]
+    prompt: str | None
+    prompts: str | None
+    chat: bool | None
+    compare: bool
+    trace: bool | str
+    live: bool | None
+    animate: bool
+    output: str
+    name: str | None
+    resume: str | None
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> Options:
+        """Raises UserError for a value of the wrong kind, or one that no run can have."""
+        values = {entry.name: config[entry.name] for entry in fields(Options)}
+        if values["gen_length"] is None:
+            values["gen_length"] = GEN_LENGTH
+        if isinstance(values["stop"], str):
+            values["stop"] = [values["stop"]]
+        for entry in fields(Options):
+            values[entry.name] = of_kind(entry.name, values[entry.name], entry.type)
+        options = Options(**values)
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Refuse numbers out of range, and settings that contradict each other."""
+        for name in ("gen_length", "batch_size", "samples"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name}={getattr(self, name)} must be at least 1.")
+        if not 0 <= self.seed < 2**62:
+            raise UserError(f"seed={self.seed} must be between 0 and 2**62.")
+        if isinstance(self.trace, str):
+            raise UserError(f"trace={self.trace!r} must be true or false, or, with task=replay, the file to check.")
+        if not all(self.stop):
+            raise UserError(f"stop={self.stop} holds an empty string, which would end every answer at once. Drop it.")
+        if self.prompt is not None and self.prompts is not None:
+            raise UserError(f"prompt and prompts={self.prompts!r} exclude each other. Drop one of them.")
+        if self.name is not None:
+            check_name(self.name)
+        if self.chat and (self.prompts is not None or self.compare or self.samples > 1):
+            raise UserError("chat=true is one conversation: drop prompts, compare and samples.")
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is not one folder's, or that no disk takes."""
+    if not name.strip(". ") or set(name) & set("/\\\0"):
+        raise UserError(f"name={name!r} must be the name of one folder. Choose its place by output=FOLDER.")
+    if len(os.fsencode(name)) > LONGEST:
+        raise UserError(f"name={name[:20] + '...'!r} has more than {LONGEST} bytes. Shorten it.")
+
+
+def sampling_of(config: Mapping[str, Any]) -> Sampling:
+    """How tokens are proposed. Raises UserError for values out of range."""
+    return Sampling(**{key: of_kind(f"sampling.{key}", value, SAMPLING[key]) for key, value in config.items()})
+
+
+def sound(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with numbers as texts where texts are meant (a folder named 2026), before any of it is used.
+
+    Raises UserError for a value of the wrong kind in what every task reads.
+    """
+    if not isinstance(config["sampling"], Mapping):
+        names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING)
+        given = "null" if config["sampling"] is None else config["sampling"]
+        raise UserError(f"sampling={given} must be set one by one: {names}.")
+    Options.of({**config, "trace": bool(config["trace"])})  # a file's name for task=replay
+    sampling_of(config["sampling"])
+    for group, part in config.items():
+        target = part.get("_target_", "a.b") if isinstance(part, Mapping) else "a.b"
+        if not isinstance(target, str) or "." not in target:
+            raise UserError(f"{group}._target_={target!r} must be MODULE.CLASS. Choose one of ours by {group}=NAME.")
+    out = {**config, "model": dict(config["model"])}
+    for name, kind in OTHERS.items():
+        group, _, key = name.rpartition(".")
+        section = out[group] if group else out
+        section[key] = of_kind(name, section[key], kind)
+    return out

@@ -1,0 +1,232 @@
+"""What is wrong with a command line, in one sentence with a way out: before Hydra composes, and where it refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hydra.core.override_parser.types import Glob, Override, QuotedString
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from dllm.app.command_line.overrides import parsed, quote
+from dllm.compose.parts import choices, composed, groups, wrappers
+from dllm.errors import UserError, nearest
+
+# Hydra's own settings that mean something here; what follows a dot at the end is free.
+OF_RUN = ("hydra.run.dir",)
+OF_SWEEP = ("hydra.sweep.dir", "hydra/launcher", "hydra.launcher.", "hydra.job.env_set.")
+INNER = "sampler/inner"
+LISTED = "python run.py --help lists all."
+
+
+def check(arguments: Sequence[str], sweep: bool) -> None:
+    """Raise UserError for a setting that no configuration can take; ``sweep``: several values may be tried."""
+    for sentence in _unsound(arguments, sweep):
+        raise UserError(sentence)
+    overrides = _readable(arguments)
+    if any(map(_adds, overrides)):  # Hydra would take them
+        for sentence in _unknown_keys(overrides):
+            raise UserError(sentence)
+
+
+def explain(error: Exception, arguments: Sequence[str]) -> str:
+    """One sentence for what Hydra refused, naming the argument and the nearest that exists."""
+    overrides = _readable(arguments)
+    for problems in (_unknown_choices, _misplaced_inner, _unknown_keys):
+        for sentence in problems(overrides):
+            return sentence
+    first = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
+    lacking = re.match("Key '(.*)' is not in struct", first)  # of OmegaConf
+    if lacking:
+        asked = [o.input_line for o in overrides if str(o.key_or_group).endswith(lacking[1])]
+        first = f"{asked[0] if asked else repr(lacking[1])} is unknown"
+    shaped = [o.input_line for o in overrides if isinstance(o.value(), list | dict)]
+    if "DictConfig" in first or "ListConfig" in first:
+        first = f"{' or '.join(shaped)} has another shape than its default"
+    return f"{first.rstrip('.')}. {LISTED}"
+
+
+def _adds(override: Override) -> bool:
+    return bool(override.is_add() or override.is_force_add())
+
+
+def _readable(arguments: Sequence[str]) -> list[Override]:
+    return [override for override in map(parsed, arguments) if override is not None]
+
+
+def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
+    """What can be told from each argument alone."""
+    known = groups()
+    for argument in arguments:
+        if re.search("[\ud800-\udfff]", argument):  # how Python shows bytes of another encoding
+            yield f"{ascii(argument)} is no UTF-8: write it in that encoding."
+        override = parsed(argument)
+        if override is None or not override.key_or_group:
+            yield _unreadable(argument)
+            continue
+        key, line = str(override.key_or_group), override.input_line
+        if key.split(".")[0].split("/")[0] == "hydra":
+            yield from _of_hydra(override, sweep)
+        elif override.is_delete():
+            yield f"{line} would take away what every run needs. Leave it out for its default, or set {key}=VALUE."
+        elif override.is_interval_sweep():
+            yield f"{line} tries what lies between two numbers: write the values to try, as in {key}=1,2."
+        elif override.is_sweep_override() and not sweep:
+            yield f"{line} tries several values: add -m to run them all, or choose one."
+        elif key == "grids" and not isinstance(override.value(), list):
+            yield f"{line} must be a list of {{NAME: [VALUES]}}, such as 'grids=[{{sampler: [static, eb]}}]'."
+        elif key in known:
+            yield from _of_group(override, sweep)
+        elif override.package is not None:
+            yield f"{line} is unknown: only {INNER} is put somewhere else by @."
+
+
+def _unreadable(argument: str) -> str:
+    key, equals, value = argument.partition("=")
+    if not equals or not key:
+        return f"{argument!r} is no setting: write NAME=VALUE, such as sampler=static; python run.py --help lists them."
+    return f"{argument!r} cannot be read: quote the value twice, as in \"{key}={quote(value)}\", or write {key}=null."
+
+
+def _of_hydra(override: Override, sweep: bool) -> Iterator[str]:
+    """Hydra's own settings: those that would change nothing, or what a run leaves behind, are refused."""
+    key, allowed = str(override.key_or_group), OF_SWEEP if sweep else OF_RUN
+    plain = not _adds(override) and not override.is_delete() and "._" not in key
+    if not plain or not any(key == name or name.endswith(".") and key.startswith(name) for name in allowed):
+        where = "with -m" if sweep else "without -m"
+        listed = ", ".join(name + "NAME" if name.endswith(".") else name for name in allowed)
+        yield f"{override.input_line} is not taken {where}: of Hydra's settings there is {listed}."
+    elif key.endswith((".dir", "/launcher")) and not (isinstance(override.value(), str) and override.value()):
+        yield f"{override.input_line} must be {'a folder' if key.endswith('.dir') else 'the name of a launcher'}."
+
+
+def _of_group(override: Override, sweep: bool) -> Iterator[str]:
+    """A choice must be one name, or in a sweep several."""
+    key, line = str(override.key_or_group), override.input_line
+    value, listed = override.value(), ", ".join(choices(key))
+    if _adds(override):
+        yield f"{line}: write {line.lstrip('+')}, since every run has its {key}."
+    elif value is None:
+        yield f"{key}=null leaves no {key}; choose one of {listed}."
+    elif isinstance(value, list | dict):
+        yield f"{line} must be one name: {listed}. To try several, write -m {key}={','.join(choices(key)[:2])}."
+    elif not all(isinstance(entry, str | QuotedString) for entry in _entries(override)):
+        yield f"{line} is unknown; choose one of {listed}."
+    elif override.package is not None and (key != INNER or not _inside(override.package)):
+        yield f"{line} is unknown: {key} has one place. An inner wrapper's rule is {INNER}@sampler.inner.inner=NAME."
+
+
+def _inside(package: str) -> bool:
+    """``sampler.inner``, ``sampler.inner.inner``, ..."""
+    return set(package.split(".")[1:]) == {"inner"} and package.startswith("sampler.")
+
+
+def _entries(override: Override) -> list[Any]:
+    """What an argument tries: several values in a sweep, all there are for a pattern."""
+    value = override.value()
+    return ["*"] if isinstance(value, Glob) else list(getattr(value, "list", [value]))
+
+
+def _names(override: Override) -> list[str]:
+    """The names that a choice tries, as far as they are written out."""
+    if isinstance(override.value(), Glob):
+        return []
+    entries = [entry.text if isinstance(entry, QuotedString) else entry for entry in _entries(override)]
+    return [entry for entry in entries if isinstance(entry, str)]
+
+
+def _unknown_choices(overrides: Sequence[Override]) -> Iterator[str]:
+    for override in overrides:
+        key = str(override.key_or_group)
+        known = choices(key) if key in groups() else []
+        for value in _names(override) if known else ():
+            if value not in known:
+                yield f"{key}={value!r} is unknown; choose one of {', '.join(known)}.{nearest(value, known)}"
+
+
+def _misplaced_inner(overrides: Sequence[Override]) -> Iterator[str]:
+    """A rule for a wrapper where there is none."""
+    chosen = {_place(entry): _names(entry) for entry in overrides if entry.key_or_group in ("sampler", INNER)}
+    for place, inner in chosen.items():
+        outer = chosen.get(place.removesuffix(".inner"), ["the default"])
+        for name in outer if place != "sampler" else ():
+            if name not in wrappers():
+                yield (
+                    f"{INNER}={','.join(inner)} is the rule inside a wrapper, and {name} around it is no wrapper. "
+                    f"Choose one of {', '.join(wrappers())} there, or drop it."
+                )
+
+
+def _place(override: Override) -> str:
+    """Where in the configuration a sampler goes."""
+    return override.package or str(override.key_or_group).replace("/", ".")
+
+
+def _unknown_keys(overrides: Sequence[Override]) -> Iterator[str]:
+    known = groups()
+    tried = {_written(o): values for o in overrides if o.key_or_group in known and (values := _names(o))}
+    most = max(map(len, tried.values()), default=1)
+    choice = [[f"{group}={values[min(at, len(values) - 1)]}" for group, values in tried.items()] for at in range(most)]
+    try:
+        each = [list(_keys(composed(one))) for one in choice]
+    except (HydraException, OmegaConfBaseException):  # of which the caller tells
+        return
+    own = {o.key_or_group.split(".")[0] for o in overrides if o.key_or_group.endswith("._target_")}
+    for override in overrides:
+        key = str(override.key_or_group)
+        if key in known or key.split(".")[0] in ("hydra", "hydra/launcher") or key.endswith("._target_"):
+            continue
+        if _adds(override) and key.split(".")[0] in own:  # the options of somebody's class
+            continue
+        yield from _unknown_key(override, key, choice, each)
+
+
+def _unknown_key(override: Override, key: str, choice: Sequence[list[str]], each: Sequence[list[str]]) -> Iterator[str]:
+    """What is wrong with a key, given the keys that ``each`` choice has."""
+    keys = list(dict.fromkeys(name for own in each for name in own))
+    lacking = [one for one, own in zip(choice, each, strict=True) if key in keys and key not in own]
+    beside = [name for name in keys if name.rpartition(".")[0] == key.rpartition(".")[0] != ""]
+    under = [name for name in keys if name.startswith(f"{key}.")]
+    line = override.input_line
+    if lacking:
+        without = next((name for name in lacking[0] if name.startswith(key.split(".")[0] + "=")), lacking[0][0])
+        yield (
+            f"{line} is unknown to {without}. Leave that choice out, or give each its own "
+            "options: 'grids=[{sampler: static, sampler.per_step: [1, 4]}, {sampler: [eb, klass]}]'."
+        )
+    elif key in keys and override.is_add():
+        yield f"{line} is there already: write {line.lstrip('+')}."
+    elif under:
+        value = override.value()
+        unknown = [name for name in value if f"{key}.{name}" not in keys] if isinstance(value, dict) else [""]
+        for name in unknown[:1]:
+            hint = nearest(f"{key}.{name}", under)
+            yield f"{line} is unknown: {key} has {_listed(key, under)}, each set by {key}.NAME=VALUE.{hint}"
+    elif key not in keys and beside:
+        group = key.rpartition(".")[0]
+        owner = next((name for name in choice[0] if name.startswith(f"{group}=")), group)
+        yield f"{line} is unknown: {owner} has {_listed(group, beside)}.{nearest(key, beside)}"
+    elif key not in keys:
+        yield f"{line} is unknown.{nearest(key, [*keys, *groups()])} {LISTED}"
+
+
+def _listed(group: str, keys: Sequence[str]) -> str:
+    return ", ".join(name.removeprefix(group + ".") for name in keys)
+
+
+def _written(override: Override) -> str:
+    """A choice's name as it is written, with its place."""
+    return str(override.key_or_group) + (f"@{override.package}" if override.package else "")
+
+
+def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Dotted names of everything that can be set."""
+    for key in map(str, config):
+        value = config._get_node(key)
+        if isinstance(value, DictConfig):
+            yield from _keys(value, f"{prefix}{key}.")
+        elif not key.startswith("_"):
+            yield f"{prefix}{key}"

@@ -1,0 +1,108 @@
+"""``chat=true``: a conversation that keeps its history."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+from rich.console import Console
+from rich.text import Text
+
+from dllm.app.jobs.environment import stamp
+from dllm.app.jobs.plan import Plan
+from dllm.app.jobs.store import Store
+from dllm.decoder import Decoder
+from dllm.errors import UserError
+from dllm.prompts import Message
+from dllm.record.results import Result
+from dllm.record.stopwatch import Stopwatch
+from dllm.view.live import LiveView
+
+HELP = "Type a message. /new starts over, /exit or Ctrl-D leaves."
+
+
+def chat(plan: Plan) -> None:
+    """Talk until /exit or the end of the input. Works with piped input too."""
+    tokenizer, options = plan.prompts.tokenizer, plan.options
+    if tokenizer is None or not tokenizer.has_chat_template:
+        raise UserError(f"chat=true needs a chat template; model {plan.prompts.name} has none. Use prompt=TEXT.")
+    if options.resume is not None:
+        raise UserError("chat=true cannot resume a run: the conversation is gone. Drop resume.")
+    plan.refuse_folder()
+    model = plan.load()
+    console = Console()
+    with Store.open(plan.folder(), plan.config, plan.content()) as store:
+        store.stamp(stamp(model.transformer.device, next(model.transformer.parameters()).dtype, options.seed))
+        talk(Conversation(plan, plan.decoder(model), console, store))
+        console.print(Text(f"Run folder: {store.folder}", "dim"))
+
+
+def talk(conversation: Conversation) -> None:
+    """Hand every message to the conversation; Ctrl-C stops an answer, not the conversation."""
+    for line in messages(conversation.plan.options.prompt):
+        if line == "/exit":
+            return
+        if line == "/new":
+            conversation.history.clear()
+            continue
+        try:
+            conversation.say(line)
+        except UserError as error:
+            print(f"{error} /new starts over.", file=sys.stderr)
+        except KeyboardInterrupt:
+            print("\nStopped. Your last message is forgotten; /exit leaves.", file=sys.stderr)
+
+
+def messages(first: str | None) -> Iterator[str]:
+    """What the user types, without empty lines."""
+    there = sys.stdin.isatty()
+    if there:
+        print(HELP, file=sys.stderr)
+    if first is not None:
+        yield first
+    while True:
+        try:
+            line = input("> " if there else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            if there:
+                print()
+            return
+        if line:
+            yield line
+
+
+class Conversation:
+    """The history so far, and how to go on with it."""
+
+    def __init__(self, plan: Plan, decoder: Decoder, console: Console, store: Store) -> None:
+        self.plan, self.decoder, self.console, self.store = plan, decoder, console, store
+        self.history: list[Message] = []
+
+    def say(self, message: str) -> None:
+        """Answer one message. The history grows only when the answer is complete, and holds no end-of-text tokens."""
+        asked: list[Message] = [*self.history, {"role": "user", "content": message}]
+        number = len(self.store.rows)
+        request = self.decoder.request(asked, self.plan.options.seed + number)
+        options, decoder = self.plan.options, self.decoder
+        seen = self.console.is_terminal if options.live is None else options.live
+        watch = Stopwatch.on(decoder.model.transformer.device)
+        view = LiveView(self.console, decoder.prompts.text, decoder.model.ids, options.animate, True, watch)
+        with view if seen else nullcontext():
+            ((_, result),) = self.decoder.run([request], observe=view if seen else None, watch=watch)
+        print(result.text)
+        if seen:
+            self.console.print(Text(numbers(result), "dim"))
+        self.history = [*asked, {"role": "assistant", "content": result.text}]
+        batch = f"{number + 1}/0"
+        row = {"id": f"{number + 1}", "sample": 0, **result.to_json(), "prompt": message, "batch": batch}
+        try:
+            self.store.write(row)
+        except UserError as error:  # the disk's; the answer is there
+            print(f"{error} The conversation goes on without being kept.", file=sys.stderr)
+
+
+def numbers(result: Result) -> str:
+    """The answer's cost in a line."""
+    speed = f"{result.tokens_per_second:.0f} tokens/s"
+    return f"{result.useful_tokens} tokens, {result.nfe} forwards, {result.tpf:.2f} per forward, {speed}"

@@ -1,0 +1,99 @@
+"""``task=replay trace=FILE``: decode again what a trace recorded, and compare every turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dllm.app.jobs.plan import Plan
+from dllm.app.jobs.store import trace_name
+from dllm.canvas import Request
+from dllm.errors import UserError
+from dllm.record.trace import ADVICE, Commits, Trace, TurnRecord, read_trace
+
+TOLERANCE = 1e-6  # of confidences
+ALLOWED = frozenset({"task", "trace", "model.path", "model.device"})
+
+
+def run(config: dict[str, Any], given: Sequence[str]) -> None:
+    """Print ``equal`` or the first difference; the exit code is 1 when there is one."""
+    extra = [name for name in given if name not in ALLOWED]
+    if extra:
+        raise UserError(f"task=replay takes its settings from the trace, so {extra[0]} cannot be set. Drop it.")
+    if not isinstance(config["trace"], str):
+        raise UserError(f"task=replay needs trace=FILE. {ADVICE}")
+    file = Path(config["trace"])
+    data, recorded = read_trace(file)
+    moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
+    model = {**data["config"]["model"], **moved}
+    plan = Plan.of({**config, **data["config"], "model": model, "resume": None})
+    difference = next(differences(recorded, again(plan, file, data)), None)
+    if difference is not None:
+        print(f"{file}: {difference}")
+        raise SystemExit(1)
+    print(f"{file}: all {len(recorded.turns)} turns equal")
+
+
+def again(plan: Plan, file: Path, data: dict[str, Any]) -> Trace:
+    """The decode once more, beside the same rows as then where their traces lie in the same folder."""
+    place, requests = mates_of(file, data)
+    decoder = plan.decoder(plan.load())
+    decoder.batch_size = len(requests)
+    trace = dict(decoder.run(requests, trace=True))[place].trace
+    assert trace is not None
+    return trace
+
+
+def mates_of(file: Path, data: dict[str, Any]) -> tuple[int, list[Request]]:
+    """The requests of the batch, and which of them is the trace's own; alone when a mate's trace is missing."""
+    own = (data["id"], data["sample"])
+    keys = [(str(name), int(sample)) for name, sample in data["batch"]]
+    files = [file if key == own else file.parent / trace_name(key) for key in keys]
+    if own not in keys or not all(mate.is_file() for mate in files):
+        return 0, [request_of(data)]
+    return keys.index(own), [request_of(read_trace(mate)[0]) for mate in files]
+
+
+def request_of(data: dict[str, Any]) -> Request:
+    trace = data["trace"]
+    return Request(trace["prompt"], [not given for given in trace["given"]], data["seed"], trace["start"])
+
+
+def differences(recorded: Trace, again: Trace) -> Iterator[str]:
+    """What differs between two traces of one request, turn by turn, as sentences."""
+    pairs = zip(recorded.turns, again.turns, recorded.canvases(), again.canvases(), strict=False)
+    for number, (then, now, canvas_then, canvas_now) in enumerate(pairs, 1):
+        for at, (one, other) in enumerate(zip(canvas_then, canvas_now, strict=True)):
+            if one != other:
+                yield f"turn {number} sees token {one} in position {at} of the canvas in the trace, {other} now"
+        yield from (f"turn {number} has {what}" for what in turn_differences(then, now))
+    if len(recorded.turns) != len(again.turns):
+        yield f"the trace has {len(recorded.turns)} turns, the decode now {len(again.turns)}"
+    for at, (one, other) in enumerate(zip(list(recorded.canvases())[-1], list(again.canvases())[-1], strict=True)):
+        if one != other:
+            yield f"the final canvas has token {one} in position {at} in the trace, {other} now"
+
+
+def turn_differences(then: TurnRecord, now: TurnRecord) -> Iterator[str]:
+    """What one turn did differently."""
+    for name in ("turn", "kept", "block", "queries", "remasked", "filled"):
+        if getattr(then, name) != getattr(now, name):
+            yield f"{name}={getattr(then, name)} in the trace, {getattr(now, name)} now"
+    if len(then.candidates) != len(now.candidates):
+        yield f"{len(then.candidates)} candidates in the trace, {len(now.candidates)} now"
+    for one, other in zip(then.candidates, now.candidates, strict=False):
+        yield from commit_differences(one, other)
+
+
+def commit_differences(then: Commits, now: Commits) -> Iterator[str]:
+    """What one candidate committed differently."""
+    if then.positions != now.positions:
+        yield f"commits at {then.positions} in the trace, at {now.positions} now"
+        return
+    for number, at in enumerate(then.positions):
+        for name in ("tokens", "confidence", "forced"):
+            one, other = getattr(then, name)[number], getattr(now, name)[number]
+            near = None not in (one, other) and abs(one - other) <= (TOLERANCE if name == "confidence" else 0)
+            if one is not other and not near:
+                yield f"{name}={one} for its commit at {at} in the trace, {other} now"

@@ -1,0 +1,1 @@
+"""Where a sweep decodes its samples."""

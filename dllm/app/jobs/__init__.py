@@ -1,0 +1,1 @@
+"""Runs and sweeps: what they will do, and their folders."""

@@ -1,0 +1,128 @@
+"""Prompts of a run as jobs: one per prompt and sample, each with its own seed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dllm.app.jobs.store import Key
+from dllm.canvas import Request
+from dllm.errors import UserError
+from dllm.prompts import Prompt, Prompts
+from dllm.record.results import Result
+
+KEYS = ("prompt", "messages", "tokens", "infill")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One sample to decode. ``shown`` is the prompt as a person would write it."""
+
+    id: str
+    sample: int
+    shown: str
+    request: Request
+
+    @property
+    def key(self) -> Key:
+        return self.id, self.sample
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One prompt: its place in the file counts for its seed, so that a repaired line changes no other."""
+
+    number: int
+    id: str
+    prompt: Prompt
+    shown: str
+
+
+def trace_of(job: Job, result: Result, batch: Sequence[Key], config: dict[str, Any]) -> dict[str, Any] | None:
+    """What task=replay needs: the configuration, the batch that the sample was decoded in, and the turns."""
+    if result.trace is None:
+        return None
+    return {
+        "id": job.id, "sample": job.sample, "seed": result.seed, "batch": [list(key) for key in batch],
+        "config": config, "trace": result.trace.to_json(),
+    }  # fmt: skip
+
+
+def jobs_of(entries: Sequence[Entry], prompts: Prompts, samples: int, seed: int) -> list[Job]:
+    """Every sample of every prompt, in order."""
+    return [
+        Job(entry.id, sample, entry.shown, prompts.request(entry.prompt, seed + entry.number * samples + sample))
+        for entry in entries
+        for sample in range(samples)
+    ]
+
+
+def entries_of(file: Path, prompts: Prompts) -> list[Entry]:
+    """The prompts of a JSON-lines file. A line that cannot be used is reported on stderr and left out."""
+    entries: dict[str, Entry] = {}
+    for number, line in _lines(file):
+        try:
+            entry = _entry(number, line, prompts)
+            if entry.id in entries:
+                raise UserError(f"the id {entry.id!r} stands in line {entries[entry.id].number + 1} already.")
+            entries[entry.id] = entry
+        except UserError as error:
+            print(f"{file}, line {number + 1} is skipped: {error}", file=sys.stderr)
+    if not entries:
+        raise UserError(f'prompts={str(file)!r} holds no usable line. Write one {{"prompt": "..."}} per line.')
+    return list(entries.values())
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(f"prompts={str(file)!r} cannot be read ({error.strerror}). Name a JSON-lines file.") from None
+    yield from ((number, line) for number, line in enumerate(lines) if line.strip())
+
+
+def _entry(number: int, line: bytes, prompts: Prompts) -> Entry:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"it is no JSON ({error}).") from None
+    if not isinstance(data, dict):
+        raise UserError('it is no object; write {"prompt": "..."}.')
+    present = [key for key in KEYS if key in data]
+    if len(present) != 1:
+        raise UserError(f"it must have one of {', '.join(KEYS)}, and has {', '.join(data) or 'nothing'}.")
+    prompt = _prompt(present[0], data[present[0]], prompts)
+    prompts.request(prompt)  # what cannot be decoded is found here, with its line
+    value = data[present[0]]
+    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return Entry(number, str(data.get("id", number + 1)), prompt, shown)
+
+
+def _prompt(key: str, value: Any, prompts: Prompts) -> Prompt:
+    """The prompt in a line's ``value``, after a look at its shape. A prompt may be whatever it may be in Python."""
+    if key == "prompt" and isinstance(value, str):
+        return value
+    if key in ("prompt", "messages") and _list_of(value, dict) and all(map(_is_message, value)):
+        return list(value)
+    if key in ("prompt", "tokens") and _list_of(value, int):
+        return list(value)
+    if key == "infill" and _list_of(value, str | int) and all(isinstance(piece, str) or piece > 0 for piece in value):
+        return prompts.infill(value)
+    shapes = {
+        "prompt": "text or a list of token ids", "messages": 'a list of {"role": ..., "content": ...}',
+        "tokens": "a list of token ids",
+        "infill": "a list of texts and numbers of masks",
+    }  # fmt: skip
+    raise UserError(f"{key} must be {shapes[key]}.")
+
+
+def _is_message(entry: dict[str, Any]) -> bool:
+    return all(isinstance(entry.get(key), str) for key in ("role", "content"))
+
+
+def _list_of(value: Any, kind: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(e, kind) and type(e) is not bool for e in value)

@@ -1,0 +1,292 @@
+"""A run on disk: what it was, and one line per finished sample, so that a killed run goes on where it stopped.
+
+FOLDER/config.yaml        the resolved configuration
+FOLDER/environment.json   versions, device, commit, and the identity of the run with what it was made of
+FOLDER/results.jsonl      one line per sample, written when the sample is done
+FOLDER/traces/            with trace=true one file per sample, and beside it a page to look at it
+
+A sweep is a folder of such folders, each named by its identity; FOLDER/refused.json stands alone in the folder of a
+combination that cannot work.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import yaml
+from filelock import BaseFileLock
+
+from dllm.common.digest import digest
+from dllm.common.locks import lock_name, locked
+from dllm.errors import UserError
+from dllm.view.page import Pane, page
+
+Key = tuple[str, int]  # prompt id, number of the sample
+Row = dict[str, Any]
+
+CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "results.jsonl", "traces"
+REFUSED = "refused.json"
+SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
+
+# What cannot change a sample. Prompts, questions, judges and checkpoints count by what they are, not where they are.
+PRESENTATION = frozenset(
+    ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
+    + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
+    + ("model.name", "model.path", "model.prompt")
+)
+GROUPS = ("engine.",)  # where samples are decoded
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        flat |= flatten(value, name + ".") if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted keys of a configuration that can change an outcome."""
+    flat = flatten(config)
+    return {key: value for key, value in flat.items() if key not in PRESENTATION and not key.startswith(GROUPS)}
+
+
+def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
+    """Hash of everything that can change the outcome: settings, and the content of prompts and checkpoint."""
+    return digest(json.dumps([relevant(config), dict(content)], sort_keys=True).encode())
+
+
+@dataclass
+class Store:
+    """An open run folder. ``rows`` holds the samples of earlier sessions; ``write`` adds one."""
+
+    folder: Path
+    results: BinaryIO
+    lock: BaseFileLock
+    rows: list[Row] = field(default_factory=list)
+    fresh: bool = False  # the folder held no run before
+
+    @staticmethod
+    def open(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> Store:
+        """Start a run in ``folder``, or go on with the one that is there.
+
+        Raises UserError when the folder belongs to a run of another configuration, is in use, or cannot be written.
+        """
+        refuse_other(folder, config, content)
+        fresh = not (folder / CONFIG).exists()
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                made_of = {"content": dict(content), "settings": relevant(config)}
+                _replace(folder / ENVIRONMENT, _json({"identity": identity(config, content), **made_of}))
+                _replace(folder / CONFIG, _yaml(config))
+        return replace(Store.attach(folder, RESULTS), fresh=fresh)
+
+    def beside(self, results: str) -> Store:
+        """Another file of results in the same folder."""
+        return Store.attach(self.folder, results)
+
+    @staticmethod
+    def attach(folder: Path, results: str) -> Store:
+        """A file of results in a run folder that is there. Raises UserError when another process writes to it."""
+        with writing(folder):
+            lock = locked(folder, results)
+            try:
+                rows, end = read_rows(folder / results)
+                stream = (folder / results).open("ab", buffering=0)
+                stream.truncate(end)
+            except BaseException:
+                lock.release()
+                raise
+        return Store(folder, stream, lock, rows)
+
+    @property
+    def done(self) -> set[Key]:
+        return {key_of(row) for row in self.rows}
+
+    def stamp(self, environment: Mapping[str, Any]) -> None:
+        """Note where this session runs: in the folder's first session as such, later under ``resumed``."""
+        known = json.loads((self.folder / ENVIRONMENT).read_text())
+        if "python" in known:
+            known.setdefault("resumed", []).append(dict(environment))
+        with writing(self.folder):
+            _replace(self.folder / ENVIRONMENT, _json({**environment, **known}))
+
+    def write(self, row: Row, trace: Mapping[str, Any] | None = None) -> None:
+        """Add a finished sample: its trace first, so that a line always has one, then the line, at once."""
+        with writing(self.folder):
+            if trace is not None:
+                file = self.folder / TRACES / trace_name(key_of(row))
+                file.parent.mkdir(exist_ok=True)
+                _replace(file, json.dumps(trace))
+                _replace(file.with_suffix(".html"), page([Pane.of(self.folder.name, trace)]))
+            self._append(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        self.rows.append(row)
+
+    def _append(self, line: bytes) -> None:
+        before = os.fstat(self.results.fileno()).st_size
+        try:
+            written = self.results.write(line)
+            if written != len(line):
+                self.results.write(line[written:])  # raises what cut it short
+        except OSError:
+            self.results.truncate(before)
+            raise
+
+    def discard(self) -> None:
+        """Take a fresh folder away again that holds no sample, because its run could not begin."""
+        if self.fresh and not self.rows:
+            self.close()
+            for name in (CONFIG, ENVIRONMENT, RESULTS, lock_name(RESULTS)):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # the user's own files in it stay
+                self.folder.rmdir()
+
+    def close(self) -> None:
+        self.results.close()
+        self.lock.release()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def key_of(row: Row) -> Key:
+    return str(row["id"]), int(row["sample"])
+
+
+def trace_name(key: Key) -> str:
+    """A file name for a sample; ids that are no file names get a hash instead of their odd characters."""
+    plain = re.sub(r"[^\w.-]", "_", key[0])[:80]
+    return f"{plain}-{key[1]}.json" if plain == key[0] else f"{plain}-{digest(key[0].encode())}-{key[1]}.json"
+
+
+def read_rows(file: Path) -> tuple[list[Row], int]:
+    """Finished samples and the offset where the last one ends; a half-written last line is left out.
+
+    Raises UserError when an earlier line is broken, since that is no killed run.
+    """
+    rows: list[Row] = []
+    end = 0
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            key_of(row)
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines):
+                raise UserError(f"line {number} of {file} is broken ({error}). Delete it, then resume.") from None
+            break
+        if not line.endswith(b"\n"):
+            break
+        rows.append(row)
+        end += len(line)
+    return rows, end
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The resolved configuration of a run folder. Raises UserError when there is none."""
+    try:
+        config = yaml.safe_load((folder / CONFIG).read_text())
+    except OSError:
+        if (folder / SWEEP).exists():
+            raise UserError(f"{folder} is a sweep: give its command again, with name={folder.name}.") from None
+        raise UserError(f"{folder} holds no {CONFIG}, so it is no run folder. Point resume at one.") from None
+    assert isinstance(config, dict)
+    return config
+
+
+def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> None:
+    """Raise UserError, naming the first difference, when ``folder`` belongs to a run of another identity, or its
+    configuration is no longer the one that its samples were decoded with."""
+    if not (folder / CONFIG).exists():
+        return
+    known = json.loads((folder / ENVIRONMENT).read_text())
+    if "settings" not in known:
+        raise UserError(f"{folder} was begun by an older version, which did not note its settings. Start a new run.")
+    then, there, here = known["settings"], relevant(read_config(folder)), relevant(config)
+    for name, was, now in differences(then, there):
+        raise UserError(
+            f"{folder / CONFIG} was edited: its samples were decoded with {name}={was}, not {now}. Put that back, or "
+            f"start a new run with {name}={now}."
+        )
+    for name, was, now in differences(there, here):
+        way_out = f"Start a new run, or go on with that one by resume={folder} and nothing else."
+        raise UserError(f"{folder} was run with {name}={was}, not {now}. {way_out}")
+    for key, value in content.items():
+        if known["content"].get(key) != value:
+            raise UserError(f"{folder} was run with another content of {key}. Restore it, or start a new run.")
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Dotted keys with other values, parts by their names: (name, value in one, value in the other)."""
+    for key in sorted(one.keys() | other.keys()):
+        values = one.get(key), other.get(key)
+        if json.dumps(values[0]) != json.dumps(values[1]):  # as text, where NaN is NaN
+            yield key.removesuffix("._target_"), _short(values[0]), _short(values[1])
+
+
+def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:
+    """Where a sweep notes that a combination cannot work."""
+    return sweep / identity(config, {"model": str(config["model"]["path"])}) / REFUSED
+
+
+def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str], sentence: str) -> None:
+    """Note a combination that cannot work, and why."""
+    with writing(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _replace(file, _json({"overrides": list(overrides), "sentence": sentence, "config": dict(config)}))
+
+
+def _short(value: Any) -> str:
+    """A part's class without its module."""
+    return value.rpartition(".")[2].lower() if isinstance(value, str) and value.startswith("dllm.") else str(value)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn a failing disk into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {folder} ({error.strerror or error}). {_way_out(folder)}"
+        ) from error
+
+
+def _way_out(folder: Path) -> str:
+    """What to do when ``folder`` takes no more: only what has begun, and is no conversation, can be gone on with."""
+    if not (folder / CONFIG).exists():
+        return "Make room there, or choose another place with output=FOLDER."
+    if (folder.parent / SWEEP).exists():
+        again = f"give the sweep's command again with name={folder.parent.name}"
+    elif read_config(folder).get("chat"):
+        return "What was said before is kept there. Make room there, or choose another place with output=FOLDER."
+    else:
+        again = f"go on with resume={folder}"
+    return f"Samples finished so far are kept there. Make room and {again}."
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write so that a reader finds the old file or the new one, never half of it."""
+    scratch = file.with_name(file.name + ".tmp")
+    scratch.write_text(text)
+    scratch.replace(file)
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _yaml(config: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))

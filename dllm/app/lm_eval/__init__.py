@@ -1,0 +1,1 @@
+"""dllm as a model of lm-evaluation-harness."""

@@ -1,0 +1,177 @@
+"""``dllm`` as a model of lm-evaluation-harness: generation through Decoder, likelihoods through ``dllm.analysis``.
+
+Written for lm-eval 0.4.13. It is found under its name through the entry point group ``lm_eval.models`` (releases
+after 0.4.13), or through ``python -m dllm.app.lm_eval``, which takes the same arguments as ``lm_eval``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+
+from dllm.analysis.likelihood import Estimate, Estimator, Likelihood
+from dllm.app.jobs.plan import Plan, weights_of
+from dllm.app.jobs.store import writing
+from dllm.app.lm_eval.asked import MAX_GEN_TOKS, Asked, Key, keys_of, placed, seed_of, whole
+from dllm.app.lm_eval.settings import configured
+from dllm.decoder import Decoder
+from dllm.errors import UserError
+from dllm.models.bundle import describe, load
+from dllm.prompts import Message, Prompts
+from dllm.record.results import Result
+
+
+@register_model("dllm")  # type: ignore[untyped-decorator]
+class DLLM(TemplateLM):  # type: ignore[misc]
+    """model_args are the settings of ``python run.py`` (model=..., sampler=..., sampler.threshold=0.8), and:
+
+    likelihood, mc_num, mc_batch, mc_seed, cfg: of ``dllm.analysis.likelihood``. add_bos_token: before every context
+    that lacks it. escape_until: ignore the task's stop strings (Dream's setting for code). records: a JSON-lines file
+    for what each request cost. gen_length rules over the task's max_gen_toks. ``--gen_kwargs`` may hold settings too.
+
+    ``records`` in Python: what each request cost, by (task, document, repeat or choice). Answers that lm-eval takes
+    from its own cache are not in it.
+    """
+
+    def __init__(
+        self, batch_size: int | str = 1, max_batch_size: int | None = None, device: str | None = None,
+        likelihood: str = "mc_count", mc_num: int = 128, mc_batch: int = 8, mc_seed: int = 1234, cfg: float = 0.0,
+        add_bos_token: bool = False, escape_until: bool = False, records: str | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        estimator = Estimator(likelihood, mc_num, min(mc_batch, mc_num), cfg, mc_seed)
+        self.settings = {"batch_size": whole(batch_size), **settings, **placed(device, settings)}
+        self.add_bos, self.escape_until = add_bos_token, escape_until
+        config = configured(self.settings)
+        if settings.get("gen_length"):  # else the tasks say how long answers are, and their plans are checked then
+            self._plan(Asked(int(settings["gen_length"]), (), ()))
+        model, self.seed = config["model"], int(config["seed"])
+        _, architecture, tokenizer, ids = describe(model["path"], model["mask_id"])
+        self.prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), MAX_GEN_TOKS, chat=False)
+        if tokenizer is None:
+            raise UserError(f"model {model['path']} has no tokenizer, and lm-eval speaks text. Choose another.")
+        self.backbone = tokenizer
+        self.bundle = load(*weights_of(config))
+        self.likelihood = Likelihood(self.bundle, estimator)
+        self.decoders: dict[Asked, Decoder] = {}
+        self.records: dict[Key, dict[str, Any]] = {}
+        self.file = None if records is None else Path(records)
+        self.found: list[Estimate] = []
+
+    def _plan(self, asked: Asked) -> Plan:
+        """Raises UserError for what cannot work."""
+        config = configured({**self.settings, **dict(asked.settings)})
+        return Plan.of({**config, "gen_length": asked.length, "stop": list(asked.stop)})
+
+    @property
+    def eot_token_id(self) -> int:
+        return self.prompts.ids.eos
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands before a text that has no context: the BOS where there is one."""
+        bos = self.backbone.names.get("bos_token")
+        known = None if bos is None else self.backbone.backend.token_to_id(bos)
+        return self.eot_token_id if known is None else known
+
+    @property
+    def max_length(self) -> int:
+        return self.prompts.config.max_length
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.prompts.name.replace("/", "__")
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        return self.backbone.template if chat_template else None
+
+    def apply_chat_template(self, chat_history: list[Message], add_generation_prompt: bool = True) -> str:
+        """The conversation as text; without a generation prompt the last message is the answer's beginning."""
+        if add_generation_prompt:
+            return self.backbone.render(chat_history)
+        return self.backbone.render(chat_history[:-1]) + chat_history[-1]["content"]
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        tokens = self.backbone.encode(string)
+        bos = self.add_bos and add_special_tokens is not False and tokens[:1] != [self.prefix_token_id]
+        return [self.prefix_token_id, *tokens] if bos else tokens
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Answers in the order of the requests; those with the same settings are decoded together."""
+        keys, groups = keys_of(requests), dict[Asked, list[int]]()
+        for number, request in enumerate(requests):
+            asked = Asked.of(request.args[1], self.settings.get("gen_length"), self.escape_until)
+            groups.setdefault(asked, []).append(number)
+        answers = [""] * len(requests)
+        with tqdm(total=len(requests), disable=disable_tqdm, unit="sample") as bar:
+            for asked, numbers in groups.items():
+                for number, result in self._decode(asked, [(n, keys[n], requests[n].args[0]) for n in numbers]):
+                    answers[number] = result.text
+                    self._note(keys[number], result.to_json())
+                    self.cache_hook.add_partial("generate_until", requests[number].args, result.text)
+                    bar.update()
+        return answers
+
+    def _decode(self, asked: Asked, todo: Sequence[tuple[int, Key, str]]) -> Iterator[tuple[int, Result]]:
+        decoder = self.decoders.get(asked) or self._plan(asked).decoder(self.bundle)
+        requests = [decoder.request(self.tok_encode(text), seed_of(self.seed, key)) for _, key, text in todo]
+        if asked not in self.decoders:  # a forward that warms up, so that first-time costs are not counted
+            self.decoders[asked] = decoder
+            next(decoder.turns(requests[0]), None)
+        for at, result in decoder.run(requests):
+            yield todo[at][0], result
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        self.found = []
+        values = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        for request, estimate in zip(requests, self.found, strict=True):
+            key = (str(request.task_name), int(request.doc_id or 0), int(request.idx))
+            self._note(key, {"nfe": estimate.forwards, "query_tokens": estimate.query_tokens, "value": estimate.value})
+        return list(values)
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
+    ) -> list[tuple[float, bool]]:
+        """Estimates in order; choices behind the same context are compared together. Never claims to be greedy."""
+        with tqdm(total=len(requests), disable=disable_tqdm, unit="text") as bar:
+            for context, same in groupby(requests, key=lambda request: request[1]):
+                targets = [target for _, _, target in same]
+                self.found += self.likelihood.compare(context, targets)
+                bar.update(len(targets))
+        return [(estimate.value, False) for estimate in self.found[-len(requests) :]]
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """The likelihood of whole texts, in windows of the model's length where they are longer."""
+        totals = []
+        for request in tqdm(requests, disable=disable_tqdm, unit="text"):
+            tokens = self.tok_encode(request.args[0], add_special_tokens=False)
+            room = self.max_length - 2  # the prefix, and the EOS of mc_bernoulli
+            windows = get_rolling_token_windows(tokens, self.prefix_token_id, room, 1)
+            found = [self.likelihood(*make_disjoint_window(window)) for window in windows]
+            totals.append(sum(estimate.value for estimate in found))
+        return totals
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What lm-eval adds to its results: the settings, and what generation cost."""
+        decoded = [record for record in self.records.values() if "useful_tokens" in record]
+        tokens, nfe, seconds = (sum(record[key] for record in decoded) for key in ("useful_tokens", "nfe", "seconds"))
+        return {"dllm": {
+            "settings": self.settings, "likelihood": vars(self.likelihood.estimator), "samples": len(decoded),
+            "useful_tokens": tokens, "nfe": nfe, "tpf": tokens / nfe if nfe else None, "seconds": seconds,
+        }}  # fmt: skip
+
+    def _note(self, key: Key, record: dict[str, Any]) -> None:
+        self.records[key] = record
+        if self.file is not None:
+            task, document, number = key
+            line = json.dumps({"task": task, "doc_id": document, "number": number, **record}, ensure_ascii=False)
+            with writing(self.file), self.file.open("a", encoding="utf-8") as stream:
+                stream.write(line + "\n")

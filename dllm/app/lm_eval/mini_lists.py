@@ -1,0 +1,29 @@
+"""Questions of mini_lists.yaml: lists to copy, sort and reverse, from the suite ``mini``, no file and no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from datasets import Dataset
+
+import dllm.app.lm_eval.lm  # noqa: F401  registers the model
+from dllm.tasks.parallelbench import mini
+
+TASKS, COUNT = ("copy", "sort", "reverse"), 20
+
+
+def documents(**_: Any) -> dict[str, Dataset]:
+    """Twenty held-back questions of each kind. lm-eval hands in the model's arguments, which do not matter here."""
+    samples = [sample for task in TASKS for sample in mini.generate(task, 0, COUNT)]
+    rows = [
+        {"kind": sample.task, "prompt": sample.prompt, "answer": sample.answer, "truth": json.dumps(sample.truth)}
+        for sample in samples
+    ]
+    return {"test": Dataset.from_list(rows)}
+
+
+def process_results(doc: dict[str, Any], results: Sequence[str]) -> dict[str, float]:
+    """The suite's own score of the answer."""
+    return {"score": float(mini.judge(doc["kind"], json.loads(doc["truth"]), results[0])["score"])}

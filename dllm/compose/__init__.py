@@ -1,0 +1,1 @@
+"""Parts from the configuration, and whether they fit."""

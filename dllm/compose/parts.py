@@ -1,0 +1,162 @@
+"""Parts by name: the same YAML files serve the command line and Python."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from importlib.resources.abc import Traversable
+from pkgutil import resolve_name
+from typing import Any, TypeVar, cast
+
+from dllm.common.kinds import of_kind
+from dllm.errors import UserError, nearest
+
+T = TypeVar("T")
+BASES = {
+    "sampler": "dllm.samplers.base.Sampler", "blocks": "dllm.blocks.base.Blocks", "cache": "dllm.cache.base.Cache",
+    "eos": "dllm.eos.base.EndOfText", "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
+}  # fmt: skip
+
+
+def part(group: str, choice: T | str, **options: Any) -> T:
+    """``choice`` itself if it is an object already, else the part of that name from the configuration group.
+
+    >>> part("sampler", "confidence", threshold=0.8)  # doctest: +SKIP
+    """
+    if not isinstance(choice, str):
+        return choice
+    from omegaconf import OmegaConf
+
+    if choice not in choices(group):
+        known = choices(group)
+        raise UserError(f"{group}={choice!r} is unknown; choose one of {', '.join(known)}.{nearest(choice, known)}")
+    config = composed([f"{group}={choice}"])[group]
+    unknown = [key for key in options if key not in config]
+    if unknown:
+        options_there = [str(key) for key in config if not str(key).startswith("_")]
+        listed = ", ".join(options_there) or "none"
+        raise UserError(f"{group}={choice} has no option {unknown[0]!r}; it has {listed}.")
+    for key, value in options.items():
+        OmegaConf.update(config, key, value)
+    return cast(T, build(group, config))
+
+
+def composed(overrides: list[str], whole: bool = False) -> Any:
+    """The configuration with some overrides; works inside a Hydra application too. whole: with Hydra's own part."""
+    from hydra import compose, initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("dllm.conf", version_base="1.3"):
+            return compose("config", overrides=overrides, return_hydra_config=whole)
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def build(group: str, config: Mapping[str, Any], per_request: bool = True) -> Any:
+    """The part that a configuration describes, and the parts in it; ``per_request`` allows lists where a number is the
+    default.
+
+    Raises UserError, naming the option, when a value is wrong.
+    """
+    kind = class_of(group, config.get("_target_"))
+    arguments = arguments_of(kind)
+    options: dict[str, Any] = {}
+    for key, value in plain(config).items():
+        if key.startswith("_"):
+            continue
+        if key not in arguments:
+            there = ", ".join(arguments) or "none"
+            raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.")
+        own = isinstance(value, Mapping) and "_target_" in value
+        name = f"{group}.{key}"
+        options[key] = build(name, value, per_request) if own else _sound(name, value, arguments[key], per_request)
+    lacking = [key for key, entry in arguments.items() if entry.default is entry.empty and key not in options]
+    if lacking:
+        raise UserError(f"{group} needs {group}.{lacking[0]}: {kind.__name__} has no default for it.")
+    try:
+        return kind(**options)
+    except UserError:
+        raise
+    except (TypeError, ValueError) as error:  # of a part that is not ours
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise UserError(f"{group} cannot be built with {given}: {error}.") from error
+
+
+def plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved configuration as dictionaries and lists."""
+    from omegaconf import DictConfig, OmegaConf
+
+    found = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else config
+    return {str(key): value for key, value in cast(Mapping[Any, Any], found).items()}
+
+
+def class_of(group: str, target: Any) -> type:
+    """The class that ``_target_`` names, which for a decoding part must be one of that kind."""
+    try:
+        kind = resolve_name(str(target))
+        assert isinstance(kind, type), "it is no class"
+    except Exception as error:  # whatever importing somebody's module raises
+        raise UserError(
+            f"{group}._target_={target!r} names no class ({' '.join(str(error).split())}). Write MODULE.CLASS, or "
+            f"choose one by {group}=NAME."
+        ) from error
+    base = BASES.get(group.partition(".")[0])
+    if base is not None and not issubclass(kind, resolve_name(base)):
+        raise UserError(f"{group}._target_={target!r} is no {base.rpartition('.')[2]}. Choose one by {group}=NAME.")
+    return kind
+
+
+def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
+    """What a class can be built with; for ``**options`` what its base takes."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in kind.__mro__:
+        here = inspect.signature(base).parameters if base is not object else {}
+        found = {**here, **found}
+        if all(entry.kind is not entry.VAR_KEYWORD for entry in here.values()):
+            break
+    return {name: entry for name, entry in found.items() if entry.kind is not entry.VAR_KEYWORD}
+
+
+def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool) -> Any:
+    """``value``, if it is of the kind that the argument takes."""
+    default, annotation = argument.default, argument.annotation
+    if annotation in ("Any", Any):  # one number, or in Python one for each request
+        if not isinstance(default, int | float):
+            return value
+        if isinstance(value, list) and not per_request:
+            raise UserError(f"{name}={value!r} must be one number; one for each request can be given in Python only.")
+        if not isinstance(value, str | int | float | None):
+            return value
+        annotation = type(default).__name__
+    return of_kind(name, value, annotation, default)
+
+
+def choices(group: str) -> list[str]:
+    """Names in a configuration group, sorted."""
+    from importlib.resources import files
+
+    return sorted(entry.name[:-5] for entry in (files("dllm.conf") / group).iterdir() if entry.name.endswith(".yaml"))
+
+
+def wrappers() -> list[str]:
+    """Names of the samplers that have another inside."""
+    from importlib.resources import files
+
+    folder = files("dllm.conf") / "sampler"
+    return [name for name in choices("sampler") if "- inner:" in (folder / f"{name}.yaml").read_text()]
+
+
+def groups() -> list[str]:
+    """Everything that can be chosen by name: model, sampler, blocks, ..., and groups inside groups."""
+    from importlib.resources import files
+
+    def below(folder: Traversable, prefix: str) -> Iterator[str]:
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.name.startswith("_"):
+                yield prefix + entry.name
+                yield from below(entry, f"{prefix}{entry.name}/")
+
+    return sorted(below(files("dllm.conf"), ""))

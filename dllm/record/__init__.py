@@ -1,0 +1,1 @@
+"""What a decode leaves behind."""

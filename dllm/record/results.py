@@ -1,0 +1,90 @@
+"""What a decode gives back: one ``Result`` per sample, the same in Python, on disk and in the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from dllm.errors import UserError
+from dllm.record.trace import Trace
+
+NOT_STORED = ("trace", "words")  # a file of its own; the tokenizer's business
+
+
+@dataclass(frozen=True)
+class Result:
+    """One decoded sample.
+
+    text and tokens: the answer up to its end (first stop id, stop string or the canvas's end), stop excluded. canvas:
+    the whole answer as decoded, mask ids where it was cut. nfe: forwards in which this row took part. query_tokens:
+    query rows of those forwards, averaged over layers; computed_tokens: the same with the rows that only padded it to
+    its batch's shapes, and with ``idle_forwards``, in which it waited for the host to look. flops, bytes: what they
+    take when the row is decoded alone (``dllm.record.cost``). seconds: wall time from the start of its batch to its
+    last turn; cpu_seconds: how much of it the thread that decodes had a core; load: processes that wanted one, per
+    core, mean of the last minute; device: the kind that did the work. stop_reason: ``eos``, ``stop_string``,
+    ``length``. turns: the turn (from 1) that fixed each canvas position, 0 where none did. given_tokens: positions of
+    the canvas that were given (infilling); then ``tokens`` is the whole canvas without end-of-text tokens, and ``text``
+    begins with the prompt. words: the text of each token of the canvas by itself.
+    """
+
+    prompt_tokens: list[int]
+    tokens: list[int]
+    text: str
+    canvas: list[int]
+    nfe: int
+    query_tokens: int
+    seconds: float
+    stop_reason: str
+    seed: int
+    turns: list[int]
+    prompt: str = ""
+    given_tokens: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+    computed_tokens: int = 0
+    idle_forwards: int = 0
+    cpu_seconds: float = 0.0
+    load: float = 0.0
+    device: str = "cpu"
+    words: list[str] = field(default_factory=list, repr=False)
+    trace: Trace | None = field(default=None, repr=False)
+
+    @property
+    def useful_tokens(self) -> int:
+        """Tokens of the answer that were decoded, without what infilling had given."""
+        return max(0, len(self.tokens) - self.given_tokens)
+
+    @property
+    def tpf(self) -> float:
+        """Useful tokens per forward."""
+        return self.useful_tokens / self.nfe if self.nfe else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Useful tokens per second of the batch this sample was decoded in."""
+        return self.useful_tokens / self.seconds if self.seconds else 0.0
+
+    def traced(self) -> Trace:
+        """The trace. Raises UserError when none was kept."""
+        if self.trace is None:
+            raise UserError("this result has no trace; decode with trace=True to keep every turn.")
+        return self.trace
+
+    @property
+    def commit_logprobs(self) -> list[float | None]:
+        """Log-probability of each token of the canvas in the forward that committed it, in nats;
+        ``decoder.rescored(result)`` gives those of the tokens one at a time."""
+        from dllm.analysis.logprobs import at_commit
+
+        return at_commit(self.traced())
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the trace, which goes to a file of its own, and the words."""
+        row = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in NOT_STORED}
+        return {**row, "useful_tokens": self.useful_tokens}
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the text, each token in the colour of the turn that fixed it."""
+        from dllm.record.notebook import coloured
+
+        return coloured(self)

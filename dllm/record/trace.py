@@ -1,0 +1,212 @@
+"""What a decode did, turn by turn: enough to redraw it, to check it, and to compute limits from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from math import isnan, nan
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dllm.denoise import Turn
+from dllm.errors import UserError
+from dllm.record.cost import Cost
+
+ADVICE = "Name a file of a run's traces folder; decode with trace=true to get one."
+
+
+@dataclass(frozen=True)
+class Commits:
+    """Positions (relative to the answer's start), the ids they were fixed to, their probability (None: not known),
+    whether they were forced by the progress guarantee or the cache's plan instead of accepted by the rule, and the
+    entropy in nats of the distribution they came from."""
+
+    positions: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    confidence: list[float | None] = field(default_factory=list)
+    forced: list[bool] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+
+    def rows(self) -> Iterator[tuple[int, int, float | None, float, bool]]:
+        """Position, token, confidence, entropy (nan where it was not measured) and forced of every commit."""
+        entropy = self.entropy or [nan] * len(self.positions)
+        return zip(self.positions, self.tokens, self.confidence, entropy, self.forced, strict=True)
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """One turn of one request.
+
+    kept: which of the last turn's candidates this forward confirmed. candidates: what each candidate of this turn
+    committed on top of it; a plain sampler has one. remasked: positions undone before that. filled: positions that the
+    end-of-text policy set. rolled: positions that the block schedule masked again. These three per candidate.
+    queries: query rows of the forward per layer (one number: alike in all), summed over candidates; keys: rows that
+    each attends to; refreshed: rows recomputed by layers that recompute the whole canvas; computed: query rows with
+    those that pad them to the shape of their call. flops, bytes: what the forward takes when the row is decoded alone
+    (``dllm.record.cost``). block: number of the open block and its columns, relative to the answer.
+    """
+
+    turn: int
+    kept: int
+    candidates: list[Commits]
+    remasked: list[list[int]]
+    filled: list[list[int]]
+    rolled: list[list[int]]
+    queries: list[int]
+    block: tuple[int, int, int]
+    seconds: float = 0.0
+    keys: list[int] = field(default_factory=list)
+    refreshed: list[int] = field(default_factory=list)
+    flops: float = 0.0
+    bytes: float = 0.0
+    computed: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Trace:
+    """All turns of one request. ``start`` is the answer's first position, ``length`` the canvas without padding.
+    ``words``: the text of every token id that occurs."""
+
+    prompt: list[int]
+    given: list[int]
+    mask_id: int
+    eos_id: int
+    start: int
+    length: int
+    turns: list[TurnRecord] = field(default_factory=list)
+    words: dict[int, str] = field(default_factory=dict)
+
+    def path(self) -> list[tuple[TurnRecord, int]]:
+        """Every turn with the candidate that the next forward confirmed: the way that the decode went."""
+        kept = [record.kept for record in self.turns[1:]] + [0]
+        return list(zip(self.turns, kept[: len(self.turns)], strict=True))
+
+    def canvases(self) -> Iterator[list[int]]:
+        """The canvas that every forward saw, then the final one: ids, with the mask id where undecided."""
+        candidates = [list(self.prompt)]
+        for record in self.turns:
+            canvas = candidates[record.kept]
+            yield list(canvas)
+            candidates = [self._after(canvas, record, number) for number in range(len(record.candidates))]
+        yield candidates[0]
+
+    def _after(self, canvas: list[int], record: TurnRecord, number: int) -> list[int]:
+        canvas, commits = list(canvas), record.candidates[number]
+        for position in record.remasked[number]:
+            canvas[self.start + position] = self.mask_id
+        for position, token in zip(commits.positions, commits.tokens, strict=True):
+            canvas[self.start + position] = token
+        for position in record.filled[number]:
+            canvas[self.start + position] = self.eos_id
+        for position in record.rolled[number]:
+            canvas[self.start + position] = self.mask_id
+        return canvas
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Trace:
+        turns = [
+            TurnRecord(
+                **{**turn, "candidates": [Commits(**c) for c in turn["candidates"]], "block": tuple(turn["block"])}
+            )
+            for turn in data["turns"]
+        ]
+        words = {int(token): word for token, word in data.get("words", {}).items()}  # JSON's keys are strings
+        return Trace(**{**data, "turns": turns, "words": words})
+
+    def to_frame(self) -> Any:
+        """One row per committed token as a pandas DataFrame (pandas comes with the extra ``frame``)."""
+        import pandas
+
+        columns = ["turn", "candidate", "position", "token", "word", "confidence", "entropy", "forced"]
+        rows = [
+            (record.turn, number, position, token, self.words.get(token), confidence, entropy, forced)
+            for record in self.turns for number, commits in enumerate(record.candidates)
+            for position, token, confidence, entropy, forced in commits.rows()
+        ]  # fmt: skip
+        return pandas.DataFrame(rows, columns=columns)
+
+
+def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:
+    """A trace file and the trace in it. Raises UserError when it is none."""
+    try:
+        data = json.loads(file.read_text())
+        trace = Trace.from_json(data["trace"])
+        assert all(key in data for key in ("id", "sample", "seed", "batch", "config"))
+    except OSError as error:
+        raise UserError(f"trace={str(file)!r} cannot be read ({error.strerror}). {ADVICE}") from None
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise UserError(f"trace={str(file)!r} is no trace of this program ({error!r}). {ADVICE}") from None
+    return data, trace
+
+
+def record_turn(turn: Turn, row: int, seconds: float, cost: Cost | None = None) -> TurnRecord:
+    """What ``turn`` did to batch row ``row``, and what it cost."""
+    span, view = turn.view.blocks, turn.view
+    start = int(view.canvas.start[row])
+    rows = [row] if turn.step.owner is None else (turn.step.owner == row).nonzero()[:, 0].tolist()
+    asked = [row] if turn.forwarded_by is None else (turn.forwarded_by == row).nonzero()[:, 0].tolist()
+    kept = 0 if turn.kept is None else asked.index(int(turn.kept[row]))
+    return TurnRecord(
+        turn=int(span.turn[row]), kept=kept, candidates=[_commits(turn, n, row, start) for n in rows],
+        remasked=[_positions(turn.step.remask, n, start) for n in rows],
+        filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
+        rolled=[_positions(_rolled(turn, n, row), None, start) for n in rows],
+        queries=turn.work.queries[asked].sum(0).tolist(),
+        block=(int(span.number[row]), int(span.begin[row]) - start, int(span.end[row]) - start), seconds=seconds,
+        keys=turn.work.keys[asked].amax(0).tolist(), refreshed=turn.work.refreshed[asked].sum(0).tolist(),
+        flops=0.0 if cost is None else float(cost.flops(turn.work)[asked].sum()),
+        bytes=0.0 if cost is None else float(cost.bytes(turn.work)[asked].sum()) + cost.weights(),
+        computed=turn.work.computed[asked].sum(0).tolist(),
+    )  # fmt: skip
+
+
+def probabilities(turn: Turn, candidate: int | slice, row: int | Tensor) -> Tensor:
+    """Probability [L] of the token that a candidate of batch row ``row`` writes at each position; of several candidates
+    [N] with the rows they belong to, [N, L].
+
+    nan where nobody knows it: the sampler writes another token than was proposed and gives no probability of its own
+    (the oracle's, credited ones), or ``eos_last`` has set the confidence aside.
+    """
+    scores, step = turn.view.scores, turn.step
+    known = scores.confidence[row] if step.confidence is None else step.confidence[candidate]
+    if step.tokens is not None and step.confidence is None:
+        known = known.masked_fill(step.tokens[candidate] != scores.token[row], nan)
+    return known.masked_fill(known < 0, nan)
+
+
+def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
+    step = turn.step
+    columns = step.commit[candidate].nonzero()[:, 0]
+    # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it away.
+    tokens = (turn.view.scores.token[row] if step.tokens is None else step.tokens[candidate])[columns]
+    accepted = None if step.accepted is None else step.accepted[candidate][columns]
+    entropy = turn.view.scores.entropy
+    return Commits(
+        positions=(columns - start).tolist(), tokens=tokens.tolist(),
+        confidence=[None if isnan(p) else p for p in probabilities(turn, candidate, row)[columns].tolist()],
+        forced=[False] * len(columns) if accepted is None else (~accepted).tolist(),
+        entropy=[] if entropy is None else entropy[row][columns].tolist(),
+    )  # fmt: skip
+
+
+def _filled(turn: Turn, candidate: int, row: int) -> Tensor:
+    was_masked = turn.view.canvas.masked[row]
+    return was_masked & ~turn.candidates.masked[candidate] & ~turn.step.commit[candidate]
+
+
+def _rolled(turn: Turn, candidate: int, row: int) -> Tensor:
+    undone = turn.view.canvas.masked[row] if turn.step.remask is None else (
+        turn.view.canvas.masked[row] | turn.step.remask[candidate])  # fmt: skip
+    return turn.candidates.masked[candidate] & (turn.step.commit[candidate] | ~undone)
+
+
+def _positions(where: Tensor | None, row: int | None, start: int) -> list[int]:
+    if where is None:
+        return []
+    return ((where if row is None else where[row]).nonzero()[:, 0] - start).tolist()

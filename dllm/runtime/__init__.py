@@ -1,0 +1,1 @@
+"""How turns are run, beside eagerly."""

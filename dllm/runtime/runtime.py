@@ -1,0 +1,111 @@
+"""How turns are run: ``runtime=eager | static | compile | cudagraph``. All give the same tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from shutil import which
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache, Session
+from dllm.errors import UserError, name_of, nearest
+from dllm.kernels.packed import PackedLinear
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Transformer
+from dllm.samplers.base import Sampler
+
+RUNTIMES = ("eager", "static", "compile", "cudagraph")
+FIXED = ("compile", "cudagraph")  # what is done with the network once is done again for every turn
+# Hidden rows [B, n, D] and their columns [B, n], of tokens [B, n], positions [B, L], the session, and columns.
+Network = Callable[[Tensor, Tensor, Session, "Tensor | None"], tuple[Tensor, "Tensor | None"]]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """eager: every shape is exact, which takes a few copies from the device in every turn (free on a CPU). static:
+    shapes are bounds that the host knows, so a turn asks the device for nothing, and the host looks only every
+    ``check_every`` turns whether blocks are full. compile: the same, with layers through torch.compile. cudagraph: the
+    same, with forwards recorded as CUDA graphs and replayed.
+
+    Turns after a block is full and before the host looks are idle: they cost a forward each and commit nothing.
+    """
+
+    name: str = "eager"
+    check_every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.name not in RUNTIMES:
+            hint = nearest(str(self.name), RUNTIMES)
+            raise UserError(f"runtime={self.name!r} must be one of {', '.join(RUNTIMES)}.{hint}")
+        if self.check_every < 1:
+            raise UserError(f"check_every={self.check_every} must be at least 1.")
+        if self.name == "eager" and self.check_every > 1:
+            raise UserError(f"check_every={self.check_every} needs runtime=static or the like: eager looks every turn.")
+
+    @property
+    def every(self) -> int | None:
+        """For the loop: None for exact shapes."""
+        return None if self.name == "eager" else self.check_every
+
+    def check(
+        self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device, blocks: Blocks
+    ) -> None:
+        """Refuse, with UserError, parts whose shapes change from turn to turn, and a device that cannot do it."""
+        if self.check_every > 1 and sampler.branches:
+            raise UserError(
+                f"check_every={self.check_every} lets full blocks wait, and sampler={name_of(sampler)} "
+                "chooses among its candidates in the turn after. Use check_every=1."
+            )
+        if self.name != "eager" and blocks.rolls_back and cache.follows_commits:
+            raise UserError(
+                f"runtime={self.name} with cache={name_of(cache)} bounds its rows by what a turn may change, and "
+                f"blocks={name_of(blocks)} takes back more. Use runtime=eager, blocks=fixed or cache=dual."
+            )
+        if self.name != "eager" and not cache.static:
+            raise UserError(
+                f"runtime={self.name} needs shapes that do not change, and cache={name_of(cache)} computes other "
+                "rows every turn. Use runtime=eager, or cache=none, prefix, dual or window."
+            )
+        if self.name not in FIXED:
+            return
+        if sampler.branches or any("shadow" in need.statistics for need in sampler.needs()):
+            name, extra = name_of(sampler), "several candidates" if sampler.branches else "extra rows"
+            raise UserError(
+                f"runtime={self.name} needs shapes that do not change, and sampler={name} has {extra}, as many as the "
+                "text asks for. Use runtime=eager or static."
+            )
+        if config.moe is not None:
+            raise UserError(
+                f"runtime={self.name} cannot follow a model with routed experts: which of them run is asked in every "
+                "layer. Use runtime=eager or static."
+            )
+        if self.name == "cudagraph" and device.type != "cuda":
+            raise UserError(
+                f"runtime=cudagraph records the work of a GPU, and the model is on {device.type}. Use runtime=eager, "
+                "which is the fastest on a CPU, or model.device=cuda."
+            )
+
+    def network(self, model: Transformer) -> Network:
+        """The model as the loop calls it. Raises UserError for one that cannot be run so."""
+        if self.name not in FIXED:
+            return model
+        if model.places is not None or any(hasattr(part, "_hf_hook") for part in model.modules()):
+            raise UserError(
+                f"runtime={self.name} needs the model on one GPU, and this one is spread over several devices. Use "
+                "model.device=cuda:0 if it fits, or runtime=static."
+            )
+        if self.name == "cudagraph":
+            from dllm.runtime.graphs import Graphs, Recorder
+
+            return Graphs(model, Recorder(model.device))
+        if any(isinstance(part, PackedLinear) for part in model.modules()):
+            raise UserError("runtime=compile cannot look into packed weights: load the model with pack=False.")
+        if which(os.environ.get("CXX", "g++")) is None and which("clang++") is None:
+            raise UserError("runtime=compile needs a C++ compiler (g++ or clang++), and none is here: runtime=static.")
+        from dllm.runtime.compiled import Compiled
+
+        return Compiled(model)

@@ -1,0 +1,96 @@
+"""Every engine and launcher gives what engine=local gives; a lost worker costs nothing but its own samples."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dllm.app.engines.accelerate import PART, gather
+from dllm.app.jobs.store import Store
+from tests.app.conftest import ROOT, Run, cells_of, command, rows_of, timeless
+
+SWEEP = ["-m", "+task.count=6", "sampler=confidence,static", "sampling.temperature=1.0"]
+
+
+def rank(number: int, port: int, arguments: list[str]) -> subprocess.Popen[bytes]:
+    """One of two processes as ``accelerate launch`` would start it."""
+    where = {
+        "RANK": f"{number}", "LOCAL_RANK": f"{number}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
+    }  # fmt: skip
+    return subprocess.Popen([sys.executable, str(ROOT / "run.py"), *arguments], env=os.environ | where)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_two_processes_of_accelerate_decode_what_one_does(run: Run, tiny: Path) -> None:
+    run(*SWEEP, "name=local")
+    port, arguments = free_port(), command(tiny, *SWEEP, "engine=accelerate", "name=both")
+    started = [rank(number, port, arguments) for number in range(2)]
+    assert [process.wait() for process in started] == [0, 0]
+    assert cells_of(Path("runs/both")) == cells_of(Path("runs/local"))
+    assert not list(Path("runs/both").glob("*/results-*"))
+
+
+def test_what_a_killed_process_left_is_gathered_once(run: Run) -> None:
+    """A line may stand in a process's file and in the results when a kill fell between."""
+    run("name=a", "+task.count=4")
+    rows = rows_of(Path("runs/a"))
+    results = Path("runs/a/results.jsonl")
+    lines = results.read_bytes().splitlines(keepends=True)
+    results.write_bytes(b"".join(lines[:2]))
+    Path("runs/a", PART.format(1)).write_bytes(b"".join(lines[1:3]) + lines[3][:-5])
+    with Store.attach(Path("runs/a"), "results.jsonl") as store:
+        gather(store)
+    assert rows_of(Path("runs/a")) == rows[:3] and not Path("runs/a", PART.format(1)).exists()
+    run("name=a", "+task.count=4")
+    assert [timeless(row) for row in rows_of(Path("runs/a"))] == [timeless(row) for row in rows]
+
+
+def test_several_processes_need_a_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    outcome = run(*SWEEP)
+    assert outcome.code == 2 and "name=NAME" in outcome.err
+
+
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
+def test_launchers_of_hydra_decode_what_one_process_does(run: Run, tiny: Path, launcher: str) -> None:
+    pytest.importorskip(f"hydra_plugins.hydra_{launcher.split('_')[0]}_launcher")
+    run(*SWEEP, "name=local")
+    arguments = [*command(tiny, *SWEEP), "name=jobs", f"hydra/launcher={launcher}"]
+    more = ["hydra.launcher.n_jobs=2"] if launcher == "joblib" else ["hydra.launcher.timeout_min=5"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), *arguments, *more], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert cells_of(Path("runs/jobs")) == cells_of(Path("runs/local"))
+
+
+def test_ray_decodes_the_same_and_outlives_its_workers(run: Run, tmp_path: Path) -> None:
+    """One worker dies once over an item, which another one then decodes; in the next cell every worker dies over it."""
+    pytest.importorskip("ray")
+    settings = ["-m", "+task.count=6", "+task.deadly=q3", f"+task.tally={tmp_path / 'died'}"]
+    run(*settings, "+task.deaths=0", "name=local")
+    (expected,) = cells_of(Path("runs/local")).values()
+    ray = ["engine=ray", "engine.replicas=2", "engine.shard=3", "engine.retries=1"]
+    outcome = run(*settings, "+task.deaths=1,9", "name=ray", *ray)
+    assert outcome.code == 3 and "Failed: q3/0" in outcome.err and "worker was lost 2 times" in outcome.err
+    assert len(list(tmp_path.glob("died-9.*"))) == 2 and len(list(tmp_path.glob("died-1.*"))) == 1
+    lacking, whole = sorted(cells_of(Path("runs/ray")).values(), key=len)
+    assert whole == expected and lacking == [row for row in expected if row["id"] != "q3"]
+
+
+def test_ray_says_what_is_wrong_before_it_starts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "engine.shard=0 must be at least 1" in run("name=a", "engine=ray", "engine.shard=0").err
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "pip install 'dllm[ray]', or use engine=local" in run("name=a", "engine=ray").err

@@ -1,0 +1,162 @@
+"""A task's items decoded and scored: what a row says, what a resumed run does, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dllm import Decoder, load
+from dllm.analysis.limits import bits
+from dllm.analysis.measures import Measures, quantile, wilson
+from dllm.app.jobs.store import Store
+from dllm.app.jobs.tally import Tally
+from dllm.blocks.fixed import Fixed
+from dllm.compose.parts import part
+from dllm.runtime.runtime import Runtime
+from tests.app.conftest import Run, rows_of, timeless
+
+A = Path("runs/a")
+
+
+def test_every_item_is_decoded_scored_and_stamped(run: Run) -> None:
+    outcome = run("name=a", "+task.count=5", "samples=2")
+    rows = rows_of(A)
+    assert outcome.code == 0
+    assert [(row["id"], row["sample"]) for row in sorted(rows, key=lambda r: (r["id"], r["sample"]))] == [
+        (f"q{n}", sample) for n in range(5) for sample in range(2)
+    ]
+    for row in rows:
+        assert (row["suite"], row["template"], row["data"]) == ("questions", "1", "5")
+        assert row["scores"]["score"] == (len(row["text"]) % 2 == 0)
+        assert len(row["canvas"]) == {"even": 16, "odd": 8}[row["task"]]  # each item's own budget
+        assert len(row["bits"]) == len(row["commits"]) == len(row["forced"]) == row["nfe"]
+        assert 0 < sum(row["commits"]) <= len(row["canvas"]) and row["seconds"] > 0
+    for word in ("even", "odd", "all", "missing", "TPF", "p95"):
+        assert word in outcome.out
+    identity = json.loads((A / "environment.json").read_text())
+    assert identity["content"]["task data"] == "5" and identity["device"] == "cpu"
+
+
+def test_a_resumed_run_is_the_undisturbed_one(run: Run) -> None:
+    """Whole batches are decoded again, so that a row has the same mates as ever."""
+    settings = ["+task.count=7", "batch_size=3", "sampling.temperature=1.0"]
+    run("name=a", *settings)
+    whole = (A / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (A / "results.jsonl").write_bytes(b"".join(whole[:2]) + whole[2][:-9])
+    assert run("resume=runs/a", bare=True).code == 0
+    expected = [timeless(json.loads(line)) for line in whole]
+    assert [timeless(row) for row in rows_of(A)] == expected
+    run("name=a", *settings)
+    assert [timeless(row) for row in rows_of(A)] == expected
+
+
+def test_a_folder_of_another_configuration_is_never_mixed(run: Run) -> None:
+    run("name=a", "+task.count=2")
+    before = (A / "results.jsonl").read_bytes()
+    for other, words in (
+        (["+task.count=3"], "task.count=2, not 3"),
+        (["+task.count=2", "sampler.threshold=0.5"], "sampler.threshold=0.9, not 0.5"),
+    ):
+        refused = run("name=a", *other)
+        assert refused.code == 2 and words in refused.err and "Start a new run" in refused.err
+    assert (A / "results.jsonl").read_bytes() == before
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Store.write
+
+    def interrupted(self: Store, *arguments: Any) -> None:
+        write(self, *arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "write", interrupted)
+    outcome = run("name=a", "+task.count=3")
+    assert outcome.code == 130 and "Finished samples are kept. Go on with resume=runs/a" in outcome.err
+    outcome = run("-m", "name=s", "+task.count=3", "sampler=static,confidence")
+    assert outcome.code == 130 and "Go on with the same command and name=s" in outcome.err
+    monkeypatch.setattr(Store, "write", write)
+    assert run("resume=runs/a", bare=True).code == 0 and len(rows_of(A)) == 3
+
+
+def test_gen_length_rules_over_the_items(run: Run) -> None:
+    run("name=a", "+task.count=2", "gen_length=24", "trace=true")
+    assert [len(row["canvas"]) for row in rows_of(A)] == [24, 24]
+    replayed = run("task=replay", "trace=runs/a/traces/q0-0.json", bare=True)
+    assert replayed.code == 0 and "turns equal" in replayed.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["prompt=w1"], "brings its own questions: drop prompt"),
+        (["prompts=x.jsonl"], "drop prompts"),
+        (["compare=true"], "compare=true is for prompts of yours"),
+        (["+task.count=0"], "has no items"),
+        (["gen_length=0"], "gen_length=0 must be at least 1"),
+        (["sampler=static", "sampler.steps=3"], "sampler.steps=3"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_what_cannot_work_is_a_sentence(run: Run, arguments: list[str], words: str) -> None:
+    outcome = run("name=a", *arguments)
+    assert outcome.code == 2 and words in outcome.err and outcome.err.count("\n") == 1 and not A.exists()
+
+
+def test_a_scored_run_compiles_the_weights_it_loads(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed weights, which a CPU decodes with otherwise, cannot be compiled. The compiler itself, which takes seconds,
+    has its tests in test_runtimes.py."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    for name, runtime in (("a", "eager"), ("b", "compile")):
+        outcome = run(f"name={name}", "+task.count=2", f"runtime={runtime}", "cache=dual", "blocks.block_length=4")
+        assert outcome.code == 0, outcome.err
+    expected, found = (rows_of(Path("runs") / name) for name in ("a", "b"))
+    assert [row["canvas"] for row in found] == [row["canvas"] for row in expected]
+
+
+def test_an_oracle_without_reference_makes_its_own(run: Run) -> None:
+    run("name=a", "+task.count=4", "sampler=oracle", "eos=keep")
+    run("name=b", "+task.count=4", "sampler=static", "eos=keep")
+    for best, slow in zip(rows_of(A), rows_of(Path("runs/b")), strict=True):
+        assert best["canvas"] == slow["canvas"] and best["nfe"] <= slow["nfe"]
+        assert best["lossless"] <= slow["nfe"] == len(slow["canvas"])
+
+
+@pytest.mark.parametrize("sampler", ["confidence", "ete", "freedave", "saber"])
+def test_the_tally_counts_what_a_trace_holds(tiny: Path, sampler: str) -> None:
+    """ETE and FreeDave offer several candidates, of which one is kept a forward later."""
+    tally = Tally()
+    decoder = Decoder(load(tiny), part("sampler", sampler), eos="keep", gen_length=16, batch_size=2)
+    rows = decoder(["w1 w2", "w3"], trace=True, observe=tally)
+    for number, row in enumerate(rows):
+        assert row.trace is not None
+        assert tally.columns(number)["bits"] == pytest.approx(bits(row.trace), abs=1e-3)
+
+
+def test_the_tally_does_not_depend_on_when_the_host_looks(tiny: Path) -> None:
+    """A row that waits for the host decides nothing in that forward."""
+    found = []
+    for runtime in (Runtime(), Runtime("static", 1), Runtime("static", 5)):
+        tally = Tally()
+        decoder = Decoder(load(tiny), blocks=Fixed(8), eos="keep", gen_length=24, batch_size=2, runtime=runtime)
+        rows = decoder(["w1 w2", "w3"], observe=tally)
+        found.append([tally.columns(number)["commits"] for number in range(2)])
+        assert [len(counts) for counts in found[-1]] == [row.nfe for row in rows]
+    assert found[0] == found[1] == found[2] and max(row.idle_forwards for row in rows)
+
+
+def test_measures_count_batches_once_and_leave_missing_scores_out() -> None:
+    def row(batch: str, seconds: float, score: float | None) -> dict[str, object]:
+        return {"batch": batch, "seconds": seconds, "useful_tokens": 10, "canvas": [0] * 16, "nfe": 4,
+                "query_tokens": 64, "scores": {"score": score}}  # fmt: skip
+
+    found = Measures.of([row("a", 1.0, 1.0), row("a", 3.0, None), row("b", 1.0, 0.0)])
+    assert (found.seconds, found.tokens, found.speed, found.tpf, found.canvas_tpf) == (4.0, 30, 7.5, 2.5, 4.0)
+    assert (found.samples, found.judged, found.score) == (3, 2, 0.5)
+    assert Measures.of([row("a", 1.0, None)]).score is None
+    assert quantile([1, 2, 3, 4], 0.5) == 2.5 and quantile([5], 0.95) == 5 and quantile([1, 2, 3], 1.0) == 3
+    low, high = wilson(8, 10)
+    assert low == pytest.approx(0.4902, abs=1e-4) and high == pytest.approx(0.9433, abs=1e-4)  # Wilson's formula

@@ -1,0 +1,71 @@
+"""The ready grids: how many settings they have, that all of them exist, and that each family means what it says."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dllm.app.command_line.grids import count as combinations
+from dllm.app.command_line.grids import expanded, grids_of
+from dllm.app.jobs.plan import Parts
+from dllm.compose.parts import choices, composed
+from dllm.errors import UserError
+
+
+def grids(name: str) -> list[dict[str, list[str]]]:
+    texts = grids_of(composed([f"experiment={name}"]).grids)
+    return [{key: values.split(",") for key, _, values in (text.partition("=") for text in grid)} for grid in texts]
+
+
+def count(grid: dict[str, list[str]]) -> int:
+    return prod(len(values) for values in grid.values())
+
+
+def family(name: str, sampler: str) -> int:
+    return sum(count(grid) for grid in grids(name) if grid["sampler"] == [sampler])
+
+
+@pytest.mark.parametrize("name", choices("experiment"))
+def test_every_grid_names_parts_and_options_that_exist(name: str) -> None:
+    for grid in grids(name):
+        for at in (0, -1):  # both ends of every list
+            overrides = [f"{key}={values[at]}" for key, values in grid.items()]
+            config = composed([f"experiment={name}", *overrides, "sampler.reference=[]"] if "oracle" in str(overrides)
+                              else [f"experiment={name}", *overrides])  # fmt: skip
+            assert Parts.of(config) and config.task.run == "dllm.app.commands.evaluate.run"
+
+
+def test_the_grids_of_the_paper_have_its_sizes() -> None:
+    """Sizes of the benchmark's own sweeps for answers of 64 tokens (arXiv 2510.04767, its released configuration)."""
+    assert family("paper", "static") == 4 * 28  # pairs of a block length and positions per step, powers of two
+    assert family("paper", "confidence") == 6 * 7 and family("paper", "factor") == 5 * 7
+    assert all(int(k) <= int(b) for grid in grids("paper") if grid["sampler"] == ["static"]
+               for b in grid["blocks.block_length"] for k in grid["sampler.per_step"])  # fmt: skip
+    assert family("paper", "rcr") and family("paper", "remdm") and family("paper", "order")
+    assert family("paper_r2", "static") == 4 * 6 and family("paper_r2", "order") == 6
+
+
+def test_all_methods_are_all_samplers() -> None:
+    assert set(grids("methods")[0]["sampler"]) == set(choices("sampler"))
+
+
+def test_a_sweep_is_given_to_hydra_grid_by_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert expanded(["sampler=static", "name=x"]) == [["sampler=static", "name='x'", "hydra.sweep.dir='runs/x'"]]
+    found = expanded(["cache=none", "grids=[{sampler:[static,eb]},{sampler:order}]", "name=x", "output=here"])
+    place: list[Any] = ["name='x'", "hydra.sweep.dir='here/x'"]
+    assert [[text for text in one if not text.startswith(("grids", "output"))] for one in found] == [
+        ["sampler=static,eb", "cache=none", *place], ["sampler=order", "cache=none", *place],
+    ]  # fmt: skip
+    assert expanded(["hydra.sweep.dir=there/y"]) == [["name='y'", "hydra.sweep.dir='there/y'"]]
+    with pytest.raises(UserError, match="hydra.sweep.dir and name=x both"):
+        expanded(["hydra.sweep.dir=there/y", "name=x"])
+
+
+def test_values_of_a_grid_arrive_as_they_are_written() -> None:
+    grids = [{"prompt": ["a, b", "it's"], "sampler": "eb", "blocks.lengths": [[8, 8], None]}]
+    assert list(grids_of(grids)) == [["prompt='a, b','it\\'s'", "sampler=eb", "blocks.lengths=[8, 8],null"]]
+    assert combinations(["eos=glob(cut*)", "seed=range(3)", "sampler=a,b"]) == 2 * 3 * 2

@@ -1,0 +1,48 @@
+"""The help: everything there is, one line each, from the files themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from dllm.app.command_line.help import comments, help_text, sentence_of, summary, tops
+from dllm.compose.parts import choices, groups
+
+TEXT = help_text([], width=110)
+
+
+@pytest.mark.parametrize("group", tops())
+def test_every_choice_has_its_line(group: str) -> None:
+    block = TEXT.split(f"\n  {group}=\n")[1].split("\n\n")[0].splitlines()
+    for name in choices(group):
+        (line,) = [line for line in block if line[4:].lstrip("* ").split(" ")[0] == name]
+        words = summary(group, name)
+        assert len(words) > 8, f"{group}={name} has no comment on top of its file and no docstring"
+        assert "()" not in words and "arXiv" not in words
+        assert words.split()[0] in line
+
+
+def test_no_line_is_wider_than_the_terminal() -> None:
+    for width in (80, 100):
+        lines = help_text(["sampler=credit"], width).split("To choose from")[1].splitlines()
+        assert [line for line in lines if len(line) > width and "model.prompt" not in line] == []
+
+
+def test_help_shows_the_options_of_what_is_chosen() -> None:
+    text = help_text(["sampler=localleap", "cache=elastic", "gen_length=77", "--help"], 100)
+    assert "    * localleap" in text and "      confidence " in text and "    * elastic" in text
+    assert "    * whole" in text, "elastic brings its own blocks"
+    assert "  gen_length=77" in text and "  sampler.radius=" in text and "  cache.gamma=" in text
+    assert "sampler.threshold=0.9" in TEXT
+
+
+def test_the_papers_numbers_are_left_out_and_their_names_kept() -> None:
+    assert sentence_of("dllm.samplers.confidence") == "Commit everything the model is sure of (Fast-dLLM)"
+    assert sentence_of("dllm.app.commands.check") == "Look into a checkpoint without loading it"
+
+
+def test_comments_belong_to_their_keys() -> None:
+    assert comments("a: 1   # one\nb: '#'\nc:\n  d: null # two, three\n") == {"a": "one", "d": "two, three"}
+
+
+def test_inner_groups_are_no_choices_of_their_own() -> None:
+    assert "sampler/inner" in groups() and "sampler/inner" not in tops()

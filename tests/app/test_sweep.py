@@ -1,0 +1,80 @@
+"""Sweeps: a cell for each combination, those that cannot work noted, nothing done twice, nothing lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dllm.models import bundle
+from tests.app.conftest import Run, cells_of
+
+SWEEP = Path("runs/s")
+SMALL = ["-m", "name=s", "+task.count=4"]
+
+
+def test_a_sweep_has_a_cell_for_each_combination(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, load = [], bundle.load
+    monkeypatch.setattr(bundle, "load", lambda *given: loads.append(given) or load(*given))
+    outcome = run(*SMALL, "sampler=confidence,localleap", "cache=none,dual")
+    assert outcome.code == 0 and outcome.out.count("4 samples") == 4
+    assert len(cells_of(SWEEP)) == 4 and all(len(rows) == 4 for rows in cells_of(SWEEP).values())
+    assert [line.split(":")[0] for line in outcome.out.splitlines()] == [f"cell {n} of 4" for n in (1, 2, 3, 4)]
+    assert len(loads) <= 1  # the weights are read once (or an earlier test of this process has read them)
+    more = run(*SMALL, "sampler=confidence,credit")
+    assert more.code == 0 and len(cells_of(SWEEP)) == 5
+
+
+def test_what_the_declarations_refuse_is_noted_and_the_rest_goes_on(run: Run) -> None:
+    outcome = run(*SMALL, "sampler=static", "sampler.steps=3,null")
+    assert outcome.code == 0 and "refused: sampler.steps=3" in outcome.out
+    (note,) = SWEEP.glob("*/refused.json")
+    assert "sampler.steps=3" in json.loads(note.read_text())["sentence"] and len(cells_of(SWEEP)) == 1
+    again = run(*SMALL, "sampler=static", "sampler.steps=3,null")
+    assert again.code == 0 and len(list(SWEEP.iterdir())) == 3  # note, cell, Hydra's record
+
+
+def test_several_grids_make_one_sweep(run: Run) -> None:
+    grids = "grids=[{sampler:static,sampler.score:[low_confidence,margin]},{sampler:[confidence,eb]}]"
+    first = run(*SMALL, grids)
+    assert len(cells_of(SWEEP)) == 4 and "cell 4 of 4" in first.out
+    run(*SMALL, grids, "sampler.score=margin", "sampler=static")  # what the user sets rules over the grids
+    assert len(cells_of(SWEEP)) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sampler=static,statik"], ["sampler='statik'", "Did you mean 'static'"]),
+        (["sampler=static,order", "sampler.stesp=4"], ["sampler.stesp=4", "Did you mean 'sampler.steps'"]),
+        (["sampler=confidence,static", "sampler.steps=3"], ["sampler.steps=3", "to sampler=confidence", "grids"]),
+        (["experiment=smal"], ["experiment='smal'", "'small'"]),
+        (["grids=[3]"], ["grids must be a list"]),
+    ],
+    ids=lambda value: value[0],
+)
+def test_mistakes_in_a_sweep_are_sentences(run: Run, arguments: list[str], words: list[str]) -> None:
+    outcome = run(*SMALL, *arguments)
+    assert outcome.code == 2 and outcome.err.startswith("Error: ") and outcome.err.count("\n") == 1
+    assert all(word in outcome.err for word in words)
+
+
+def test_a_sweep_needs_a_task_with_questions(run: Run) -> None:
+    outcome = run("-m", "sampler=static,order", bare=True)
+    assert outcome.code == 2 and "task=prompt holds no questions to score. Choose one of" in outcome.err
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(run: Run) -> None:
+    Path("file").write_text("")
+    outcome = run(*SMALL, "output=file")
+    assert outcome.code == 2 and "cannot write to file/s" in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_sweeps_and_single_runs_do_not_share_a_folder(run: Run) -> None:
+    run(*SMALL, "sampler=confidence")
+    assert "is the folder of a sweep" in run("name=s", "+task.count=4").err
+    run("name=one", "+task.count=2")
+    refused = run("-m", "name=one", "+task.count=2")
+    assert refused.code == 2 and "is the folder of a single run" in refused.err
+    assert "is a sweep" in run("resume=runs/s", bare=True).err

@@ -1,0 +1,21 @@
+"""What the theory of parallel decoding says of list tasks, seen on a mini model (arXiv 2510.04767): where the answer
+follows from the question, tokens may be decoded together; where several answers are right, they clash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+from experiments.report.cells import read
+from tests.app.conftest import Run
+
+
+def test_copy_stays_and_shuffle_falls(run: Run) -> None:
+    tasks = "task.tasks=[copy,reverse,shuffle,replace_random]"
+    sweep = ["-m", "task=parallelbench", tasks, "task.count=8", "sampler=static", "sampler.per_step=1,8"]
+    assert run(*sweep, "blocks=whole", "eos=keep", "batch_size=8", "name=s", bare=True).code == 0
+    careful, reckless = sorted(read(Path("runs/s"))[0], key=lambda cell: cell.measures.tpf)
+    score = {name.rpartition("/")[2]: value for name, value in reckless.scores.items()}
+    assert fmean(careful.scores.values()) > 90
+    assert score["copy"] == score["reverse"] == 100
+    assert score["shuffle"] < 30 and score["replace_random"] < 50

@@ -1,0 +1,32 @@
+"""A small network on a CPU decodes with one thread, unless somebody has said how many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.app.conftest import Run
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("told", "small", "threads"), [("2", 10**9, 2), (None, 1, 2), (None, 10**9, 1)])
+def test_a_small_network_takes_one_thread(
+    run: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch, told: str | None, small: int, threads: int
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if told is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    monkeypatch.setattr("dllm.app.jobs.environment.SMALL", small)
+    assert run(f"model.path={tiny}", "prompt=w1", "gen_length=8", "name=one", bare=True).code == 0
+    assert json.loads(Path("runs/one/environment.json").read_text())["threads"] == threads
