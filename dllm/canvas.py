@@ -7,18 +7,16 @@ same column (prompts are padded on the left), and a row's numbers never depend o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.common import debug
 from dllm.errors import UserError
-
-T = TypeVar("T")
+from dllm.rowwise import Rowwise, join, move, select
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Canvas:
+class Canvas(Rowwise):
     """B rows of L columns.
 
     tokens [B, L] ids; masked [B, L] still to be decided; valid [B, L] attended to (False: padding, or cut away);
@@ -59,6 +57,8 @@ class Canvas:
     the row; seed [B] of its noise; request [B] whose row of the batch it is, number [B] its entry in per-request
     parameters; positions [B, L] of the columns in their own row (0 in its padding); columns [L] 0..L-1.
     """
+
+    shared: ClassVar[tuple[str, ...]] = ("columns",)
 
     tokens: Tensor
     masked: Tensor
@@ -114,6 +114,11 @@ class Canvas:
         """Masked positions that may still be decided [B, L]."""
         return self.masked & (self.columns < self.end[:, None])
 
+    @cached_property
+    def nothing(self) -> Tensor:
+        """No position at all [B, L]."""
+        return torch.zeros_like(self.masked)
+
     def commit(self, where: Tensor, tokens: Tensor) -> Canvas:
         """Fix the positions ``where`` [B, L] to ``tokens`` [B, L]."""
         return replace(self, tokens=torch.where(where, tokens, self.tokens), masked=self.masked & ~where)
@@ -131,62 +136,18 @@ class Canvas:
 
     def select(self, rows: Tensor) -> Canvas:
         """The given rows, in that order; a row may appear several times (candidates) or not at all (finished)."""
-        changed = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "columns"}
-        return replace(self, **changed)
+        return select(self, rows)
+
+    def join(self, other: Canvas) -> Canvas:
+        """The rows of this batch, then those of another one."""
+        wider = max(self, other, key=lambda canvas: len(canvas.columns))
+        return replace(join(self, other), columns=wider.columns)
 
 
-def select(state: T, rows: Tensor) -> T:
-    """Index the leading (batch) dimension of every tensor in a dataclass or dict."""
-    if isinstance(state, Tensor):
-        return state[rows]  # type: ignore[return-value]
-    if isinstance(state, dict):
-        return {key: select(value, rows) for key, value in state.items()}  # type: ignore[return-value]
-    if is_dataclass(state) and not isinstance(state, type):
-        changed: dict[str, Any] = {f.name: select(getattr(state, f.name), rows) for f in fields(state)}
-        return replace(state, **changed)
-    return state
+def packed(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
+    """``columns`` [L] of the set entries of each row of ``where`` [B, L], ascending, padded with L: [B, w].
 
-
-def of(state: T, owner: Tensor | None) -> T:
-    """What belongs to each candidate's row; ``owner`` None: one candidate per row."""
-    return state if owner is None else select(state, owner)
-
-
-def first_of(owner: Tensor) -> Tensor:
-    """Index of each row's first candidate [B]; ``owner`` [N] is ascending and names every row."""
-    change = torch.ones_like(owner, dtype=torch.bool)
-    change[1:] = owner[1:] != owner[:-1]
-    return change.nonzero()[:, 0]
-
-
-def merge(rows: Tensor | None, new: T, old: T) -> T:
-    """Per row: ``new`` where ``rows`` [B] holds (None: everywhere), else ``old``; for tensors, dicts and dataclasses of
-    tensors.
-
-    A tensor of ``new`` may have grown in its trailing dimensions; the old rows are padded with zeros.
-    """
-    if rows is None or new is old:
-        return new
-    if isinstance(new, Tensor) and isinstance(old, Tensor):
-        growth = [extent - now for extent, now in zip(new.shape, old.shape, strict=True)]
-        before = F.pad(old, [side for extra in reversed(growth) for side in (0, extra)]) if any(growth) else old
-        return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, before)  # type: ignore[return-value]
-    if isinstance(new, dict) and isinstance(old, dict):
-        return {key: merge(rows, new.get(key, value), value) for key, value in old.items()}  # type: ignore[return-value]
-    if is_dataclass(new) and not isinstance(new, type):
-        return replace(new, **{f.name: merge(rows, getattr(new, f.name), getattr(old, f.name)) for f in fields(new)})
-    return new
-
-
-def move(state: T, device: torch.device | str) -> T:
-    """The same dataclass with every tensor on ``device``."""
-    return replace(state, **{f.name: getattr(state, f.name).to(device) for f in fields(state)})  # type: ignore
-
-
-def pack(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
-    """``columns`` [L] of the True entries of each row of ``where`` [B, L], ascending, padded with L: [B, w].
-
-    The widest row decides w, which costs one copy to the host, unless a ``width`` is given that none exceeds.
+    The widest row decides w, which costs a copy to the host, unless the caller knows a ``width`` that no row exceeds.
     """
     width = int(where.sum(1).max()) if width is None else width
     assert not debug.ON or int(where.sum(1).amax()) <= width, "a bound is too small: rows would be dropped"

@@ -13,8 +13,9 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
 from dllm.compose.parts import part
-from dllm.compose.setting import Setting, validate
-from dllm.denoise import Turn, denoise
+from dllm.compose.validate import validate
+from dllm.contract import Turn
+from dllm.denoise import denoise
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import UserError, nearest
@@ -29,7 +30,7 @@ from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
-from dllm.scores import Sampling
+from dllm.setting import Sampling, Setting
 
 Observer = Callable[[Turn], None]
 
@@ -56,7 +57,7 @@ class Decoder:
         rule: Sampler = part("sampler", sampler)
         schedule: Blocks = part("blocks", blocks)
         ids_of = None if model.tokenizer is None else self.prompts.ids_of
-        self.blocks = schedule if ids_of is None else schedule.bound(ids_of)
+        self.blocks = schedule if ids_of is None else schedule.resolved(ids_of)
         self.cache: Cache = part("cache", cache)
         policy: EndOfText = part("eos", eos)
         self.eos = StopStrings(policy, stop, self.prompts.text) if stop else policy
@@ -158,14 +159,14 @@ class Decoder:
         device = self.model.transformer.device
         at_zero = self.model.config.attention_block is not None
         canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
-        forward, every = self._traced() if trace else self.forward, self.runtime.every
-        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, every)
+        forward, check_every = self._traced() if trace else self.forward, self.runtime.synchronises
+        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, check_every)
         yield from finite(turns, self.model.name)
 
     def _traced(self) -> Forward:
         """The forward with the one statistic that a trace wants and a sampler may not."""
-        propose = self.forward.propose
-        return replace(self.forward, propose=replace(propose, wanted=propose.wanted | {"entropy"}))
+        proposer = self.forward.proposer
+        return replace(self.forward, proposer=replace(proposer, wanted=proposer.wanted | {"entropy"}))
 
 
 def finite(turns: Iterator[Turn], name: str) -> Iterator[Turn]:

@@ -1,4 +1,4 @@
-"""One forward: the cache plans it, the model computes it, the head runs on the rows somebody needs."""
+"""One forward: the cache plans it, the network computes it, the head runs on the positions somebody needs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks, Span
-from dllm.cache.base import Cache, Call, Plan, Session
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache, Session
 from dllm.cache.guided import Guided
-from dllm.canvas import Canvas, first_of, of, pack, select
+from dllm.cache.passes import Call, Pass
+from dllm.canvas import Canvas, packed
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, Logits, Need, Scores
 from dllm.eos.base import EndOfText
+from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
-from dllm.record.cost import Work
+from dllm.proposing import Proposer, spread, stored
+from dllm.rows import Rows
+from dllm.rowwise import some
 from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
-from dllm.scores import Ids, Lookup, Need, Propose, Sampling, Scores, spread
+from dllm.setting import Sampling
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Forward:
 
     model: Transformer
     cache: Cache
-    propose: Propose
+    proposer: Proposer
     needs: tuple[Need, ...]
     shrinks: bool
     network: Network
@@ -85,82 +90,76 @@ class Forward:
         """The forward that serves the needs of all parts. ``network`` runs the model (None: it runs as it is)."""
         needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
         wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
-        propose = Propose.of(sampling, ids, wanted, model)
-        return Forward(model, cache, propose, needs, eos.shrinks, network or model)
+        proposer = Proposer.of(sampling, ids, wanted, model)
+        return Forward(model, cache, proposer, needs, eos.shrinks, network or model)
 
     def start(self, canvas: Canvas) -> Session:
-        self.propose.check(canvas)
-        if not self.propose.sampling.guidance:
+        """The cache's session for a batch of rows. Raises UserError where there are fewer temperatures than rows."""
+        self.proposer.check(canvas)
+        if not self.proposer.sampling.guidance:
             return self.cache.start(canvas, self.model.config, self.shrinks)
         inner = self.cache.start(self._guided(canvas), self.model.config, self.shrinks)
         return Guided(inner, len(canvas.request))
 
-    def __call__(
-        self,
-        candidates: Canvas,
-        span: Span,
-        session: Session,
-        owner: Tensor | None = None,
-        upcoming: Tensor | None = None,
-    ) -> tuple[Scores, Work]:
-        """Scores of ``candidates`` [N] and the work it took.
+    def __call__(self, rows: Rows) -> tuple[Scores, Tensor, Pass, ForwardCost]:
+        """Scores of the candidates [N] of ``rows``, what the cache forces [N, L], and what the forward was and cost."""
+        owner, canvas = rows.owner, rows.candidates
+        plan = rows.session.plan(owner.one(canvas), rows.blocks, rows.announced).each(owner)
+        blocks = owner.each(rows.blocks)
+        active = blocks.active[:, None]  # in rows that wait nothing is scored, so nothing can be decided
+        wanted = union([need.mask(canvas, blocks) for need in self.needs]) & active
+        plan = replace(plan, forced=plan.forced & active)
+        if "shadow" in self.proposer.wanted:
+            committed = blocks.in_block & canvas.valid & ~canvas.given & ~canvas.masked
+            plan = replace(plan, shadows=packed(committed, canvas.columns))
+        forward, hidden = self._hidden(rows, plan)
+        scores = self._score(canvas, blocks, plan, hidden, wanted)
+        return scores, plan.forced, forward, self._cost(rows.session.cost(forward), blocks, scores)
 
-        ``span`` [B] is where each row's blocks stand, ``owner`` [N] whose candidate each is (None: N = B).
-        """
-        current = candidates if owner is None else candidates.select(first_of(owner))
-        plan = session.plan(current, span, upcoming)
-        if owner is not None:
-            widths = None if plan.widths is None else tuple(plan.widths[row] for row in owner.tolist())
-            plan, span = replace(select(plan, owner), widths=widths), select(span, owner)
-        wanted = union([need.mask(candidates, span) for need in self.needs])
-        if span.acts is not None:  # rows that wait: nothing is scored, so nothing can be decided
-            wanted = wanted & span.acts[:, None]
-            plan = plan if plan.only is None else replace(plan, only=plan.only & span.acts[:, None])
-        if "shadow" in self.propose.wanted:
-            committed = span.block & candidates.valid & ~candidates.given & ~candidates.masked
-            plan = replace(plan, shadows=pack(committed, candidates.columns))
-        return self._score(candidates, span, plan, session, owner, wanted)
+    def _cost(self, cost: ForwardCost, blocks: BlockState, scores: Scores) -> ForwardCost:
+        """With the rows of the head, and without what was asked for rows that wait; ``computed`` says that they ran."""
+        guided = 2 if self.proposer.sampling.guidance else 1
+        cost = replace(cost, scored=guided * scores.scored.sum(1))
+        if not blocks.shapes.waits:
+            return cost
+        asked = {name: getattr(cost, name) * blocks.active[:, None] for name in ("queries", "keys", "refreshed")}
+        return replace(cost, **asked)
 
-    def _score(
-        self, canvas: Canvas, span: Span, plan: Plan, session: Session, owner: Tensor | None, wanted: Tensor
-    ) -> tuple[Scores, Work]:
+    def _score(self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: Hidden, wanted: Tensor) -> Scores:
         length = len(canvas.columns)
-        hidden = self._hidden(canvas, plan, session, owner)
         place, halves = hidden.place(canvas.columns), hidden.count // len(canvas.request)
         places = [None] * halves if place is None else place.split(len(canvas.request))
-        slots, known = [self._slot(canvas, place) for place in places], wanted
+        slots, scored = [self._slot(canvas, place) for place in places], wanted
         for slot, place in zip(slots, places, strict=True):
-            known = known if place is None or slot is None else known & (slot >= 0)
-        rows = pack(known, canvas.columns, self._most(span, hidden.width))  # [N, r] targets
-        inside = rows.clamp(max=length - 1)
+            scored = scored if place is None or slot is None else scored & (slot >= 0)
+        columns = packed(scored, canvas.columns, self._widest(scored, blocks, hidden.width))  # [N, r]
+        inside = columns.clamp(max=length - 1)
         ats = [inside if slot is None else slot.gather(1, inside).clamp(min=0) for slot in slots]
         at = ats[0] if len(ats) == 1 else torch.cat(ats)
-        keep_logits, logits = any(need.logits for need in self.needs), None
+        keep, logits = any(need.logits for need in self.needs), None
         few, weight, lookup = any(need.lookup for need in self.needs), self.model.head_weight, None
-        if keep_logits or (few and weight is None) or self.propose.sampling.guidance or not self.propose.sampling.plain:
-            logits = self._logits(hidden, at, len(rows))
-            out = self.propose(logits, canvas, span.turn, inside)
-            lookup = Lookup.stored(rows, logits, self.propose.triton) if few else None
+        sampling = self.proposer.sampling
+        if keep or (few and weight is None) or sampling.guidance or not sampling.plain:
+            logits = Logits(self._logits(hidden, at, len(columns)), columns)
+            found = self.proposer(logits.values, canvas, blocks.turn, inside)
+            lookup = stored(logits, self.proposer.triton) if few else None
         else:
-            scored = hidden.take(at)
-            out = self.propose.unstored(scored, self.model, canvas, inside)
+            rows = hidden.take(at)
+            found = self.proposer.unstored(rows, self.model, canvas, inside)
             if few and weight is not None:
-                lookup = self.propose.lookup(rows, scored, weight, self.model.config.logit_scale)
-        stats = spread(out, rows, length)
-        if plan.shadows is not None:
-            stats |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
-        scores = Scores(
-            known=known, ready=known if plan.ready is None else known & plan.ready, only=plan.only,
-            **stats, logits=logits if keep_logits else None, rows=rows if keep_logits else None, lookup=lookup,
-        )  # fmt: skip
-        guided = 2 if self.propose.sampling.guidance else 1
-        return scores, replace(session.count().of(span.acts), scored=guided * known.sum(1))
+                lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
+        statistics = spread(found, columns, length)
+        token, confidence = statistics.pop("token"), statistics.pop("confidence")
+        if "shadow" in self.proposer.wanted:
+            statistics |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
+        return Scores(
+            scored, token, confidence, scored & plan.committable, statistics, logits if keep else None, lookup)
 
-    def _most(self, span: Span, queries: int) -> int | None:
-        """The most rows that the head can be asked for, if the host knows it."""
-        if span.sizes is None:
-            return None
-        return min(queries, span.sizes.width) if all(need.region == "block" for need in self.needs) else queries
+    def _widest(self, scored: Tensor, blocks: BlockState, queries: int) -> int:
+        """The most positions of a row that the head is asked for."""
+        in_blocks = all(need.region == "block" for need in self.needs)
+        bounds = blocks.shapes.bounds(lambda known: (min(queries, known.width) if in_blocks else queries,))
+        return max(blocks.shapes.widths(scored, bounds))
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L], -1 if it was not computed (None: in order).
@@ -172,42 +171,42 @@ class Forward:
         source = torch.maximum(canvas.columns - self.model.config.prediction_shift, canvas.first[:, None])
         return source if place is None else place.gather(1, source)
 
-    def _hidden(
-        self, canvas: Canvas, plan: Plan, session: Session, owner: Tensor | None
-    ) -> Hidden:
-        """The rows of all calls of the N candidates, or of 2N under guidance: a session may compute other rows of one
-        half, or in another order."""
-        canvas = self._guided(canvas) if self.propose.sampling.guidance else canvas
-        extra = 0 if plan.shadows is None else plan.shadows.shape[1]
-        calls = [self._call(canvas, session, call, extra) for call in session.begin(plan, canvas, owner)]
-        return Hidden(calls, len(canvas.request))
+    def _hidden(self, rows: Rows, plan: ForwardPlan) -> tuple[Pass, Hidden]:
+        """The hidden rows of all calls, of the N candidates or of 2 N under guidance: a session may compute other
+        columns of one half, or in another order."""
+        canvas = self._guided(rows.candidates) if self.proposer.sampling.guidance else rows.candidates
+        forward = rows.session.begin(plan, canvas, rows.owner)
+        calls = [self._call(canvas, rows.session, forward, call, plan.shadows.shape[1]) for call in forward.calls]
+        return forward, Hidden(calls, len(canvas.request))
 
     def _call(
-        self, canvas: Canvas, session: Session, call: Call, extra: int
+        self, canvas: Canvas, session: Session, forward: Pass, call: Call, extra: int
     ) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """One call of the network; the last ``extra`` queries are masks that stand in for committed tokens."""
-        session.use(call)
-        hidden, columns = self._run(canvas, session, call, extra)
+        hidden, columns = self._run(canvas, session, forward, call, extra)
         if columns is None:
-            return call.rows, hidden, None
+            return call.candidates, hidden, None
         columns = columns[:, : columns.shape[1] - extra]
         place = columns.new_full((len(columns), len(canvas.columns) + 1), -1)
         order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
-        return call.rows, hidden, place.scatter(1, columns, order)[:, :-1]
+        return call.candidates, hidden, place.scatter(1, columns, order)[:, :-1]
 
-    def _run(self, canvas: Canvas, session: Session, call: Call, extra: int) -> tuple[Tensor, Tensor | None]:
-        """The network on the queries [b, n] of a call's candidates, or, where the session folds them, of every row."""
-        tokens, positions, queries = of(canvas.tokens, call.rows), of(canvas.positions, call.rows), call.columns
+    def _run(
+        self, canvas: Canvas, session: Session, forward: Pass, call: Call, extra: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """The network on the queries [b, n] of a call's candidates, or of their rows, where they lie side by side."""
+        tokens, positions = some(canvas.tokens, call.candidates), some(canvas.positions, call.candidates)
+        queries = call.columns
         if queries is not None:
             tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
         if extra:
-            tokens[:, tokens.shape[1] - extra :] = self.propose.ids.mask
-        fold = call.fold
-        if fold is None or queries is None:
-            return self.network(tokens, positions, session, queries)
-        first, side = fold.index[:, 0], [fold.rows(x).flatten(1) for x in (tokens, queries)]
-        hidden, _ = self.network(side[0], positions[first], session, side[1])
-        return fold.back(hidden), queries
+            tokens[:, tokens.shape[1] - extra :] = self.proposer.ids.mask
+        beside, memory = call.side_by_side, session.memory(forward, call)
+        if beside is None or queries is None:
+            return self.network(tokens, positions, memory, queries)
+        first = beside.candidates[:, 0]
+        hidden, _ = self.network(beside.lay(tokens), positions[first], memory, beside.lay(queries))
+        return beside.back(hidden), queries
 
     def _shadow(self, hidden: Hidden, shadows: Tensor, canvas: Canvas) -> Tensor:
         """Log-probability [N, x] of the canvas's token at each shadow's column, from the last x hidden rows."""
@@ -217,7 +216,7 @@ class Forward:
 
     def _logits(self, hidden: Hidden, at: Tensor, rows: int) -> Tensor:
         """Logits [N, r, V] of the hidden rows ``at`` [N or 2N, r]; guidance mixes the two halves."""
-        weight = self.propose.sampling.guidance
+        weight = self.proposer.sampling.guidance
         logits = self.model.logits(hidden.take(at))
         if not weight:
             return logits
@@ -229,7 +228,7 @@ class Forward:
         rows = torch.arange(len(canvas.request), device=canvas.request.device)
         both = canvas.select(torch.cat([rows, rows]))
         blank = both.given & (torch.arange(len(both.request), device=rows.device) >= len(rows))[:, None]
-        return replace(both, tokens=both.tokens.masked_fill(blank, self.propose.ids.mask))
+        return replace(both, tokens=both.tokens.masked_fill(blank, self.proposer.ids.mask))
 
 
 def take(hidden: Tensor, at: Tensor) -> Tensor:

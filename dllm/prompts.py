@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dllm.canvas import Request
 from dllm.errors import UserError
-from dllm.scores import Ids
+from dllm.models.ids import Ids
 
 if TYPE_CHECKING:
     from dllm.models.config import ModelConfig

@@ -26,15 +26,17 @@ import torch
 from dllm import part
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
-from dllm.denoise import Turn, denoise
-from dllm.eos.base import Keep
+from dllm.contract import Turn
+from dllm.denoise import denoise
+from dllm.eos.keep import Keep
 from dllm.forward import Forward
 from dllm.kernels.packed import can_pack, pack
 from dllm.models.config import ModelConfig
+from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.record.cost import Cost
 from dllm.samplers.base import Sampler
-from dllm.scores import Ids, Sampling
+from dllm.setting import Sampling
 
 PROMPT, BLOCK = 512, 32
 CONFIG = ModelConfig(
@@ -105,8 +107,8 @@ def forwards(model: Transformer, name: str, answer: int, done: int, **options: A
             seconds = time.perf_counter() - began
         if turn is None:
             return
-        full = bool(turn.work.refreshed.any()) or turn.view.blocks.turn.item() == 1 or name == "none"
-        flops = float(cost.flops(turn.work)) + (0 if full or name != "elastic" else drift(turn, config))
+        full = bool(turn.cost.refreshed.any()) or turn.view.blocks.turn.item() == 1 or name == "none"
+        flops = float(cost.flops(turn.cost)) + (0 if full or name != "elastic" else drift(turn, config))
         yield Sample(place, full, flops, seconds)
         place += int(turn.step.commit.sum())
 
@@ -115,8 +117,8 @@ def drift(turn: Turn, config: ModelConfig) -> float:
     """FLOPs of Elastic-Cache's own test in a reuse forward, which the general account leaves out: the old scores of the
     tracked rows. The new ones, and those of the window, are attention's own."""
     window = min(16, int(turn.canvas.masked.sum()))
-    tracked = int(turn.work.queries[0, 0]) - window - 1  # one position was committed by the last forward
-    keys, width = int(turn.work.keys[0, 0]), config.heads * config.head_dim
+    tracked = int(turn.cost.queries[0, 0]) - window - 1  # one position was committed by the last forward
+    keys, width = int(turn.cost.keys[0, 0]), config.heads * config.head_dim
     return config.layers * 2 * width * keys * tracked
 
 
@@ -152,8 +154,8 @@ def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, b
     forward = Forward.of(model, cache, Ids(63, 62, ()), Sampling(), sampler, blocks, Keep())
     with torch.inference_mode():
         for turn in denoise(Canvas.of([request(answer, 0, 64)], 62), forward, sampler, blocks, Keep()):
-            full = bool(turn.work.refreshed.any()) or turn.view.blocks.turn.item() == 1 or name == "none"
-            out.append((place, full, float(cost.flops(turn.work))))
+            full = bool(turn.cost.refreshed.any()) or turn.view.blocks.turn.item() == 1 or name == "none"
+            out.append((place, full, float(cost.flops(turn.cost))))
             place += int(turn.step.commit.sum())
     return out
 

@@ -23,16 +23,18 @@ from torch import Tensor
 
 from dllm import part
 from dllm.canvas import Canvas, Request
-from dllm.denoise import Turn, denoise
-from dllm.eos.base import Keep
+from dllm.contract import ForwardCost, Turn
+from dllm.denoise import denoise
+from dllm.eos.keep import Keep
 from dllm.forward import Forward
 from dllm.kernels.choose import CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack
 from dllm.models.config import ModelConfig
+from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
-from dllm.record.cost import Cost, Machine, Work, measured
+from dllm.record.cost import Cost, Machine, measured
 from dllm.runtime.runtime import FIXED, RUNTIMES, Network, Runtime
-from dllm.scores import Ids, Sampling
+from dllm.setting import Sampling
 
 SMALL = ModelConfig(
     family="llada", width=768, layers=12, heads=12, kv_heads=12, head_dim=64, mlp_width=2304, vocab=126464,
@@ -141,14 +143,14 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
     On a GPU turns are timed by events on its own stream: waiting for every turn would hide what a runtime gains by
     running ahead.
     """
-    network, works = runtime.network(model), list[Work]()
+    network, works = runtime.network(model), list[ForwardCost]()
     for number, _ in enumerate(decode(model, cache, load, runtime.every, network), 1):
         if number == (limit if runtime.name in FIXED else 3):  # these compile and record on the way
             break
     marks = [Mark(model.device)]
     for turn in decode(model, cache, load, runtime.every, network):
         marks.append(Mark(model.device))
-        works.append(turn.work)
+        works.append(turn.cost)
         if len(works) == limit:
             break
     times, cost = [begin.until(end) for begin, end in pairwise(marks)], Cost(model.config, model.dtype.itemsize)

@@ -25,12 +25,11 @@ from dllm import Decoder, Model, UserError, load
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas
-from dllm.denoise import Turn
+from dllm.contract import Need, State, Step, Turn, View
 from dllm.prompts import Prompt
-from dllm.samplers.base import Sampler, State, Step, View
+from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import WEIGHTS
 from dllm.samplers.static import Static
-from dllm.scores import Need
 from dllm.tasks.parallelbench import mini
 
 
@@ -96,7 +95,7 @@ class Replay(Sampler):
         token, block = view.scores.token, within(view)
         again = ((token == state["before"]) | ~block).all(1) & (state["block"] == view.blocks.number)
         commit = view.open & ((token == state["right"]) | again[:, None])
-        return Step(commit, tokens=state["right"], state={"before": token, "block": view.blocks.number})
+        return view.step(commit, tokens=state["right"], state={"before": token, "block": view.blocks.number})
 
 
 def within(view: View) -> Tensor:

@@ -21,14 +21,16 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.calls import ROWS_PER_CALL
 from dllm.canvas import Canvas, Request
 from dllm.compose.parts import choices
-from dllm.compose.setting import Setting, validate
+from dllm.compose.validate import validate
+from dllm.contract import Need
 from dllm.denoise import denoise
 from dllm.errors import UserError
+from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.record.collector import Collector
 from dllm.record.results import Result
 from dllm.samplers.confidence import Confidence
-from dllm.scores import Ids, Need, Sampling
+from dllm.setting import Sampling, Setting
 
 MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
 PARTS = ("sampler", "blocks", "cache", "eos")
@@ -191,7 +193,7 @@ def schedules() -> Iterator[Case]:
         yield Case(f"blocks={name}", blocks=build("blocks", name))
     yield Case("blocks=fixed-min_forwards", blocks=made("blocks", "fixed", block_length=4, min_forwards=2))
     for name in ("fixed", "whole"):
-        yield Case(f"blocks={name}-static", "credit", name, every=3)
+        yield Case(f"blocks={name}-static", "credit", name, check_every=3)
 
 
 def caches() -> Iterator[Case]:
@@ -216,12 +218,12 @@ def caches() -> Iterator[Case]:
             kind = "tiny-dream" if name in ("dual", "dkv") else "tiny-llada"
             yield Case(f"cache={name}-{number}", cache=made("cache", name, **options), model=kind)
     for name in ("none", "prefix", "dual", "window") if full() else ("prefix", "window"):
-        yield Case(f"cache={name}-static", cache=name, every=3)
+        yield Case(f"cache={name}-static", cache=name, check_every=3)
     for name in ("none", "prefix"):
         yield Case(f"cache={name}-apart", "wino" if name == "prefix" else "confidence", cache=name, apart=True)
     for name in ("prefix", "dual") if full() else ("dual",):
         yield Case(f"cache={name}-apart-branches", "freedave", cache=name, apart=True)
-    yield Case("cache=dual-apart-static", cache="dual", apart=True, every=1)
+    yield Case("cache=dual-apart-static", cache="dual", apart=True, check_every=1)
     yield Case("cache=dual-apart-guidance", cache="dual", apart=True, sampling=Sampling(guidance=0.5))
     yield Case("cache=finished-apart", cache="finished", apart=True)
 

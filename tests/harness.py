@@ -20,18 +20,20 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
 from dllm.compose.parts import choices
-from dllm.compose.setting import Setting, validate
-from dllm.denoise import Turn, denoise
+from dllm.compose.validate import validate
+from dllm.contract import Turn
+from dllm.denoise import denoise
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.forward import Forward
+from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from dllm.record.collector import Collector
 from dllm.record.results import Result
 from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
-from dllm.scores import Ids, Sampling
+from dllm.setting import Sampling, Setting
 
 KINDS = (Sampler, Blocks, Cache, EndOfText)
 DATA = Path(__file__).parent / "data"
@@ -141,7 +143,7 @@ def with_mask(request: Request, mask_id: int) -> Request:
 
 
 def parts_of(
-    combination: Combination, sampling: Sampling | None = None
+    combination: Combination, sampling: Sampling = Sampling()  # noqa: B008  frozen
 ) -> tuple[Sampler, Blocks, Cache, EndOfText]:
     """The combination's parts. Raises UserError when they refuse each other, or the sampling."""
     sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.adablock import AdaBlock
-from dllm.blocks.base import Blocks, Span
+from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
@@ -34,17 +34,22 @@ from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.window import Window
 from dllm.canvas import Canvas, Request
-from dllm.denoise import Turn, denoise, look
-from dllm.eos.base import EndOfText, Keep
+from dllm.contract import BlockState, Scores, State, Step, Turn, View
+from dllm.denoise import denoise
+from dllm.eos.base import EndOfText
 from dllm.eos.cut_canvas import CutCanvas
 from dllm.eos.cut_open import CutOpen
 from dllm.eos.eotp import EoTP
 from dllm.eos.fill_after_block import FillAfterBlock
+from dllm.eos.keep import Keep
 from dllm.forward import Forward
+from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
+from dllm.ranking import top
+from dllm.rowwise import Owner
 from dllm.samplers.bacd import BACD
-from dllm.samplers.base import Sampler, State, Step, View, best_of
+from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dparallel import DParallel
@@ -57,7 +62,7 @@ from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.order import Order
 from dllm.samplers.prophet import Prophet, given
 from dllm.samplers.static import Static
-from dllm.scores import Ids, Sampling, Scores
+from dllm.setting import Sampling
 
 Case = Mapping[str, Any]
 MODELS = Path(__file__).parent / "data" / "models"
@@ -164,12 +169,13 @@ class Verified(Fixed):
     """With a threshold FreeDave's published loop verifies a draft that fills its block, too, unless one token did.
     For one row."""
 
-    def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
-        self.left = int((canvas.undecided & span.block).sum())
-        return span
+    def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
+        self.left = int((canvas.undecided & blocks.in_block).sum())
+        return blocks
 
-    def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None, stop: Tensor | None = None) -> Span:
-        return span if self.left > 1 and stop is None else super().advance(candidates, span, owner, stop)
+    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+        stays = self.left > 1 and not bool(stopped.any())
+        return blocks if stays else super().advance(candidates, blocks, owner, stopped)
 
 
 def published(kind: type[Cache]) -> Callable[[], Cache]:
@@ -237,7 +243,7 @@ class EachTurn(Sampler):
         self.count = count
 
     def step(self, view: View, state: State) -> Step:
-        return Step(best_of(view.scores.confidence, view.open, torch.full_like(view.canvas.start, self.count)))
+        return view.step(top(view.scores.confidence, view.open, torch.full_like(view.canvas.start, self.count)))
 
 
 def window_diffusion(params: Case) -> Parts:
@@ -290,8 +296,8 @@ class Record:
     masked: torch.Tensor | None = None
 
     def observe(self, turn: Turn, start: int) -> None:
-        layers = turn.work.queries.sum(0).tolist()
-        refreshed = [bool(rows) for rows in turn.work.refreshed.sum(0).tolist()] + [True]
+        layers = turn.cost.queries.sum(0).tolist()
+        refreshed = [bool(rows) for rows in turn.cost.refreshed.sum(0).tolist()] + [True]
         self.forward_tokens.append(layers[0])
         self.layer_tokens.append(layers)
         self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
@@ -303,18 +309,15 @@ class Record:
             self.committed.append(relative(changed, start))
         if turn.step.commit[0].sum() == turn.canvas.undecided[0].sum() and int(turn.view.blocks.turn[0]):
             self.early = int(turn.view.blocks.turn[0])
-        span = turn.view.blocks
-        self.blocks.append((int(span.number[0]), int(span.begin[0]), int(span.end[0])))
+        blocks = turn.view.blocks
+        self.blocks.append((int(blocks.number[0]), int(blocks.begin[0]), int(blocks.end[0])))
         self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()
 
     def _book_verified(self, turn: Turn, start: int) -> None:
         """A draft counts on the forward that confirmed it; what the cache forces and a block's last mask need none."""
-        before = turn.forwarded.masked.any(0) if self.masked is None else self.masked
+        before = turn.tried.masked.any(0) if self.masked is None else self.masked
         now = turn.canvas.masked[0]
-        if turn.step.owner is None:
-            now = now & ~turn.step.commit[0]
-        elif turn.view.forced is not None:
-            now = now & ~turn.view.forced[0]
+        now = now & ~(turn.step.commit[0] if turn.step.owner.is_single else turn.view.forced[0])
         self.committed.append(relative(before & ~now, start))
         self.masked = now
 
@@ -387,12 +390,12 @@ def sampler_differences(case: Case) -> list[str]:
     params, length = case["params"], case["params"]["block_length"]
     sampler, blocks = BACD(params["lower"], params["upper"]), Fixed(length)
     canvas = Canvas.of([Request.answer([0], length, 60)], 61)
-    state, span = sampler.start(canvas, blocks), blocks.start(canvas)
+    state, now = sampler.start(canvas, blocks), blocks.start(canvas)
     for step in case["steps"]:
-        span, confidence = span.forwarded(), torch.zeros(1, length + 1, dtype=torch.float64)
+        now, confidence = now.after_forward(), torch.zeros(1, length + 1, dtype=torch.float64)
         confidence[0, torch.tensor(step["masked"]) + 1] = torch.tensor(step["conf"], dtype=torch.float64)
         scores = Scores(canvas.masked, torch.zeros_like(canvas.tokens), confidence, canvas.masked)
-        decision = sampler.propose(look(canvas, scores, span), state)
+        decision = sampler.propose(View.of(canvas, scores, now, canvas.nothing), state)
         state = {**state, **decision.state}
         canvas = canvas.commit(decision.commit, canvas.tokens)
         if relative(decision.commit[0], 1) != step["committed"]:

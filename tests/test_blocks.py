@@ -15,14 +15,14 @@ from dllm.blocks.tccf import TCCF
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
-from dllm.compose.setting import Setting
+from dllm.contract import BlockState, State, Step, View
 from dllm.denoise import denoise
-from dllm.eos.base import Keep
 from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.samplers.base import State, Step, View
+from dllm.eos.keep import Keep
+from dllm.rowwise import Owner
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.static import Static
-from dllm.scores import Sampling
+from dllm.setting import Sampling, Setting
 
 
 def spans(blocks: Blocks, canvas: Canvas) -> list[tuple[int, int, int]]:
@@ -31,10 +31,15 @@ def spans(blocks: Blocks, canvas: Canvas) -> list[tuple[int, int, int]]:
     while not bool(span.done.all()):
         start = int(canvas.start[0])
         out.append((int(span.number[0]), int(span.begin[0]) - start, int(span.end[0]) - start))
-        canvas = canvas.commit(span.block & canvas.masked, canvas.tokens)
+        canvas = canvas.commit(span.in_block & canvas.masked, canvas.tokens)
         for _ in range(blocks.min_forwards):
-            span = blocks.advance(canvas, span.forwarded())
+            span = closed(blocks, canvas, span.after_forward())
     return out
+
+
+def closed(blocks: Blocks, canvas: Canvas, span: BlockState) -> BlockState:
+    """After a turn in which nobody was told to stop."""
+    return blocks.advance(canvas, span, Owner.single(1, canvas.start.device), canvas.cut)
 
 
 def answer(prompt: int, length: int, grid_at_zero: bool = False) -> Canvas:
@@ -99,18 +104,18 @@ def test_blocks_without_a_mask_are_skipped() -> None:
 def test_a_full_block_stays_for_its_forwards() -> None:
     blocks, canvas = Fixed(4, min_forwards=3), answer(2, 8)
     span = blocks.start(canvas)
-    canvas = canvas.commit(span.block, canvas.tokens)
+    canvas = canvas.commit(span.in_block, canvas.tokens)
     numbers = []
     for _ in range(4):
-        span = blocks.advance(canvas, span.forwarded())
+        span = closed(blocks, canvas, span.after_forward())
         numbers.append(int(span.number[0]))
     assert numbers == [0, 0, 1, 1]
 
 
 def test_lookahead_opens_further_blocks() -> None:
-    span = Fixed(4).start(answer(2, 10), ahead=1)
-    assert span.inside[0].nonzero()[:, 0].tolist() == list(range(2, 10))
-    assert span.block[0].nonzero()[:, 0].tolist() == list(range(2, 6))
+    span = Fixed(4).start(answer(2, 10), lookahead=1)
+    assert span.in_open[0].nonzero()[:, 0].tolist() == list(range(2, 10))
+    assert span.in_block[0].nonzero()[:, 0].tolist() == list(range(2, 6))
 
 
 def test_tccf_rolls_back_to_the_marker_and_goes_on_in_fine_blocks() -> None:
@@ -140,7 +145,7 @@ def test_what_tccf_discards_does_not_end_the_text() -> None:
     with torch.inference_mode():
         turn = next(denoise(canvas, forward, scripted, blocks, policy))
     assert turn.candidates.masked[0].nonzero()[:, 0].tolist() == list(range(6, 15))
-    assert not turn.span.done.any() and turn.span.begin.tolist() == [6]
+    assert not turn.blocks.done.any() and turn.blocks.begin.tolist() == [6]
 
 
 class Writes(Static):
@@ -151,7 +156,7 @@ class Writes(Static):
         self.tokens = torch.tensor([tokens])
 
     def step(self, view: View, state: State) -> Step:
-        return Step(view.open, self.tokens)
+        return view.step(view.open, tokens=self.tokens)
 
 
 def test_tccf_without_a_marker_is_fixed() -> None:
@@ -171,8 +176,8 @@ def test_tccf_refuses_drafting(blocks: TCCF, words: str) -> None:
 
 def test_a_marker_of_several_tokens_is_refused() -> None:
     with pytest.raises(UserError, match="3 tokens"):
-        TCCF(marker="</think>").bound(lambda text: [1, 2, 3])
-    assert TCCF(marker="</think>").bound(lambda text: [7]).marker == 7
+        TCCF(marker="</think>").resolved(lambda text: [1, 2, 3])
+    assert TCCF(marker="</think>").resolved(lambda text: [7]).marker == 7
 
 
 def test_block_causal_models_decode_on_their_own_grid() -> None:

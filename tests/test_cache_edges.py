@@ -13,11 +13,11 @@ from dllm.cache.dkv_greedy import DKVGreedy
 from dllm.cache.elastic import Elastic
 from dllm.canvas import Canvas, Request
 from dllm.denoise import denoise
-from dllm.eos.base import Keep
+from dllm.eos.keep import Keep
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.order import Order
 from dllm.samplers.static import Static
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 
 BOTH = ["tiny-llada", "tiny-dream"]
 
@@ -28,7 +28,7 @@ def test_greedy_computes_nothing_for_rows_that_wait() -> None:
     forward = forward_of(model("tiny-llada"), parts, Sampling())
     with torch.inference_mode():
         loop = denoise(Canvas.of([Request.answer([62, 51, 25, 3, 55], 2, 60)], 61), forward, *parts[:2], Keep())
-        assert [int(turn.work.queries) for turn in loop] == [7, 2, 1, 7, 0, 0]
+        assert [int(turn.cost.queries) for turn in loop] == [7, 2, 1, 7, 0, 0]
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -40,7 +40,7 @@ def test_elastic_watches_decided_positions_only(name: str) -> None:
     forward = forward_of(model(name), parts, Sampling())
     with torch.inference_mode():
         alone, beside = (
-            [turn.work.queries[0].tolist() for turn in denoise(Canvas.of(rows, 61), forward, *parts[:2], Keep())
+            [turn.cost.queries[0].tolist() for turn in denoise(Canvas.of(rows, 61), forward, *parts[:2], Keep())
              if 0 in turn.canvas.request.tolist()]
             for rows in (batch[:1], batch)
         )  # fmt: skip
@@ -55,7 +55,7 @@ def test_elastic_watches_nothing_while_a_full_block_waits() -> None:
     forward = forward_of(model("tiny-llada"), parts, Sampling())
     with torch.inference_mode():
         alone, beside = (
-            [turn.work.queries[0].tolist() for turn in denoise(Canvas.of(rows, 61), forward, *parts[:2], Keep())]
+            [turn.cost.queries[0].tolist() for turn in denoise(Canvas.of(rows, 61), forward, *parts[:2], Keep())]
             for rows in (batch[:1], batch)
         )
     assert alone == beside and alone[4] == [0] * len(alone[4])
@@ -71,5 +71,5 @@ def test_dkv_settles_alike_before_the_first_commit() -> None:
         forward = forward_of(model("tiny-dream"), parts, Sampling())
         with torch.inference_mode():
             loop = denoise(Canvas.of([request], 61), forward, *parts[:2], Keep())
-            counts[shift_type] = [int(turn.work.queries) for turn in loop]
+            counts[shift_type] = [int(turn.cost.queries) for turn in loop]
     assert counts["un"][1] == counts["un_right"][1] == 4

@@ -29,10 +29,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dllm import UserError
-from dllm.blocks.base import Blocks, Span
+from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
-from dllm.cache.base import Cache, Call, Drafts, Plan, Session
+from dllm.cache.base import Cache, Session
 from dllm.cache.blockwise import Blockwise
 from dllm.cache.buffer import Buffered
 from dllm.cache.dkv import DKV
@@ -40,18 +40,21 @@ from dllm.cache.dkv_greedy import DKVGreedy, neighbours
 from dllm.cache.dual import BlockOnly
 from dllm.cache.elastic import Elastic
 from dllm.cache.none import Everything, NoCache
+from dllm.cache.passes import Call, Drafts, Pass
 from dllm.cache.prefix import FromBlockOn
 from dllm.cache.recap import Recap
 from dllm.cache.window import Window
-from dllm.canvas import Canvas, Request, of
-from dllm.compose.setting import Setting, validate
+from dllm.canvas import Canvas, Request
+from dllm.compose.validate import validate
+from dllm.contract import BlockState, ForwardPlan
 from dllm.denoise import denoise
-from dllm.eos.base import Keep
+from dllm.eos.keep import Keep
 from dllm.models.config import ModelConfig
+from dllm.rowwise import some
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.order import Order
-from dllm.scores import Sampling
+from dllm.setting import Sampling, Setting
 
 POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]
@@ -96,9 +99,9 @@ class Windowed(NoCache):
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         session = super().start(canvas, config, shrinks)
 
-        def plan(canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
-            masks = canvas.undecided & span.inside
-            return Plan(ready=masks & (masks.cumsum(1) <= 5))
+        def plan(canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+            masks = canvas.undecided & blocks.in_open
+            return ForwardPlan.of(canvas, blocks.shapes, committable=masks & (masks.cumsum(1) <= 5))
 
         session.plan = plan  # type: ignore[method-assign]
         return session
@@ -158,8 +161,8 @@ def test_query_counts_are_the_policy_in_closed_form(cache: str) -> None:
     for turn in turns(Combination("static", "fixed", cache), [request]):
         span, length = turn.view.blocks, len(request.tokens)
         reuse = length - int(span.begin) if cache == "prefix" else int(span.end - span.begin)
-        assert int(turn.work.queries) == (length if int(span.forwards) == 1 else reuse)
-        assert int(turn.work.refreshed) == (length if int(span.forwards) == 1 else 0)
+        assert int(turn.cost.queries) == (length if int(span.forwards) == 1 else reuse)
+        assert int(turn.cost.refreshed) == (length if int(span.forwards) == 1 else 0)
 
 
 def test_dkv_computes_what_was_masked_a_turn_ago() -> None:
@@ -167,30 +170,30 @@ def test_dkv_computes_what_was_masked_a_turn_ago() -> None:
     for turn in turns(Combination("static", "whole", "dkv"), requests()[:1]):
         step = int(turn.view.blocks.forwards) - 1
         if before is not None and step >= 2 and step % 4:
-            assert int(turn.work.queries) == before
+            assert int(turn.cost.queries) == before
         before = int(turn.canvas.masked.sum())
 
 
 def test_greedy_computes_the_last_the_next_and_their_neighbours() -> None:
     """One token per step, a window of 4, refreshes every second forward: 1 + 1 + 4 rows in between, fewer at the end of
     a block's masks."""
-    counts = [int(turn.work.queries) for turn in turns(Combination("order", "whole", "dkv_greedy"), requests()[:1])]
+    counts = [int(turn.cost.queries) for turn in turns(Combination("order", "whole", "dkv_greedy"), requests()[:1])]
     assert counts[::2] == [35] * 12
     assert counts[1:-4:2] == [6] * 10
 
 
 def test_neighbours_alternate_left_and_right_and_skip_what_is_taken() -> None:
     masked = torch.tensor([False, True, True, True, True, True, True, True])
-    upcoming = torch.tensor([0, 0, 0, 1, 0, 0, 2, 0])
-    chosen = neighbours(upcoming, upcoming > 0, masked, 3)
+    announced = torch.tensor([0, 0, 0, 1, 0, 0, 2, 0])
+    chosen = neighbours(announced, announced > 0, masked, 3)
     # Position 3 takes 2, 4 and 1; then 6 finds 5 and 7, and nothing else is left.
     assert chosen.nonzero()[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert neighbours(upcoming, upcoming > 0, masked, 1).nonzero()[:, 0].tolist() == [2, 3, 5, 6]
+    assert neighbours(announced, announced > 0, masked, 1).nonzero()[:, 0].tolist() == [2, 3, 5, 6]
 
 
 def test_window_computes_its_active_masks_and_what_the_phase_committed() -> None:
     """W_in 4, W_ex 9, phases of 4, one token per step on 11 + 24 columns: the far field is never computed."""
-    counts = [int(turn.work.queries) for turn in turns(Combination("static", "whole", "window"), requests()[:1])]
+    counts = [int(turn.cost.queries) for turn in turns(Combination("static", "whole", "window"), requests()[:1])]
     assert counts[:8] == [11 + 9, 5, 6, 7, 15 + 9, 5, 6, 7]
 
 
@@ -221,9 +224,9 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
     together = decode(combination, requests())
     assert max(shared) > 3  # more candidates than rows
 
-    def own(self: Buffered, rows: Tensor | None, columns: Tensor, owner: Tensor) -> Call:
-        drafts = Drafts(owner, [None] * len(self.stores))
-        return Call(rows, columns, columns, of(self.keys, rows), self.length, drafts=drafts)
+    def own(self: Buffered, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
+        drafts = Drafts(some(forward.owner.row, candidates), [None] * len(self.stores))
+        return Call(candidates, columns, columns, some(forward.keys, candidates), self.length, drafts=drafts)
 
     monkeypatch.setattr(Buffered, "_share", own)
     apart = decode(combination, requests())
@@ -252,12 +255,12 @@ def test_guidance_with_everything_refreshed_is_guidance_without_a_cache(sampler:
 def test_shadow_rows_see_all_but_their_own_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a forward that opens a block, wino's shadows under a cache are wino's shadows without one."""
     scores = {
-        cache: [turn.view.scores.shadow for turn in turns(Combination("wino", "whole", cache), requests())]
+        cache: [turn.view.scores.stat("shadow") for turn in turns(Combination("wino", "whole", cache), requests())]
         for cache in ("none", "dual")
     }
     assert len(scores["dual"]) > 1
     monkeypatch.setattr(BlockOnly, "part", lambda self, canvas, span, begin: torch.ones_like(canvas.masked))
-    again = [turn.view.scores.shadow for turn in turns(Combination("wino", "whole", "dual"), requests())]
+    again = [turn.view.scores.stat("shadow") for turn in turns(Combination("wino", "whole", "dual"), requests())]
     for left, right in zip(scores["none"], again, strict=True):
         assert left is not None and right is not None and torch.allclose(left, right, atol=1e-12)
 
@@ -291,7 +294,7 @@ def test_no_reuse_forward_copies_a_buffer(cache: str) -> None:
     reused, grows = 0, sampler == "freedave"
     with torch.inference_mode(), LargestNew() as watch:
         for turn in denoise(canvas, forward, parts[0], parts[1], parts[3]):
-            if watch.watching and not bool(turn.work.refreshed.any()):
+            if watch.watching and not bool(turn.cost.refreshed.any()):
                 assert grows or watch.largest < buffer
                 reused, grows = reused + (not grows), False
             watch.watching, watch.largest = True, 0

@@ -80,7 +80,7 @@ def test_the_rows_counted_are_those_that_ran(combination: Combination) -> None:
     ]
     try:
         for turn in turns(combination, mixed(3)):
-            work = turn.work
+            work = turn.cost
             computed = work.computed.sum(0).expand(len(ran)).tolist()
             assert computed == [sum(rows) for rows in ran]
             assert bool((work.computed >= work.queries).all())

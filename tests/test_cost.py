@@ -11,9 +11,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from dllm import UserError
+from dllm.contract import ForwardCost
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
-from dllm.record.cost import MACHINES, Cost, Work, machine, measured
+from dllm.record.cost import MACHINES, Cost, machine, measured
 
 LLADA_8B = ModelConfig(
     family="llada", width=4096, layers=32, heads=32, kv_heads=32, head_dim=128, mlp_width=12288, vocab=126464,
@@ -21,8 +22,8 @@ LLADA_8B = ModelConfig(
 )  # fmt: skip
 
 
-def work(queries: int, keys: int, scored: int) -> Work:
-    return Work(*(torch.tensor([[n]]) for n in (queries, keys, 0, queries)), scored=torch.tensor([scored]))
+def work(queries: int, keys: int, scored: int) -> ForwardCost:
+    return ForwardCost(*(torch.tensor([[n]]) for n in (queries, keys, 0, queries)), scored=torch.tensor([scored]))
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
@@ -34,7 +35,7 @@ def test_reported_flops_are_those_that_torch_counts(cache: str, name: str) -> No
     # The counter knows the plain products that the maths backend makes, not the fused CPU kernel.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         for turn in turns(Combination("static", blocks, cache, model=name), requests()[1:2]):
-            reported += float(Cost(network.config).flops(turn.work))
+            reported += float(Cost(network.config).flops(turn.cost))
     assert reported == counter.get_total_flops()
 
 
@@ -43,11 +44,11 @@ def test_reported_flops_of_elastic_are_its_layers_rows() -> None:
     network = model("tiny-llada")
     cost, c = Cost(network.config), network.config
     for turn in turns(Combination("confidence", "whole", "elastic"), requests()[:1]):
-        rows, keys, total = turn.work.queries[0].tolist(), turn.work.keys[0].tolist(), 0.0
+        rows, keys, total = turn.cost.queries[0].tolist(), turn.cost.keys[0].tolist(), 0.0
         assert len(rows) == c.layers
         for q, k in zip(rows, keys, strict=True):
             total += q * (8 * c.width**2 + 6 * c.width * c.mlp_width) + 4 * c.width * q * k
-        assert float(cost.flops(turn.work)) == total + 2 * c.width * c.vocab * int(turn.work.scored)
+        assert float(cost.flops(turn.cost)) == total + 2 * c.width * c.vocab * int(turn.cost.scored)
 
 
 def test_a_full_forward_of_llada_8b_costs_what_the_literature_says() -> None:
@@ -92,7 +93,7 @@ def test_routed_experts_count_once_visited() -> None:
 
 def test_guidance_reads_the_keys_of_both_halves() -> None:
     cost, three = Cost(LLADA_8B), torch.tensor([[3], [4], [3], [4]])
-    both = Work(three, 5 * three, 0 * three, three)
+    both = ForwardCost(three, 5 * three, 0 * three, three)
     one = replace(both.halves(), scored=torch.tensor([0, 0]))
     apart = replace(both, scored=torch.tensor([0, 0, 0, 0]))
     for count in (cost.flops, cost.bytes):

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from dllm.compose.setting import STATISTICS
 
 from dllm import Decoder, UserError, load
-from dllm.compose.setting import STATISTICS
-from dllm.denoise import Turn
+from dllm.canvas import Request
+from dllm.contract import Need, Scores, Turn
 from dllm.models.bundle import Model
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
-from dllm.scores import Need, Scores
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,6 @@ def test_infilling_keeps_what_is_given_and_counts_what_is_filled(model: Model) -
 
 
 def test_a_request_without_masks_comes_back_as_it_is(model: Model) -> None:
-    from dllm.canvas import Request
 
     result = Decoder(model)(Request([1, 2], [False, False]))[0]
     assert (result.nfe, result.canvas, result.prompt_tokens) == (0, [], [1, 2])

@@ -36,7 +36,7 @@ from dllm.compose.parts import choices
 from dllm.denoise import denoise
 from dllm.models.weights import device_of as home_of
 from dllm.models.weights import random_model, spread
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 
 CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplings(), *together()]
 # Known to copy in every turn. What is mended fails ``test_what_is_known_to_copy``, so that its line goes.

@@ -19,9 +19,9 @@ from dllm.cache.prefix import Prefix
 from dllm.cache.window import Window
 from dllm.canvas import Canvas
 from dllm.compose.parts import choices
-from dllm.compose.setting import Setting, validate
+from dllm.compose.validate import validate
 from dllm.denoise import denoise
-from dllm.eos.base import Keep
+from dllm.eos.keep import Keep
 from dllm.samplers.base import Sampler
 from dllm.samplers.dream import Dream
 from dllm.samplers.order import Order
@@ -29,7 +29,7 @@ from dllm.samplers.pc import PC
 from dllm.samplers.rcr import RCR
 from dllm.samplers.remdm import ReMDM
 from dllm.samplers.static import Static
-from dllm.scores import Sampling
+from dllm.setting import Sampling, Setting
 
 BLOCKS = Fixed(8)
 MOST = 200  # turns; 24 positions at one a turn, and what revocable rules add, take fewer

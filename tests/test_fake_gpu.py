@@ -12,7 +12,7 @@ from fake_gpu import GPU, FakeGPUs, WrongDevice
 from fake_tensors import FakeTensors
 from torch import Tensor
 
-from dllm.samplers.base import State, Step, View
+from dllm.contract import State, Step, View
 from dllm.samplers.confidence import Confidence
 
 # What CUDA refuses, and what it takes. ``a`` [3, 4] and ``at`` [3] lie on the GPU, ``b`` [3, 4] and ``row`` [3] do not.
@@ -109,7 +109,7 @@ class Planted(Confidence):
 
 
 IN_A_TURN: dict[str, Callable[[View], object]] = {
-    "an index on another device": lambda view: view.scores.confidence[torch.arange(len(view.acts))],
+    "an index on another device": lambda view: view.scores.confidence[torch.arange(len(view.active))],
     "a tensor without a device": lambda view: view.open & torch.tensor([True] * view.open.shape[1]),
     "an arange without a device": lambda view: view.canvas.columns < torch.arange(view.open.shape[1]),
     "a mixed cat": lambda view: torch.cat([view.open, torch.zeros(view.open.shape, dtype=torch.bool)]),

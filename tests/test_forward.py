@@ -49,7 +49,7 @@ def test_nothing_as_large_as_all_rows_times_the_vocabulary_is_allocated() -> Non
 
 @pytest.mark.parametrize("weight", [0.0, 1.5])
 def test_guidance_mixes_conditional_and_unconditional_logits(weight: float) -> None:
-    from dllm.scores import Sampling
+    from dllm.setting import Sampling
 
     sampling = Sampling(guidance=weight)
     turn = next(iter(turns(Combination("static", "whole"), requests()[:1], sampling)))
@@ -64,4 +64,4 @@ def test_guidance_mixes_conditional_and_unconditional_logits(weight: float) -> N
     assert torch.equal(turn.view.scores.token[open_], logits.argmax(-1)[open_])
     expected = logits.softmax(-1).amax(-1)[open_]
     assert torch.allclose(turn.view.scores.confidence[open_], expected, atol=1e-9)
-    assert int(turn.work.queries) == len(request.tokens) * (2 if weight else 1)
+    assert int(turn.cost.queries) == len(request.tokens) * (2 if weight else 1)

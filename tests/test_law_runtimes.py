@@ -21,7 +21,7 @@ from dllm.compose.parts import choices
 from dllm.runtime.compiled import Compiled
 from dllm.runtime.graphs import Graphs
 from dllm.runtime.runtime import Network, Runtime
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 
 DEVICE = {"static": torch.device("cpu"), "compile": torch.device("cpu"), "cudagraph": torch.device("cuda")}
 LOOKS, HEATS = (1, 2, 4, 8), (0.0, 0.8)

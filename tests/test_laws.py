@@ -11,7 +11,7 @@ from harness import LENGTHS, PROMPTS, Combination, Decoded, combinations, decode
 from law import law
 
 from dllm.canvas import Request
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 
 GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
 of_decodes = partial(law, combinations, daily=190, least=5000)

@@ -16,7 +16,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.canvas import Request
-from dllm.eos.base import Keep
+from dllm.eos.keep import Keep
 from dllm.record.results import Result
 from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler

@@ -12,7 +12,7 @@ from rich.console import Console
 from dllm import Decoder, load
 from dllm.app.commands.prompt import progress
 from dllm.common.palette import STOPS, colour, luminance, turn_style
-from dllm.denoise import Turn
+from dllm.contract import Turn
 from dllm.forward import Forward
 from dllm.models.bundle import Model
 from dllm.record.stopwatch import Stopwatch

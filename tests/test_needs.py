@@ -31,7 +31,7 @@ def test_what_was_asked_for_is_scored(combination: Combination) -> None:
             wanted = need.mask(turn.canvas, turn.view.blocks)
             if need.opening:
                 wanted = wanted & (turn.view.blocks.forwards == 1)[:, None]
-            assert not bool((wanted & ~turn.view.scores.known).any())
+            assert not bool((wanted & ~turn.view.scores.scored).any())
             asked += int(wanted.sum())
     assert asked
 

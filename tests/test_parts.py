@@ -20,17 +20,18 @@ from dllm.blocks.fixed import Fixed
 from dllm.blocks.tccf import TCCF
 from dllm.canvas import Canvas, Request
 from dllm.compose.parts import choices
-from dllm.compose.setting import Setting, validate
+from dllm.compose.validate import validate
 from dllm.denoise import denoise
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import name_of
 from dllm.models.bundle import Model
+from dllm.models.ids import Ids
 from dllm.record.collector import Collector
 from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import Learn2PD
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
-from dllm.scores import Ids, Sampling
+from dllm.setting import Sampling, Setting
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
 MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
@@ -137,9 +138,10 @@ def test_texts_are_bound_to_a_copy() -> None:
     delimited, marked = sealed(AdaBlock()), sealed(TCCF())
     for ids in ([7], [8]):
         setting = Setting(model("tiny-llada").config, Fixed(), 9, ids_of=lambda text, ids=ids: ids)
-        request = anchored.bound(setting).prepare(Request.answer([1], 9, 60))
+        request = anchored.resolved(setting).prepare(Request.answer([1], 9, 60))
         assert list(request.tokens)[2:4] == [*ids, 60]
-        assert delimited.bound(setting.ids_of).delimiter_ids == ids and marked.bound(setting.ids_of).marker == ids[0]
+        assert delimited.resolved(setting.ids_of).delimiter_ids == ids
+        assert marked.resolved(setting.ids_of).marker == ids[0]
     assert anchored.begin is None and delimited.delimiter_ids is None and marked.marker == "</think>"
 
 

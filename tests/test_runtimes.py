@@ -13,15 +13,15 @@ from recording import FakeGraph
 from torch import Tensor, nn
 
 from dllm import Decoder, UserError, load, part
-from dllm.cache.access import Access
 from dllm.cache.base import Session
 from dllm.canvas import Canvas, Request
 from dllm.denoise import denoise
 from dllm.models.config import MoEConfig
+from dllm.models.memory import Access
 from dllm.runtime.compiled import Compiled
 from dllm.runtime.graphs import Graphs, Recorded
 from dllm.runtime.runtime import Network, Runtime
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 
 CACHES = ("none", "prefix", "dual", "window")
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -63,7 +63,7 @@ def graphs(name: str = "tiny-llada", most: int = 64) -> tuple[Graphs, list[str]]
 def test_replays_decode_what_the_loop_decodes(combination: Combination) -> None:
     network, log = graphs(combination.model)
     expected = answers(combination)
-    assert expected == answers(combination, every=None)
+    assert expected == answers(combination, check_every=None)
     for _ in range(2):
         assert answers(combination, network) == expected
     recorded, replayed = log.count("record"), log.count("replay")
@@ -146,7 +146,7 @@ def test_two_decodes_at_once_have_grounds_of_their_own() -> None:
                     continue
                 for row, name in enumerate(turn.candidates.request.tolist()):
                     out[number][name] = turn.candidates.tokens[row].tolist()
-    assert out == [answers(combination, every=1), answers(combination, every=1, batch=other)]
+    assert out == [answers(combination, check_every=1), answers(combination, check_every=1, batch=other)]
     assert len(network.grounds) == 2
     answers(combination, network)
     assert len(network.grounds) == 1, "only one is kept while nobody uses it"

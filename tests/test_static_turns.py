@@ -15,14 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dllm import Decoder, UserError, load, part
 from dllm.canvas import Canvas
 from dllm.common import debug
-from dllm.denoise import Turn, denoise
+from dllm.contract import Turn
+from dllm.denoise import denoise
 from dllm.runtime.runtime import Runtime
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 
 CACHES = ("none", "prefix", "dual", "window")
 ASKING = ("item", "is_nonzero", "_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount",
           "repeat_interleave")  # fmt: skip
-CHECKS = ("denoise", "advance", "sized", "drop", "start", "_widths")  # what may ask when the host looks, or at first
+CHECKS = ("denoise", "advance", "unfinished", "select", "synchronised", "start", "_bounds")
 
 
 class Trap(TorchDispatchMode):
@@ -102,7 +103,7 @@ def test_no_copy_to_the_host_inside_a_turn(combination: Combination, monkeypatch
     with trap:
         for number, turn in enumerate(running, 2):
             assert set(trap.asked) <= set(CHECKS)
-            assert turn.checked == (number % 4 == 0)
+            assert turn.synchronised == (number % 4 == 0)
             if number % 4 in (2, 3):
                 assert trap.asked == [], "between two checks nothing is asked at all"
             trap.asked.clear()
@@ -115,7 +116,7 @@ def test_the_trap_sees_what_the_exact_turn_asks() -> None:
     next(running)
     with trap:
         next(running)
-    assert {"pack", "acting", "visible_part"} <= set(trap.asked)
+    assert {"all", "any", "reach"} <= set(trap.asked)
 
 
 def test_every_runtime_gives_the_same_answer() -> None:
@@ -167,7 +168,7 @@ def test_shapes_repeat_between_openings(cache: str) -> None:
     handle = network.layers[0].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape[1]))
     try:
         for turn in turns(combination, 4):
-            if not turn.checked:
+            if not turn.synchronised:
                 seen.append(-1)
     finally:
         handle.remove()

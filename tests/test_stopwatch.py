@@ -13,7 +13,7 @@ from test_static_turns import Trap
 
 from dllm import Decoder, load
 from dllm.app.jobs.tally import Tally
-from dllm.denoise import Turn
+from dllm.contract import Turn
 from dllm.forward import Forward
 from dllm.models.bundle import Model
 from dllm.record.collector import Collector
@@ -140,7 +140,7 @@ def test_nothing_that_a_sweep_records_asks_the_device_between_two_looks(
         with trap:
             collector.observe(turn)
             tally(turn)
-        asked.append((turn.checked, set(trap.asked)))
+        asked.append((turn.synchronised, set(trap.asked)))
     assert {names == set() for checked, names in asked if not checked} == {True}
     assert any(names for checked, names in asked if checked), "the trap notes who asks"
     assert sum(tally.columns(0)["commits"]) == 12

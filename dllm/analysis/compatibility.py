@@ -17,11 +17,12 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from dllm.compose.parts import build, choices, composed
-from dllm.compose.setting import Setting, validate
+from dllm.compose.validate import validate
 from dllm.errors import Unfit, UserError
 from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
 from dllm.models.weights import read_config
+from dllm.setting import Setting
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
 # Parts that have no defaults to be built with. The values do not matter for what goes together.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isnan, log2
 from typing import Any
 
-from dllm.denoise import Turn
+from dllm.contract import Turn
 from dllm.record.results import Result
 from dllm.record.trace import Trace
 
@@ -44,7 +44,7 @@ class Guesses:
     def __call__(self, turn: Turn) -> None:
         view, step = turn.view, turn.step
         for row, number in enumerate(view.canvas.number.tolist()):
-            if not bool(view.acts[row]):
+            if not bool(view.active[row]):
                 continue
             open_, commit = view.open[row].nonzero()[:, 0], step.commit[row].nonzero()[:, 0]
             guess = Guess(

@@ -20,7 +20,7 @@ from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.models.experts import at_least_float32
 from dllm.record.trace import Trace
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 
 LogProbs = list[float | None]  # None: given, filled by a policy, never decided, or not known
 ROWS = 8  # canvases in a forward

@@ -8,12 +8,13 @@ from math import ceil
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks, Span
-from dllm.canvas import Canvas, merge
-from dllm.compose.setting import Setting, but
-from dllm.errors import UserError
-from dllm.samplers.base import Sampler, best, in_range
-from dllm.scores import Need, Scores, one_of
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.contract import BlockState, Need, Rule, Scores
+from dllm.errors import UserError, in_range
+from dllm.ranking import best, one_of
+from dllm.rowwise import update_rows
+from dllm.setting import Setting, altered
 
 
 class AdaBlock(Blocks):
@@ -34,12 +35,12 @@ class AdaBlock(Blocks):
         self.delimiter_ids = None if delimiter_ids is None else list(delimiter_ids)
         self.delimiter_threshold = delimiter_threshold
 
-    def bound(self, ids_of: Callable[[str], list[int]]) -> AdaBlock:
+    def resolved(self, ids_of: Callable[[str], list[int]]) -> AdaBlock:
         if self.delimiter_ids is not None:
             return self
-        return but(self, delimiter_ids=ids_of("\n")[-1:])
+        return altered(self, delimiter_ids=ids_of("\n")[-1:])
 
-    def check(self, setting: Setting, sampler: Sampler) -> None:
+    def check(self, setting: Setting, sampler: Rule) -> None:
         if self.delimiter_ids is None:
             raise UserError(
                 "blocks.delimiter_ids=null takes the tokenizer's newline, and this model has no tokenizer. "
@@ -54,17 +55,17 @@ class AdaBlock(Blocks):
         return (window, Need("ahead", span=(0, self.default_length), opening=True))
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A block of the default length that starts at the first position left; ``look`` may change its end."""
+        """A block of the default length that starts at the first position left; ``resize`` may change its end."""
         return column, column + self.default_length, number
 
-    def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
-        fresh = (span.forwards == 1) & ~span.done
+    def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
+        fresh = (blocks.forwards == 1) & ~blocks.done
         window = (self.window_ratio * (canvas.length - canvas.start)).floor().long()
-        offset = canvas.columns - span.begin[:, None]
-        near = canvas.undecided & scores.known & (offset >= 0) & (offset < window[:, None])
+        offset = canvas.columns - blocks.begin[:, None]
+        near = canvas.undecided & scores.scored & (offset >= 0) & (offset < window[:, None])
         delimiter = best(scores.confidence, near & one_of(scores.token, self.delimiter_ids or ()))
         sure = (delimiter & (scores.confidence >= self.delimiter_threshold)).any(1)
-        end = torch.where(sure, (delimiter * canvas.columns).sum(1) + 1, span.begin + self.default_length)
+        end = torch.where(sure, (delimiter * canvas.columns).sum(1) + 1, blocks.begin + self.default_length)
         end = torch.minimum(end, canvas.end)
-        sized = span.resized(canvas, end, self._reach(canvas, end, span.number, span.ahead))
-        return merge(fresh, sized, span)
+        sized = blocks.resized(canvas, end, self._open_end(canvas, end, blocks.number, blocks.lookahead))
+        return update_rows(fresh, sized, blocks)

@@ -1,95 +1,36 @@
-"""What a block schedule is: it opens a span of positions per row, and closes it when it is full.
+"""What a block schedule is: it opens a range of positions in each row, and closes it when it is full.
 
-Every row has its own span and moves on by itself; no row waits for another.
+Every row has blocks of its own and moves on by itself; no row waits for another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, first_of, merge, of
+from dllm.canvas import Canvas
+from dllm.contract import BlockState, Need, Rule, Scores
 from dllm.errors import UserError
-
-if TYPE_CHECKING:
-    from dllm.compose.setting import Setting
-    from dllm.samplers.base import Sampler
-    from dllm.scores import Need, Scores
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What the host knows of a turn's sizes without asking the device: no row has more than ``width`` open columns, no
-    block begins before column ``low``, and which rows' blocks have had no forward yet (``opening``). looked: it has
-    just asked, so that in this turn every row takes part, and one question more costs no wait."""
-
-    width: int
-    low: int = 0
-    opening: tuple[bool, ...] = ()
-    looked: bool = True
-
-
-@dataclass(frozen=True)
-class Span:
-    """Where each row stands. Columns and counts are int64 [B]; masks are [B, L].
-
-    begin, end: the current block, ``block`` its columns. reach: end of the last block that is open (= end without
-    lookahead), ``inside`` the columns of all open blocks. number: index of the current block. masked: positions it had
-    to fill when it opened. forwards: forwards it has had, the current one included. turn: forwards of the whole row.
-    done [B]: nothing is left to decide. ahead: how many further blocks are open with the current one. sizes: bounds
-    that make all shapes static; None: sizes are read off the device, exactly. acts [B]: rows that take part in this
-    turn; the others wait for the host to see that their block is full (None: all take part).
-    """
-
-    begin: Tensor
-    end: Tensor
-    reach: Tensor
-    number: Tensor
-    masked: Tensor
-    forwards: Tensor
-    turn: Tensor
-    done: Tensor
-    block: Tensor
-    inside: Tensor
-    ahead: int = 0
-    sizes: Sizes | None = None
-    acts: Tensor | None = None
-
-    def resized(self, canvas: Canvas, end: Tensor, reach: Tensor) -> Span:
-        """The same blocks with other ends; the masks are made here, so that no turn has to."""
-        behind = canvas.columns >= self.begin[:, None]
-        block, inside = (behind & (canvas.columns < edge[:, None]) for edge in (end, reach))
-        masked = (canvas.undecided & block).sum(1)
-        return replace(self, end=end, reach=reach, masked=masked, block=block, inside=inside)
-
-    def forwarded(self) -> Span:
-        """After one more forward of the rows that take part."""
-        sizes = None if self.sizes is None else replace(
-            self.sizes, opening=(False,) * len(self.sizes.opening), looked=False)  # fmt: skip
-        one = 1 if self.acts is None else self.acts.long()
-        return replace(self, forwards=self.forwards + one, turn=self.turn + one, sizes=sizes)
-
-    def sized(self) -> Span:
-        """With bounds that hold until the host looks again; one copy to it. Exact spans have none."""
-        if self.sizes is None:
-            return self
-        begin, forwards = torch.stack([self.begin, self.forwards]).tolist()
-        opening = tuple(done == 0 for done in forwards)
-        return replace(self, acts=None, sizes=Sizes(self.sizes.width, min(begin), opening))
+from dllm.rowwise import Owner, update_rows
+from dllm.setting import Setting
+from dllm.shapes import Bounded, Exact
 
 
 class Blocks:
     """Base of all schedules. A variant says which block holds a given column; opening and closing are shared.
 
-    min_forwards: a full block stays until it has had this many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
-    that always run S steps). rolls_back: may mask again what turns have committed.
+    The loop calls, in every turn: ``resize`` with the scores of the forward, ``revise`` after the step, and ``advance``
+    once the end-of-text policy has been applied; ``start`` before the first turn. min_forwards: a full block stays
+    until it has had this many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops that always run S steps).
+    rolls_back: may mask again what turns have committed. fixed_length: the length of every block but the last, None
+    where blocks differ.
     """
 
     rolls_back = False
+    fixed_length: int | None = None
 
     def __init__(self, min_forwards: int = 1) -> None:
         if min_forwards < 1:
@@ -101,84 +42,76 @@ class Blocks:
         raise NotImplementedError
 
     def count(self, canvas: Canvas) -> Tensor | None:
-        """How many blocks each row has [B], or None when that shows only while decoding."""
+        """How many blocks each row has [B]; None where only decoding shows it."""
         return None
-
-    def needs(self) -> tuple[Need, ...]:
-        return ()
 
     def widest(self, length: int) -> int:
         """The most columns that a block of a canvas of ``length`` columns can have."""
         return length
 
-    def start(self, canvas: Canvas, ahead: int = 0, static: bool = False) -> Span:
-        """The first block of every row, with ``ahead`` further ones open. static: with bounds on its sizes."""
-        zero, nowhere = torch.zeros_like(canvas.start), torch.zeros_like(canvas.masked)
-        done = torch.zeros_like(canvas.cut)
-        length = len(canvas.columns)
-        sizes = Sizes(min(length, self.widest(length) * (1 + ahead))) if static else None
-        nothing = Span(zero, zero, zero, zero - 1, zero, zero, zero, done, nowhere, nowhere, ahead, sizes)
-        return self._open(canvas, nothing)
+    def needs(self) -> tuple[Need, ...]:
+        """What must be scored for the schedule."""
+        return ()
 
-    def look(self, canvas: Canvas, scores: Scores, span: Span) -> Span:
-        """Called with the scores of every forward, before anything is committed from them (AdaBlock sizes here)."""
-        return span
-
-    def revise(self, candidates: Canvas, span: Span, mask_id: int) -> tuple[Canvas, Span]:
-        """Called after every step, before text is cut and blocks close: a schedule may roll the canvas back (TCCF)."""
-        return candidates, span
-
-    def bound(self, ids_of: Callable[[str], list[int]]) -> Blocks:
-        """The schedule with its texts turned into token ids by the model's tokenizer."""
+    def resolved(self, ids_of: Callable[[str], list[int]]) -> Blocks:
+        """The schedule with its texts turned into token ids by the model's tokenizer. Raises UserError for a text that
+        is not what the schedule wants."""
         return self
 
-    def check(self, setting: Setting, sampler: Sampler) -> None:
+    def check(self, setting: Setting, sampler: Rule) -> None:
         """Refuse, with UserError, what the schedule cannot work with. Called before weights are read."""
 
-    def acting(self, candidates: Canvas, span: Span, stop: Tensor | None = None) -> Tensor:
+    def start(self, canvas: Canvas, lookahead: int = 0, bounded: bool = False) -> BlockState:
+        """The first block of every row, with ``lookahead`` further ones open. bounded: so are its shapes."""
+        zero, done, length = torch.zeros_like(canvas.start), torch.zeros_like(canvas.cut), len(canvas.columns)
+        shapes = Bounded(min(length, self.widest(length) * (1 + lookahead))) if bounded else Exact()
+        unopened = BlockState(
+            begin=zero, end=zero, open_end=zero, number=zero - 1, masks=zero, forwards=zero, turn=zero, done=done,
+            active=~done, in_block=canvas.nothing, in_open=canvas.nothing, lookahead=lookahead, shapes=shapes,
+        )  # fmt: skip
+        return self._open(canvas, unopened)
+
+    def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
+        """Called with the scores of every forward, before anything is committed from them (AdaBlock sizes here)."""
+        return blocks
+
+    def revise(self, candidates: Canvas, blocks: BlockState, mask_id: int) -> tuple[Canvas, BlockState]:
+        """Called after every step, before text is cut and blocks close: a schedule may roll the canvas back (TCCF)."""
+        return candidates, blocks
+
+    def active(self, candidates: Canvas, blocks: BlockState, stopped: Tensor) -> Tensor:
         """Rows [B] that still take part: their block is not full, or has not had its forwards, and neither are they
-        done nor told to ``stop`` [B]. One candidate per row."""
-        waits = (candidates.undecided & span.block).any(1) | (span.forwards < self.min_forwards)
-        ended = span.done if stop is None else span.done | stop
-        return waits & ~ended
+        done nor told to stop. One candidate per row."""
+        waits = (candidates.undecided & blocks.in_block).any(1) | (blocks.forwards < self.min_forwards)
+        return waits & ~(blocks.done | stopped)
 
-    def advance(self, candidates: Canvas, span: Span, owner: Tensor | None = None, stop: Tensor | None = None) -> Span:
-        """Close what every candidate has filled, open what is next. ``owner`` [N] is each candidate's row; ``stop`` [B]
-        ends rows that have nothing left, whatever their block waits for."""
-        waits = (candidates.undecided & of(span.block, owner)).any(1)
-        if stop is None and bool(waits.all()):  # the usual turn, which then costs three small operations
-            return span
-        if owner is not None:
-            waits = _any_by(waits, owner, span.done)
-        close = ~waits & (span.forwards >= self.min_forwards) & ~span.done
-        close = close if stop is None else close | stop
+    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+        """Close what every candidate [N] has filled, open what is next. ``stopped`` [B] ends rows that have nothing
+        left, whatever their block waits for."""
+        waits = owner.any((candidates.undecided & owner.each(blocks.in_block)).any(1))
+        if bool((waits & ~stopped).all()):  # the usual turn, which then costs four small operations
+            return blocks
+        close = (~waits & (blocks.forwards >= self.min_forwards) & ~blocks.done) | stopped
         if not bool(close.any()):
-            return span
-        unfinished = candidates.undecided.any(1)
-        if owner is not None:
-            unfinished = _any_by(unfinished, owner, span.done)
-            candidates = candidates.select(first_of(owner))
+            return blocks
+        unfinished = owner.any(candidates.undecided.any(1))
         if bool((close & unfinished).any()):
-            span = merge(close & unfinished, self._open(candidates, span), span)
-        return replace(span, done=span.done | (close & ~unfinished))
+            blocks = update_rows(close & unfinished, self._open(owner.one(candidates), blocks), blocks)
+        return replace(blocks, done=blocks.done | (close & ~unfinished))
 
-    def _open(self, canvas: Canvas, span: Span) -> Span:
+    def _open(self, canvas: Canvas, blocks: BlockState) -> BlockState:
         """The block of the first position left to decide at or after the current block's end."""
         left = canvas.undecided
         column = torch.where(left, canvas.columns, left.shape[1]).amin(1)
         finished = column == left.shape[1]
-        begin, end, number = self.containing(canvas, column, span.number + 1)
+        begin, end, number = self.containing(canvas, column, blocks.number + 1)
         end = torch.minimum(end, canvas.end)
         opened = replace(
-            span, begin=begin, number=number, forwards=torch.zeros_like(span.forwards), done=span.done | finished
+            blocks, begin=begin, number=number, forwards=torch.zeros_like(blocks.forwards), done=blocks.done | finished
         )
-        return opened.resized(canvas, end, self._reach(canvas, end, number, span.ahead))
+        return opened.resized(canvas, end, self._open_end(canvas, end, number, blocks.lookahead))
 
-    def _reach(self, canvas: Canvas, end: Tensor, number: Tensor, ahead: int) -> Tensor:
-        for further in range(ahead):
+    def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, lookahead: int) -> Tensor:
+        for further in range(lookahead):
             end = torch.minimum(self.containing(canvas, end, number + 1 + further)[1], canvas.end)
         return end
-
-
-def _any_by(value: Tensor, owner: Tensor, like: Tensor) -> Tensor:
-    return torch.zeros_like(like).scatter_reduce(0, owner, value, "amax")

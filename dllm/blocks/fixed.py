@@ -16,7 +16,7 @@ class Fixed(Blocks):
         super().__init__(min_forwards)
         if block_length < 1:
             raise UserError(f"blocks.block_length={block_length} must be at least 1.")
-        self.block_length = block_length
+        self.fixed_length = self.block_length = block_length
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         before = (canvas.start - canvas.grid) // self.block_length

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks, Span
-from dllm.canvas import Canvas, merge
-from dllm.compose.setting import Setting, but
+from dllm.blocks.base import Blocks
+from dllm.canvas import Canvas
+from dllm.contract import BlockState, Rule
 from dllm.errors import UserError, name_of
-from dllm.samplers.base import Sampler
+from dllm.rowwise import update_rows
+from dllm.setting import Setting, altered
 
 
 class TCCF(Blocks):
@@ -31,7 +32,7 @@ class TCCF(Blocks):
             )
         self.coarse_length, self.fine_length, self.marker = block_length, fine_length, marker
 
-    def bound(self, ids_of: Callable[[str], list[int]]) -> TCCF:
+    def resolved(self, ids_of: Callable[[str], list[int]]) -> TCCF:
         if isinstance(self.marker, int):
             return self
         ids = ids_of(self.marker)
@@ -40,9 +41,9 @@ class TCCF(Blocks):
                 f"blocks.marker={self.marker!r} is {len(ids)} tokens in this vocabulary; it must be one. "
                 "Name another text, or a token id."
             )
-        return but(self, marker=ids[0])
+        return altered(self, marker=ids[0])
 
-    def check(self, setting: Setting, sampler: Sampler) -> None:
+    def check(self, setting: Setting, sampler: Rule) -> None:
         if sampler.branches:
             raise UserError(
                 f"blocks={name_of(self)} rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. "
@@ -65,15 +66,15 @@ class TCCF(Blocks):
         begin = origin + (column - origin) // length * length
         return begin, begin + length, number
 
-    def revise(self, candidates: Canvas, span: Span, mask_id: int) -> tuple[Canvas, Span]:
+    def revise(self, candidates: Canvas, blocks: BlockState, mask_id: int) -> tuple[Canvas, BlockState]:
         after = self._after_marker(candidates)
-        full = ~(candidates.undecided & span.block).any(1) & ~span.done
-        switch = full & (span.begin < after) & (after < span.end)
-        if not bool(switch.any()):
-            return candidates, span
-        back = span.block & (candidates.columns >= after[:, None]) & switch[:, None]
-        end = torch.where(switch, after, span.end)
-        return candidates.remask(back, mask_id), merge(switch, span.resized(candidates, end, end), span)
+        full = ~(candidates.undecided & blocks.in_block).any(1) & ~blocks.done
+        switch = full & (blocks.begin < after) & (after < blocks.end)
+        if not blocks.shapes.any(switch):
+            return candidates, blocks
+        back = blocks.in_block & (candidates.columns >= after[:, None]) & switch[:, None]
+        end = torch.where(switch, after, blocks.end)
+        return candidates.remask(back, mask_id), update_rows(switch, blocks.resized(candidates, end, end), blocks)
 
     def _after_marker(self, canvas: Canvas) -> Tensor:
         """Column after the answer's first committed marker [B]; beyond the canvas where there is none."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dllm.blocks.base import Sizes, Span
-from dllm.cache.base import Plan
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
+from dllm.contract import BlockState, ForwardPlan, Rule
 from dllm.errors import Unfit
 from dllm.models.config import ModelConfig
-from dllm.samplers.base import Sampler
+from dllm.setting import Setting
+from dllm.shapes import Bounded
 
 
-def refuse_undoing(query_left: bool, setting: Setting, sampler: Sampler) -> None:
+def refuse_undoing(query_left: bool, setting: Setting, sampler: Rule) -> None:
     """Raise Unfit for a sampler that may mask a position again which no later forward of the block predicts."""
     if sampler.revocable and setting.model.prediction_shift and not query_left:
         raise Unfit(
@@ -32,29 +31,28 @@ class Blockwise(Buffered):
     """
 
     def __init__(self, canvas: Canvas, config: ModelConfig, query_left: bool, shrinks: bool) -> None:
-        super().__init__(canvas, config)
-        self.even = not shrinks and bool(canvas.valid.all())
+        super().__init__(canvas, config, even=not shrinks and bool(canvas.valid.all()))
         self.query_left = query_left and config.prediction_shift > 0
 
-    def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:
+    def part(self, canvas: Canvas, blocks: BlockState, begin: Tensor) -> Tensor:
         """Columns [B, L] of a reuse forward that starts at column ``begin`` [B, 1]."""
         raise NotImplementedError
 
-    def widest(self, sizes: Sizes) -> int:
+    def widest(self, known: Bounded) -> int:
         """The most columns that ``part`` can have in any row, one at its left aside."""
         raise NotImplementedError
 
-    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
-        build = span.forwards == 0
-        begin = span.begin[:, None] - (1 if self.query_left else 0)
-        columns, widths = None, None
-        if span.sizes is not None:
-            reuse = min(self.length, self.widest(span.sizes) + self.query_left)
-            widths = tuple(self.length if opening else reuse for opening in span.sizes.opening)
-        if widths is not None or not bool(build.all()):
-            columns = build[:, None] | self.part(canvas, span, begin)
+    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+        build = (blocks.forwards == 0)[:, None]
+        begin = blocks.begin[:, None] - (1 if self.query_left else 0)
+        columns, bounds = build | self.part(canvas, blocks, begin), blocks.shapes.bounds(self.bounds)
         if self.config.prediction_shift == 0 or self.query_left:
-            return Plan(columns, widths=widths)
-        open_ = canvas.undecided & span.block
-        first = open_ & (open_.cumsum(1) == 1) & build[:, None]
-        return Plan(columns, only=first, widths=widths)
+            return ForwardPlan.of(canvas, blocks.shapes, columns, bounds=bounds)
+        open_ = canvas.undecided & blocks.in_block
+        first = open_ & (open_.cumsum(1) == 1) & build
+        return ForwardPlan.of(canvas, blocks.shapes, columns, forced=first, bounds=bounds)
+
+    def bounds(self, known: Bounded) -> tuple[int, ...]:
+        """The most columns of each row: the whole canvas where a block opens, else what ``part`` can have."""
+        reuse = min(self.length, self.widest(known) + self.query_left)
+        return tuple(self.length if opening else reuse for opening in known.opening)

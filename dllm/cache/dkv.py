@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Span
-from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.base import Cache, Session
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
+from dllm.contract import BlockState, ForwardPlan
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 
@@ -43,20 +43,21 @@ class Delayed(Buffered):
         super().__init__(canvas, config)
         self.interval, self.shift_type = interval, shift_type
 
-    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         if self.config.prediction_shift == 0:
-            full = (span.forwards < 2) | (span.forwards % self.interval == 0)
-            return Plan(full[:, None] | self.masks | canvas.masked)  # the latter differ where a commit was undone
-        full = span.turn % self.interval == 0
-        return Plan(full[:, None] | ~self.settled(canvas, span))
+            full = (blocks.forwards < 2) | (blocks.forwards % self.interval == 0)
+            late = self.masks | canvas.masked  # the latter differ where a commit was undone
+            return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | late)
+        full = blocks.turn % self.interval == 0
+        return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | ~self.settled(canvas, blocks))
 
-    def settled(self, canvas: Canvas, span: Span) -> Tensor:
+    def settled(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         """Columns whose row a shifted model needs no more, by the masks of the last turn [B, L]."""
         decided = ~(self.masks | canvas.masked)
         after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
         first = decided.gather(1, canvas.first[:, None])
         end = canvas.columns == (canvas.length - 1)[:, None]
-        begun = (span.turn > 1)[:, None]  # what is settled before the first commit, both types take alike
+        begun = (blocks.turn > 1)[:, None]  # what is settled before the first commit, both types take alike
         un = torch.where(end, first & begun, after)
         if self.shift_type == "un":
             return un

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dllm.blocks.base import Span
-from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.base import Cache, Session
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
+from dllm.contract import BlockState, ForwardPlan, Need, Rule
 from dllm.errors import Unfit, UserError, name_of
 from dllm.models.config import ModelConfig
-from dllm.samplers.base import Sampler
-from dllm.scores import Need
+from dllm.setting import Setting
 
 
 class DKVGreedy(Cache):
@@ -34,9 +32,9 @@ class DKVGreedy(Cache):
             raise UserError(f"cache.window={window} must be at least 0 (0: no neighbours).")
         self.refresh_interval, self.window = refresh_interval, window
 
-    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
-        if not sampler.knows_next:
+        if not sampler.announces:
             raise Unfit(
                 f"cache={name_of(self)} computes only what comes next, so the sampler must know its order in advance, "
                 "as sampler=order does."
@@ -55,25 +53,20 @@ class Greedy(Buffered):
         super().__init__(canvas, config)
         self.interval, self.window = interval, window
 
-    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
-        full = span.forwards % self.interval == 0
-        if bool(full.all()):
-            return Plan()
-        chosen = self.masks & ~canvas.masked
-        if upcoming is None:  # every row waits for its block to close
-            return Plan(full[:, None] | chosen)
-        chosen |= upcoming > 0
+    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+        full = blocks.forwards % self.interval == 0
+        chosen = (self.masks & ~canvas.masked) | (announced > 0)
         if self.window:
             for row in (~full).nonzero()[:, 0].tolist():  # the walks of one row depend on each other
-                chosen[row] |= neighbours(upcoming[row], chosen[row], self.masks[row], self.window)
-        return Plan(full[:, None] | chosen)
+                chosen[row] |= neighbours(announced[row], chosen[row], self.masks[row], self.window)
+        return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | chosen)
 
 
-def neighbours(upcoming: Tensor, chosen: Tensor, was_masked: Tensor, window: int) -> Tensor:
+def neighbours(announced: Tensor, chosen: Tensor, was_masked: Tensor, window: int) -> Tensor:
     """For each position about to be committed, in order, the ``window`` nearest masked columns not chosen yet: the walk
     alternates left, right, left, ..., one column at a time. All [L]."""
     chosen, free = chosen.clone(), (was_masked & ~chosen).tolist()
-    for column in upcoming.nonzero()[:, 0][upcoming[upcoming > 0].argsort()].tolist():
+    for column in announced.nonzero()[:, 0][announced[announced > 0].argsort()].tolist():
         found = 0
         for distance in range(1, len(free)):
             for at in (column - distance, column + distance):

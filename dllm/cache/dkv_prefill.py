@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dllm.blocks.base import Span
-from dllm.cache.base import Plan, Session
+from dllm.cache.base import Session
 from dllm.cache.dkv import DKV, Delayed
 from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
+from dllm.contract import BlockState, ForwardPlan, Need, Rule
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
-from dllm.samplers.base import Sampler
-from dllm.scores import Need
+from dllm.setting import Setting
 
 
 class DKVPrefill(DKV):
@@ -29,7 +27,7 @@ class DKVPrefill(DKV):
     def name(self) -> str:
         return "dkv_pd" if self.decode else "dkv_prefill"
 
-    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if setting.model.prediction_shift == 0:
             raise Unfit(f"cache={name_of(self)} is defined for models that predict from the position before.")
@@ -43,10 +41,10 @@ class Prefilled(Delayed):
         super().__init__(canvas, config, interval, shift_type)
         self.decode = decode
 
-    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         answer = canvas.columns >= canvas.start[:, None] - 1
-        begun = (span.turn == 0)[:, None]
+        begun = (blocks.turn == 0)[:, None]
         if not self.decode:
-            return Plan(begun | answer)
-        full = (span.turn % self.interval == 0)[:, None]
-        return Plan(begun | (answer & (full | ~self.settled(canvas, span))))
+            return ForwardPlan.of(canvas, blocks.shapes, begun | answer)
+        full = (blocks.turn % self.interval == 0)[:, None]
+        return ForwardPlan.of(canvas, blocks.shapes, begun | (answer & (full | ~self.settled(canvas, blocks))))

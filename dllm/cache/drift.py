@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from dllm.cache.rows import rows_of
-from dllm.canvas import pack
-from dllm.models.transformer import Copies, attend
+from dllm.canvas import packed
+from dllm.models.memory import Copies, attend
 
 SIMILARITIES = ("heads", "keys")
 
@@ -62,10 +62,10 @@ class Past:
         self.last, self.now = (self.now if same_keys else {}), {}
         self.source, self.copies = None, Copies()
         if not self.last or before is None:
-            self.columns = self.missing = pack(watched, columns)
+            self.columns = self.missing = packed(watched, columns)
         else:
             held = watched.new_zeros(len(watched), length + 1).scatter(1, before, True)[:, :length]
-            kept, self.missing = pack(watched & held, columns), pack(watched & ~held, columns)
+            kept, self.missing = packed(watched & held, columns), packed(watched & ~held, columns)
             if not torch.equal(kept, before):
                 self.source = (kept[:, :, None] == before[:, None, :]).to(torch.uint8).argmax(2)
             self.columns = torch.cat([kept, self.missing], 1)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dllm.blocks.base import Sizes, Span
-from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.base import Cache, Session
 from dllm.cache.blockwise import Blockwise, refuse_undoing
 from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
+from dllm.contract import BlockState, ForwardPlan, Need, Rule
 from dllm.models.config import ModelConfig
-from dllm.samplers.base import Sampler
-from dllm.scores import Need
+from dllm.rowwise import Owner
+from dllm.setting import Setting
+from dllm.shapes import Bounded
 
 
 class Dual(Cache):
@@ -28,7 +28,7 @@ class Dual(Cache):
     def __init__(self, query_left: bool = True, keep_stale_tail: bool = False) -> None:
         self.query_left, self.keep_stale_tail = query_left, keep_stale_tail
 
-    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         refuse_undoing(self.query_left, setting, sampler)
 
@@ -43,14 +43,14 @@ class BlockOnly(Blockwise):
         super().__init__(canvas, config, query_left, shrinks)
         self.keep_stale_tail = keep_stale_tail
 
-    def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:
-        return (canvas.columns >= begin) & (canvas.columns < span.reach[:, None])
+    def part(self, canvas: Canvas, blocks: BlockState, begin: Tensor) -> Tensor:
+        return (canvas.columns >= begin) & (canvas.columns < blocks.open_end[:, None])
 
-    def widest(self, sizes: Sizes) -> int:
-        return sizes.width
+    def widest(self, known: Bounded) -> int:
+        return known.width
 
-    def keep_attended(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor:
-        if not self.keep_stale_tail or owner is not None or plan.columns is None:
+    def keys(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Tensor:
+        if not self.keep_stale_tail or not owner.is_single:
             return candidates.valid
         full = (plan.columns | ~candidates.valid).all(1, keepdim=True)
         return candidates.valid | (self.attended & ~full)

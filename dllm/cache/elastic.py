@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Span
-from dllm.cache.base import Cache, Call, Plan, Session
-from dllm.cache.buffer import Buffered
+from dllm.cache.base import Cache, Session
+from dllm.cache.buffer import Buffered, BufferMemory
 from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, strongest
-from dllm.cache.rows import Rows, places, predictors, rows_of
-from dllm.canvas import Canvas, pack
+from dllm.cache.passes import Call, Pass
+from dllm.cache.rows import KeptRows, places, predictors, rows_of
+from dllm.canvas import Canvas, packed
+from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.errors import UserError, in_range, nearest
 from dllm.kernels.drift import received, similarity
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Projected
-from dllm.record.cost import Work
+from dllm.models.memory import Memory, Projected
+from dllm.rowwise import Owner
 
 TRIGGERS = ("same_step", "next_step")
 
@@ -57,136 +58,204 @@ class Elastic(Cache):
         return Drifting(canvas, config, self)
 
 
+@dataclass(frozen=True)
+class DriftPlan(ForwardPlan):
+    """window [B, L]: columns that predict the window; watched [B, L]: decided positions whose attention is compared;
+    decided [B, L]; bound [B]: the first layer that computes the whole canvas."""
+
+    window: Tensor
+    watched: Tensor
+    decided: Tensor
+    bound: Tensor
+
+
+@dataclass
+class Progress:
+    """What a forward finds out from layer to layer. bound [B]: the first layer that computes the whole canvas; bounds:
+    the same for the host; later [B]: that of the next forward. widened: some row does. ran: rows that each layer
+    computed; received: attention that the window gives to each column, layer by layer [B, S]."""
+
+    bound: Tensor
+    later: Tensor
+    bounds: list[int]
+    widened: bool
+    ran: list[int] = field(default_factory=list)
+    received: list[Tensor] = field(default_factory=list)
+
+    def whole(self, layers: Tensor | int) -> Tensor:
+        """Rows [B, 1] in which a layer computes the whole canvas, or of several layers [B, l]."""
+        return self.bound[:, None] <= layers
+
+    def reuses(self, layer: int) -> bool:
+        """Whether any row keeps something in a layer."""
+        return max(self.bounds) > layer
+
+
+@dataclass(frozen=True)
+class DriftPass(Pass):
+    """probes [B, w + r]: columns whose attention is read, the window's, then those watched (L: none); in_window [B, w]:
+    which of the former are real; mean [B, r]: weights that make a mean of a sum over the latter. seen [B]: keys of each
+    row. columns [L]."""
+
+    plan: DriftPlan
+    columns: Tensor
+    probes: Tensor
+    in_window: Tensor
+    mean: Tensor
+    seen: Tensor
+    progress: Progress
+
+
 class Drifting(Buffered):
-    """tracked [B, L]: decided positions under watch; inputs, asked: what entered each layer [B, L + 1, D], and
-    its queries [B, L + 1, H, h]; bounds: the first layer of this forward that computes everything in each row, later
-    [B]: of the next; window [B, L]: the rows that predict the window; ran: rows that each layer computed."""
+    """tracked [B, L]: decided positions under watch; later [B]: the first layer that computes the whole canvas in the
+    next forward. inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past:
+    weights of the rows watched in the last forward."""
 
     state = (*Buffered.state, "tracked", "later")
 
     def __init__(self, canvas: Canvas, config: ModelConfig, policy: Elastic) -> None:
         super().__init__(canvas, config)
-        self.policy = policy
+        self.policy, self.past = policy, Past()
         self.tracked, self.later = torch.zeros_like(canvas.masked), torch.zeros_like(canvas.start)
-        self.inputs, self.asked = Rows(self.length), Rows(self.length)
-        self.past = Past()
+        self.inputs, self.queried = KeptRows(self.length), KeptRows(self.length)
 
-    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
-        may = canvas.undecided & span.inside
+    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+        may = canvas.undecided & blocks.in_open
         window = may & (may.cumsum(1) <= self.policy.window_length)
-        live = window if self.policy.block_caching else may
-        self.window, self.decided = predictors(live, canvas, self.config), ~canvas.undecided & canvas.valid
-        begun, layers = span.turn > 0, self.config.layers
-        self.bound = torch.where(begun, self.later, 0)
-        self.bounds: list[int] = self.bound.tolist()
-        self.later = torch.full_like(self.later, layers if self.policy.first_layer is None else self.policy.first_layer)
-        self.watched = self.tracked & canvas.valid
-        if not bool(begun.any()):
-            return Plan(ready=window)
-        new = self.masks ^ canvas.masked
-        return Plan(~begun[:, None] | self.watched | new | self.window, ready=window)
+        live = predictors(window if self.policy.block_caching else may, canvas, self.config)
+        begun, watched = blocks.turn > 0, self.tracked & canvas.valid
+        columns = ~begun[:, None] | watched | (self.masks ^ canvas.masked) | live
+        plan = ForwardPlan.of(canvas, blocks.shapes, columns, committable=window)
+        decided = ~canvas.undecided & canvas.valid
+        return DriftPlan(**vars(plan), window=live, watched=watched, decided=decided, bound=self.later * begun)
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
         """One call: which rows compute everything shows only from layer to layer."""
         return [(None, max(widths))]
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Sequence[Call]:
-        self.columns, before, self.totals = candidates.columns, self.attended, list[Tensor]()
-        (call,) = super().begin(plan, candidates, owner)
-        columns, self.reach, self.ran = call.columns, call.reach, list[int]()
-        window = pack(self.window & candidates.valid, self.columns)
-        watched = self.past.match(self.watched, self.columns, self.reach, torch.equal(before, self.attended))
-        self.looks, self.looking = torch.cat([window, watched], 1), window < self.length
-        real = watched < self.length
-        self.share = real / real.sum(1, keepdim=True).clamp(min=1)  # [B, r]: makes a mean of a sum
-        self.watches, self.seen = real.any(1), self.keys.sum(1)
-        if columns is not None:  # first the rows that are looked at, so that their weights need no copy
-            rest = pack(self.wanted & ~self.window & ~self.watched, self.columns)
-            columns = torch.cat([self.looks, rest], 1)
-        self.widened = columns is None
-        return [replace(call, columns=columns, slots=columns)]
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+        assert isinstance(plan, DriftPlan)
+        same_keys = torch.equal(self.attended, candidates.valid)
+        forward = super().begin(plan, candidates, owner)
+        (call,) = forward.calls
+        columns = candidates.columns
+        window = packed(plan.window & candidates.valid, columns)
+        watched = self.past.match(plan.watched, columns, call.reach, same_keys)
+        probes, real = torch.cat([window, watched], 1), watched < self.length
+        if call.columns is not None:  # first the rows that are read, so that their weights need no copy
+            rest = packed(forward.queries & ~plan.window & ~plan.watched, columns)
+            ordered = torch.cat([probes, rest], 1)
+            call = replace(call, columns=ordered, slots=ordered)
+        first = self.config.layers if self.policy.first_layer is None else self.policy.first_layer
+        progress = Progress(plan.bound, torch.full_like(self.later, first), plan.bound.tolist(), forward.whole)
+        own = {entry.name: getattr(forward, entry.name) for entry in fields(forward)} | {"calls": (call,)}
+        return DriftPass(
+            **own, plan=plan, columns=columns, probes=probes, in_window=window < self.length,
+            mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1), progress=progress,
+        )  # fmt: skip
 
-    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        held = self.inputs.put(layer, hidden, columns)
-        if columns is not None and layer in self.bounds:
-            self.widened = True
-            if not self._reuses(layer) and bool(self.valid.all()):
-                hidden, columns = held[:, : self.length], None
-            else:
-                valid, wanted, all_ = (self.copies(x, held.device) for x in (self.valid, self.wanted, self.columns))
-                self.bound = self.bound.to(held.device)
-                columns = pack(torch.where(self._full(layer), valid, wanted), all_)
-                hidden = rows_of(held, columns)
-        self.ran.append(hidden.shape[1])
-        return hidden, columns
+    def memory(self, forward: Pass, call: Call) -> Memory:
+        assert isinstance(forward, DriftPass)
+        return DriftMemory(self, forward, call)
 
-    def _full(self, layers: Tensor | int) -> Tensor:
-        """Rows [B, 1] in which a layer computes everything, or of several layers [B, l]."""
-        return self.bound[:, None] <= layers
-
-    def _reuses(self, layer: int) -> bool:
-        return max(self.bounds) > layer
-
-    def _tests(self, layer: int) -> bool:
-        return self._reuses(layer) and self.share.shape[1] > 0 and self.policy.first_layer is None
-
-    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
-        self.call = replace(self.call, columns=columns, slots=columns)
-        device, window, computed = fresh.query.device, self.looking.shape[1], None
-        looks, looking, lacking = (
-            self.copies(one, device) for one in (self.looks, self.looking, self.past.lacking(layer))
-        )
-        if self._tests(layer) and lacking.shape[1]:
-            before, visible = self._room(layer, fresh)[0][:, :, : self.reach], self.copies(self.call.visible, device)
-            computed = attention_weights(rows_of(self.asked.layers[layer], lacking), before, visible)
-        query, keys, values, visible = self.exchange(layer, fresh, columns)
-        self.asked.put(layer, query, columns)
-        few = not self.widened and query.dtype.itemsize > 2
-        out, weights = attended(query, keys, values, visible, None if few else places(looks, columns, self.length))
-        if self._tests(layer):
-            share, seen = self.copies(self.share, device), self.copies(self.seen, device)
-            pair = self.past.pair(layer, computed, weights[:, :, window : looks.shape[1]])
-            self._test(layer, (similarity(*pair, seen, self.policy.similarity, fresh.triton) * share).sum(1))
-        self.totals.append(received(weights[:, :, :window], looking, fresh.triton))
-        return out if len(self.totals) < self.config.layers else self._track(out)
-
-    def _test(self, layer: int, similarity: Tensor) -> None:
-        """Layers after ``layer`` recompute everything in rows [B] whose attention has drifted."""
-        device = similarity.device
-        drifted = (similarity < self.policy.gamma) & self.copies(self.watches, device)
-        self.bound = self.bound.to(device)  # with the rows, from device to device
-        if self.policy.trigger == "next_step":
-            self.later = self.later.to(device)
-            first = drifted & (self.later == self.config.layers) & ~self._full(layer)[:, 0]
-            self.later = torch.where(first, layer + 1, self.later)
-            return
-        self.bound = torch.where(drifted & (layer < self.bound), layer + 1, self.bound)
-        self.bounds = self.bound.tolist()
-
-    def _track(self, out: Tensor) -> Tensor:
-        """After the last layer: watch the decided positions that each layer's window attends to most."""
-        keys, self.tracked, home = self.reach, torch.zeros_like(self.tracked), self.tracked.device
-        self.bound, self.later = self.bound.to(home), self.later.to(home)
-        places = dict.fromkeys(total.device for total in self.totals)
-        together = [torch.stack([total for total in self.totals if total.device == place]).to(home) for place in places]
-        found = torch.where(self.decided[:, :keys], torch.cat(together), 0.0)
-        most = strongest(found, self.policy.track_num) & (found > 0)  # of nothing (an empty window) nothing is most
-        self.tracked[:, :keys] = most.any(0)
-        return out
-
-    def count(self) -> Work:
-        layers = torch.arange(self.config.layers, device=self.wanted.device)
+    def cost(self, forward: Pass) -> ForwardCost:
+        assert isinstance(forward, DriftPass)
+        layers = torch.arange(self.config.layers, device=forward.valid.device)
         # A test lets only later layers compute everything: what the bounds are in the end, they were in every layer.
-        valid, wanted = self.valid.sum(1, keepdim=True), self.wanted.sum(1, keepdim=True)
-        queries = torch.where(self._full(layers), valid, wanted)
-        whole = queries == valid
-        computed = torch.full_like(queries, self.ran[0])
-        for layer in range(1, len(self.ran)):  # a number is no copy from the host; it changes once or twice
-            if self.ran[layer] != self.ran[layer - 1]:
-                computed[:, layer:] = self.ran[layer]
-        return Work(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole, computed)
+        valid, wanted = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
+        queries = torch.where(forward.progress.whole(layers), valid, wanted)
+        ran = forward.progress.ran
+        computed = torch.full_like(queries, ran[0])
+        for layer in range(1, len(ran)):  # a number is no copy from the host; it changes once or twice
+            if ran[layer] != ran[layer - 1]:
+                computed[:, layer:] = ran[layer]
+        keys = forward.keys.sum(1, keepdim=True).expand_as(queries)
+        return ForwardCost(queries, keys, queries * (queries == valid), computed, torch.zeros_like(forward.shadows))
 
     def select(self, rows: Tensor) -> Session:
-        for part in (self.inputs, self.asked, self.past):
+        for part in (self.inputs, self.queried, self.past):
             part.select(rows)
         return super().select(rows)
+
+
+class DriftMemory(BufferMemory):
+    """Widens a forward from the layer on in which the attention of a watched row has drifted."""
+
+    session: Drifting
+    forward: DriftPass
+
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        forward, progress = self.forward, self.forward.progress
+        held = self.session.inputs.put(layer, hidden, columns)
+        if columns is not None and layer in progress.bounds:
+            progress.widened = True
+            if not progress.reuses(layer) and bool(forward.valid.all()):
+                hidden, columns = held[:, : self.session.length], None
+            else:
+                valid, wanted, everything = (
+                    self.copies(x, held.device) for x in (forward.valid, forward.queries, forward.columns)
+                )
+                progress.bound = progress.bound.to(held.device)
+                columns = packed(torch.where(progress.whole(layer), valid, wanted), everything)
+                hidden = rows_of(held, columns)
+        progress.ran.append(hidden.shape[1])
+        return hidden, columns
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        session, forward, progress = self.session, self.forward, self.forward.progress
+        self.call = replace(self.call, columns=columns, slots=columns)
+        device, window, before = fresh.query.device, forward.in_window.shape[1], None
+        probes, in_window, lacking = (
+            self.copies(one, device) for one in (forward.probes, forward.in_window, session.past.lacking(layer))
+        )
+        if self._tests(layer) and lacking.shape[1]:
+            old, visible = self.buffer(layer, fresh)[0][:, :, : self.call.reach], self.copies(self.call.visible, device)
+            before = attention_weights(rows_of(session.queried.layers[layer], lacking), old, visible)
+        query, keys, values, visible = self.exchange(layer, fresh, columns)
+        session.queried.put(layer, query, columns)
+        few = not progress.widened and query.dtype.itemsize > 2
+        again = None if few else places(probes, columns, session.length)
+        out, weights = attended(query, keys, values, visible, again)
+        if self._tests(layer):
+            mean, seen = self.copies(forward.mean, device), self.copies(forward.seen, device)
+            pair = session.past.pair(layer, before, weights[:, :, window : probes.shape[1]])
+            self._test(layer, (similarity(*pair, seen, session.policy.similarity, fresh.triton) * mean).sum(1))
+        progress.received.append(received(weights[:, :, :window], in_window, fresh.triton))
+        if len(progress.received) == session.config.layers:
+            self._track()
+        return out
+
+    def _tests(self, layer: int) -> bool:
+        return (
+            self.forward.progress.reuses(layer) and self.forward.mean.shape[1] > 0
+            and self.session.policy.first_layer is None
+        )  # fmt: skip
+
+    def _test(self, layer: int, similarity: Tensor) -> None:
+        """Layers after ``layer`` compute the whole canvas in rows [B] whose attention has drifted."""
+        progress, policy, device = self.forward.progress, self.session.policy, similarity.device
+        drifted = (similarity < policy.gamma) & self.copies(self.forward.mean, device).any(1)
+        progress.bound = progress.bound.to(device)  # with the rows, from device to device
+        if policy.trigger == "next_step":
+            progress.later = progress.later.to(device)
+            unset = progress.later == self.session.config.layers
+            progress.later = torch.where(drifted & unset & ~progress.whole(layer)[:, 0], layer + 1, progress.later)
+            return
+        progress.bound = torch.where(drifted & (layer < progress.bound), layer + 1, progress.bound)
+        progress.bounds = progress.bound.tolist()
+
+    def _track(self) -> None:
+        """After the last layer: watch the decided positions that each layer's window attends to most."""
+        session, progress, home = self.session, self.forward.progress, self.forward.valid.device
+        keys = self.call.reach
+        progress.bound, progress.later = progress.bound.to(home), progress.later.to(home)
+        devices = dict.fromkeys(total.device for total in progress.received)
+        together = [
+            torch.stack([total for total in progress.received if total.device == device]).to(home)
+            for device in devices
+        ]
+        found = torch.where(self.forward.plan.decided[:, :keys], torch.cat(together), 0.0)
+        most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing most
+        tracked = torch.zeros_like(session.tracked)
+        tracked[:, :keys] = most.any(0)
+        session.tracked, session.later = tracked, progress.later

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Span
-from dllm.cache.base import Cache, Call, Plan, Session
+from dllm.cache.base import Cache, Session
 from dllm.cache.buffer import Buffered
-from dllm.canvas import Canvas, of
+from dllm.cache.passes import Call
+from dllm.canvas import Canvas
+from dllm.contract import BlockState, ForwardPlan
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import block_causal
+from dllm.models.memory import AttentionOrder
+from dllm.rowwise import Owner, some
 
 
 class Finished(Cache):
@@ -36,21 +38,19 @@ class FinishedBlocks(Buffered):
         assert config.attention_block is not None
         self.block, self.exact = config.attention_block, torch.zeros_like(canvas.masked)
 
-    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         number = torch.where(canvas.valid, canvas.positions // self.block, -1)
         masked = torch.where(canvas.masked & canvas.valid, number, number.amax(1, keepdim=True) + 1)
         final = number < masked.amin(1, keepdim=True)
-        last = torch.where(canvas.columns < span.reach[:, None], number, -1).amax(1, keepdim=True)
-        live = (~(self.exact & final) & (number <= last)) | span.inside
+        last = torch.where(canvas.columns < blocks.open_end[:, None], number, -1).amax(1, keepdim=True)
+        live = (~(self.exact & final) & (number <= last)) | blocks.in_open
         self.exact = final & (self.exact | live)
-        return Plan(live & canvas.valid)
+        return ForwardPlan.of(canvas, blocks.shapes, live & canvas.valid)
 
-    def keep_attended(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor:
-        assert plan.columns is not None
+    def keys(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Tensor:
         return candidates.valid & (plan.columns | self.exact)
 
     def visible(self, call: Call, keys: Tensor, candidates: Canvas) -> Tensor | None:
-        assert call.columns is not None
-        positions = of(candidates.positions, call.rows)
-        places = positions.gather(1, call.columns.clamp(max=self.length - 1))
-        return block_causal(places, positions[:, : call.reach], self.block, keys[:, : call.reach])
+        order = AttentionOrder.of(self.config, some(candidates.positions, call.candidates))
+        assert order is not None, "a model with full attention was not refused"
+        return order.visible(order if call.columns is None else order.at(call.columns), keys[:, : call.reach])

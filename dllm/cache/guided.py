@@ -1,78 +1,80 @@
 """Classifier-free guidance under any policy: every request twice, as it is and with its given positions masked.
 
-Both halves keep rows of their own and follow the same plan. The policy sees a batch of 2 B rows and never knows.
+Both halves keep columns of their own and follow the same plan. The policy sees a batch of 2 B rows and never knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Span
-from dllm.cache.access import Access, Room
-from dllm.cache.base import Call, Plan, Session
-from dllm.canvas import Canvas, select
-from dllm.models.transformer import Exchanged, Projected
-from dllm.record.cost import Work
+from dllm.cache.base import Session
+from dllm.cache.passes import Call, Pass
+from dllm.canvas import Canvas
+from dllm.contract import BlockState, ForwardCost, ForwardPlan
+from dllm.models.memory import Memory
+from dllm.rowwise import Owner, select
+
+
+@dataclass(frozen=True)
+class GuidedPlan(ForwardPlan):
+    """The plan of B rows, and the inner session's own, ``doubled``, which has 2 B."""
+
+    shared: ClassVar[tuple[str, ...]] = ("doubled",)
+
+    doubled: ForwardPlan
 
 
 class Guided(Session):
-    """``inner`` was started on the doubled canvas; what comes and goes here counts B rows or N candidates, except the
-    forward itself, which runs on 2 N."""
+    """``inner`` was started on the doubled canvas of so many ``rows``. What comes and goes here counts B rows or N
+    candidates, but a pass, and the candidates of ``begin``, are doubled already."""
 
     def __init__(self, inner: Session, rows: int) -> None:
-        self.inner, self.size, self.candidates = inner, rows, rows
+        self.inner, self.rows = inner, rows
 
-    def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
-        both = twice(torch.arange(self.size, device=canvas.request.device), 0)
-        upcoming = None if upcoming is None else upcoming[both]
-        plan = self.inner.plan(canvas.select(both), select(span, both), upcoming)
-        columns = plan.columns  # the halves may watch different rows (Elastic-Cache): both compute them all
-        union = None if columns is None else columns[: self.size] | columns[self.size :]
-        widths = None if plan.widths is None else plan.widths[: self.size]
-        return replace(select(plan, both[: self.size]), columns=union, widths=widths)
+    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+        both = twice(torch.arange(self.rows, device=canvas.request.device), 0)
+        doubled = self.inner.plan(canvas.select(both), select(blocks, both), announced[both])
+        half = select(doubled, both[: self.rows])  # the halves may watch different columns: both compute them all
+        return GuidedPlan(
+            half.columns | doubled.columns[self.rows :], half.committable, half.forced, half.shadows, half.shapes,
+            doubled.bounds[: self.rows], doubled,
+        )  # fmt: skip
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Sequence[Call]:
-        """``candidates`` [2 N] are doubled already; plan [N] and owner [N] are not."""
-        self.candidates = len(candidates.request) // 2
-        both = twice(torch.arange(self.candidates, device=candidates.request.device), 0)
-        doubled = replace(select(plan, both), widths=None if plan.widths is None else plan.widths * 2)
-        return self.inner.begin(doubled, candidates, None if owner is None else twice(owner, self.size))
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+        assert isinstance(plan, GuidedPlan)
+        both = twice(torch.arange(len(owner.row), device=owner.row.device), 0)
+        twofold = Owner(twice(owner.row, owner.rows), 2 * owner.rows)
+        inner = replace(
+            plan.doubled.each(twofold), columns=plan.columns[both], shadows=plan.shadows[both], bounds=plan.bounds * 2)
+        return self.inner.begin(inner, candidates, twofold)
 
-    def use(self, call: Call) -> None:
-        self.inner.use(call)
+    def memory(self, forward: Pass, call: Call) -> Memory:
+        return self.inner.memory(forward, call)
 
-    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return self.inner.enter(layer, hidden, columns)
+    def cost(self, forward: Pass) -> ForwardCost:
+        return halves(self.inner.cost(forward))
 
-    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        return self.inner.exchange(layer, fresh, columns)
-
-    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
-        return self.inner.attend(layer, fresh, columns)
-
-    def access(self) -> Access:
-        return self.inner.access()
-
-    def lacks(self) -> tuple[int, ...] | None:
-        return self.inner.lacks()
-
-    def furnish(self, room: Room) -> None:
-        self.inner.furnish(room)
-
-    def kept(self, rows: Tensor) -> None:
-        self.inner.kept(twice(rows, self.candidates))
-
-    def count(self) -> Work:
-        return self.inner.count().halves()
+    def keep(self, forward: Pass, chosen: Tensor) -> None:
+        self.inner.keep(forward, twice(chosen, len(forward.owner.row) // 2))
 
     def select(self, rows: Tensor) -> Session:
-        return Guided(self.inner.select(twice(rows, self.size)), len(rows))
+        return Guided(self.inner.select(twice(rows, self.rows)), len(rows))
 
 
 def twice(rows: Tensor, offset: int) -> Tensor:
     """Row numbers, and behind them the same for the second half, which starts at ``offset``."""
     return torch.cat([rows, rows + offset])
+
+
+def halves(cost: ForwardCost) -> ForwardCost:
+    """The cost of 2 N candidates, of which the second half repeats the first, as that of N with the rows summed."""
+    queries, keys, refreshed, computed, scored = (
+        part.unflatten(0, (2, -1)) for part in (cost.queries, cost.keys, cost.refreshed, cost.computed, cost.scored)
+    )
+    return ForwardCost(
+        queries.sum(0), keys.amax(0), refreshed.sum(0), computed.sum(0), scored.sum(0), copies=2 * cost.copies
+    )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Span
-from dllm.cache.access import Access
-from dllm.cache.base import Cache, Call, Plan, Session, computed
+from dllm.cache.base import Cache, Session
 from dllm.cache.calls import rows_by_call
-from dllm.canvas import Canvas, of, pack
+from dllm.cache.passes import Call, Pass
+from dllm.canvas import Canvas, packed
+from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Fresh, block_causal
-from dllm.record.cost import Work
+from dllm.models.memory import AttentionOrder, Fresh, Memory
+from dllm.rowwise import Owner, some
 
 
 class NoCache(Cache):
@@ -24,59 +24,51 @@ class NoCache(Cache):
     branches = block_causal = static = True
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Everything(config.attention_block, ragged=shrinks or not bool(canvas.valid.all()))
+        return Everything(config, ragged=shrinks or not bool(canvas.valid.all()))
 
 
-class Everything(Fresh, Session):
-    """Queries and keys are all valid columns. Padding and cut columns are not computed at all."""
+class Everything(Session):
+    """Queries and keys are all valid columns. Where rows are ``ragged``, padding and cut columns are not computed."""
 
-    def __init__(self, attention_block: int | None, ragged: bool) -> None:
-        super().__init__()
-        self.attention_block, self.ragged = attention_block, ragged
+    def __init__(self, config: ModelConfig, ragged: bool) -> None:
+        self.config, self.ragged = config, ragged
 
-    def plan(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
-        return Plan(widths=None if span.sizes is None else (len(canvas.columns),) * len(canvas.request))
+    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+        widest = (len(canvas.columns),) * len(canvas.request)
+        return ForwardPlan.of(canvas, blocks.shapes, bounds=blocks.shapes.bounds(lambda known: widest))
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Sequence[Call]:
-        length, valid = len(candidates.columns), candidates.valid
-        self.rows = valid.sum(1, keepdim=True)
-        if plan.shadows is not None:
-            self.rows = self.rows + (plan.shadows < length).sum(1, keepdim=True)
-        parts: list[tuple[Tensor | None, int]] = [(None, length)]
-        if self.ragged and plan.widths is None:
-            parts = rows_by_call(valid.sum(1).tolist(), valid.device)
-        self.calls = [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
-        self.length = length
-        return self.calls
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+        valid, parts = candidates.valid, list[tuple[Tensor | None, int]]([(None, len(candidates.columns))])
+        if self.ragged:
+            parts = rows_by_call(plan.shapes.widths(valid, plan.bounds), valid.device)
+        calls = [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
+        shadows = (plan.shadows < len(candidates.columns)).sum(1)
+        return Pass(calls, owner, valid, valid, valid, shadows, whole=not self.ragged)
 
-    def _call(self, rows: Tensor | None, width: int, shadows: Tensor | None, candidates: Canvas) -> Call:
-        valid, length = of(candidates.valid, rows), len(candidates.columns)
-        queries = pack(valid, candidates.columns, width) if self.ragged else None
-        visible = None if queries is None else queries < length
-        if shadows is not None:
-            ordinary = candidates.columns.expand_as(valid) if queries is None else queries
-            extra = of(shadows, rows)
-            visible, queries = shadow_visibility(ordinary, extra, length), torch.cat([ordinary, extra], 1)
-        if self.attention_block is not None:
-            positions = of(candidates.positions, rows)
-            if queries is not None:
-                positions = positions.gather(1, queries.clamp(max=length - 1))
-            visible = block_causal(positions, positions, self.attention_block, visible)
-        return Call(rows, queries, visible=visible)
+    def memory(self, forward: Pass, call: Call) -> Memory:
+        return Fresh(call.visible)
 
-    def use(self, call: Call) -> None:
-        super().use(call)
-        self.visible = call.visible
+    def cost(self, forward: Pass) -> ForwardCost:
+        cost = super().cost(forward)
+        return replace(cost, keys=cost.queries, refreshed=torch.zeros_like(cost.queries))
 
-    def count(self) -> Work:
-        ran = computed(self.calls, len(self.rows), self.length, self.rows.device)
-        return Work(self.rows, self.rows, torch.zeros_like(self.rows), ran)
-
-    def select(self, rows: Tensor) -> Session:
+    def join(self, fresh: Session) -> Session:
+        self.ragged = True
         return self
 
-    def access(self) -> Access:
-        return Access(self.visible)
+    def _call(self, rows: Tensor | None, width: int, shadows: Tensor, candidates: Canvas) -> Call:
+        valid, length = some(candidates.valid, rows), len(candidates.columns)
+        queries = packed(valid, candidates.columns, width) if self.ragged else None
+        visible = None if queries is None else queries < length
+        if shadows.shape[1]:
+            ordinary = candidates.columns.expand_as(valid) if queries is None else queries
+            extra = some(shadows, rows)
+            visible, queries = shadow_visibility(ordinary, extra, length), torch.cat([ordinary, extra], 1)
+        order = AttentionOrder.of(self.config, some(candidates.positions, rows))
+        if order is not None:
+            order = order if queries is None else order.at(queries)
+            visible = order.visible(order, visible)
+        return Call(rows, queries, visible=visible)
 
 
 def shadow_visibility(ordinary: Tensor, shadows: Tensor, length: int) -> Tensor:

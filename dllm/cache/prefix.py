@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dllm.blocks.base import Sizes, Span
 from dllm.cache.base import Cache, Session
 from dllm.cache.blockwise import Blockwise, refuse_undoing
 from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
+from dllm.contract import BlockState, Need, Rule
 from dllm.models.config import ModelConfig
-from dllm.samplers.base import Sampler
-from dllm.scores import Need
+from dllm.setting import Setting
+from dllm.shapes import Bounded
 
 
 class Prefix(Cache):
@@ -28,7 +27,7 @@ class Prefix(Cache):
     def __init__(self, query_left: bool = True) -> None:
         self.query_left = query_left
 
-    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         refuse_undoing(self.query_left, setting, sampler)
 
@@ -37,8 +36,8 @@ class Prefix(Cache):
 
 
 class FromBlockOn(Blockwise):
-    def part(self, canvas: Canvas, span: Span, begin: Tensor) -> Tensor:
+    def part(self, canvas: Canvas, blocks: BlockState, begin: Tensor) -> Tensor:
         return canvas.columns >= begin
 
-    def widest(self, sizes: Sizes) -> int:
-        return self.length - sizes.low
+    def widest(self, known: Bounded) -> int:
+        return self.length - known.low

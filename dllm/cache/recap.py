@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Span
-from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.base import Cache, Session
 from dllm.cache.buffer import Buffered
 from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
+from dllm.contract import BlockState, ForwardPlan
 from dllm.errors import UserError, in_range
 from dllm.models.config import ModelConfig
 
@@ -49,14 +49,13 @@ class Recapping(Buffered):
         self.policy, self.left = policy, torch.zeros_like(canvas.start)
         self.since = torch.zeros_like(canvas.masked)
 
-    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         to_fill = (~canvas.given & canvas.valid).sum(1)
         decided = to_fill - canvas.masked.sum(1)
         full = (self.left == 0) | (decided < self.policy.start_fraction * to_fill)
         self.left = torch.where(full, self.policy.local_steps, self.left - 1)
         self.since = (self.since | (self.masks ^ canvas.masked)) & ~full[:, None]
-        if bool(full.all()):
-            return Plan()
-        inside = span.inside if self.policy.targets == "block" else True
+        inside = blocks.in_open if self.policy.targets == "block" else True
         masks = canvas.undecided & inside
-        return Plan(full[:, None] | self.since | masks | predictors(masks, canvas, self.config))
+        columns = full[:, None] | self.since | masks | predictors(masks, canvas, self.config)
+        return ForwardPlan.of(canvas, blocks.shapes, columns)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Copies
+from dllm.models.memory import Copies
 
 
 def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor:
@@ -18,14 +18,14 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
     return left & canvas.valid | (positions & (canvas.columns == canvas.first[:, None]))
 
 
-def places(looks: Tensor, columns: Tensor | None, length: int) -> Tensor:
-    """Where the columns ``looks`` [B, r] are among the computed ones [B, n] (None: all in order); padding: first."""
+def places(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:
+    """Where the columns ``probes`` [B, r] are among the computed ones [B, n] (None: all in order); padding: first."""
     if columns is None:
-        return looks
+        return probes
     order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
     place = columns.new_zeros(columns.shape[0], length + 1).scatter(1, columns, order)
     place[:, length] = 0
-    return place.gather(1, looks)
+    return place.gather(1, probes)
 
 
 def rows_of(values: Tensor, index: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def rows_of(values: Tensor, index: Tensor) -> Tensor:
 
 
 
-class Rows:
+class KeptRows:
     """Rows of every layer by column, [B, L + 1, ...]; the last takes what padding writes."""
 
     def __init__(self, length: int) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Span
-from dllm.cache.base import Cache, Plan, Session
+from dllm.cache.base import Cache, Session
 from dllm.cache.buffer import Buffered
 from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
+from dllm.contract import BlockState, ForwardPlan, Need, Rule
 from dllm.errors import UserError, nearest
 from dllm.models.config import ModelConfig
-from dllm.samplers.base import Sampler
-from dllm.scores import Need
+from dllm.rowwise import Owner
+from dllm.setting import Setting
+from dllm.shapes import Bounded
 
 CHOICES = {"queries": ("masks", "range"), "refresh_scope": ("window", "all"),
            "refresh_candidates": ("active", "all", "first")}  # fmt: skip
@@ -56,7 +57,7 @@ class Window(Cache):
         self.range, self.everywhere, self.candidates = queries == "range", refresh_scope == "all", refresh_candidates
         self.recent_includes_refresh, self.reference_eos = recent_includes_refresh, reference_eos
 
-    def check(self, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> None:
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         reach = self.active_tokens + self.refresh_interval
         if self.window_tokens < min(reach, setting.gen_length or reach):
@@ -84,37 +85,37 @@ class Phases(Buffered):
         self.anchor, self.refreshed = canvas.start, torch.zeros_like(canvas.cut)
         self.bounds: list[Bound] = []
 
-    def queries(self, canvas: Canvas, span: Span, upcoming: Tensor | None) -> Plan:
+    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         policy, masks = self.policy, canvas.undecided
         rank = masks.cumsum(1)
         active = masks & (rank <= policy.active_tokens)
-        refresh = span.turn % policy.refresh_interval == 0
+        refresh = blocks.turn % policy.refresh_interval == 0
         if policy.reference_eos:
             refresh = refresh | canvas.cut
         self._fix_phase(canvas, masks & (rank <= policy.window_tokens - policy.range), refresh)
         first = masks & (rank == 1)
         self.anchor = torch.where(refresh, (first * canvas.columns).sum(1), self.anchor)
         live = self._live(canvas, active)
-        ready, only = active, None
+        committable, forced = active, canvas.nothing
         if policy.candidates == "first":
-            only = first & refresh[:, None]
+            forced = first & refresh[:, None]
         elif policy.candidates == "all":
-            ready = active | (masks & refresh[:, None])
+            committable = active | (masks & refresh[:, None])
         columns = torch.where(refresh[:, None], self.phase, live)
         self.refreshed, self.last = refresh, columns
-        return Plan(columns, ready=ready, only=only, widths=self._widths(span, columns))
+        bounds = blocks.shapes.bounds(partial(self._bounds, blocks.turn, columns))
+        return ForwardPlan.of(
+            canvas, blocks.shapes, columns, committable=committable, forced=forced, bounds=bounds)
 
-    def _widths(self, span: Span, columns: Tensor) -> tuple[int, ...] | None:
+    def _bounds(self, turns: Tensor, columns: Tensor, known: Bounded) -> tuple[int, ...]:
         """Bounds for a forward: the whole canvas for a phase's first, else the active masks, what predicts them, and
         what the phase has committed, which the host counts whenever it looks. Few different ones, so that shapes
         repeat."""
-        if span.sizes is None:
-            return None
         if self.policy.range or self.policy.reference_eos:
             return (self.length,) * len(columns)
-        if span.sizes.looked:
-            turns, counts = torch.stack([span.turn, columns.sum(1)]).tolist()
-            self.bounds = [Bound(*row) for row in zip(turns, counts, strict=True)]
+        if known.looked:
+            rows = torch.stack([turns, columns.sum(1)], 1).tolist()
+            self.bounds = [Bound(*row) for row in rows]
         else:
             self.bounds = [bound.later(self.policy, self.length) for bound in self.bounds]
         interval = self.policy.refresh_interval
@@ -149,7 +150,7 @@ class Phases(Buffered):
         begin = self.anchor - (shift if self.policy.candidates != "first" else 0)
         return (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
 
-    def keep_attended(self, plan: Plan, candidates: Canvas, owner: Tensor | None) -> Tensor:
+    def keys(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Tensor:
         return (self.phase | self.last) & candidates.valid
 
 

@@ -1,30 +1,27 @@
-"""The contract of an end-of-text policy, and ``keep``, the policy that does nothing."""
+"""The contract of an end-of-text policy: what happens to a row that has committed an end of text."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from dllm.blocks.base import Span
 from dllm.canvas import Canvas
-from dllm.samplers.base import Step
-from dllm.scores import Need, Scores
+from dllm.contract import Need, Step, View
 
 
 class EndOfText:
-    """``cut`` sees every turn's candidates after the commits. ``shrinks``: columns may leave the canvas."""
+    """Base of all policies. The loop calls ``cut`` once a turn, after the commits and before blocks close. shrinks:
+    columns may leave the canvas."""
 
     shrinks = False
 
     def needs(self) -> tuple[Need, ...]:
+        """What must be scored for the policy."""
         return ()
 
-    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
-        """Candidates [N], with what they owe to an end of text. ``span`` is already each candidate's own."""
-        return candidates
-
-
-class Keep(EndOfText):
-    """Decode the full length whatever is committed (LLaDA's and Dream's own loops); the text is cut afterwards."""
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        """The candidates [N] of a turn, with what they owe to an end of text (token ``eos_id``). ``view`` is what the
+        sampler saw, with the blocks as they are now, already each candidate's own."""
+        raise NotImplementedError
 
 
 def answer_ends(canvas: Canvas, eos_id: int) -> Tensor:

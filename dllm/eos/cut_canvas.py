@@ -3,11 +3,9 @@ arXiv 2601.20332)."""
 
 from __future__ import annotations
 
-from dllm.blocks.base import Span
 from dllm.canvas import Canvas
+from dllm.contract import Step, View
 from dllm.eos.base import EndOfText, after_first, answer_ends
-from dllm.samplers.base import Step
-from dllm.scores import Scores
 
 
 class CutCanvas(EndOfText):
@@ -16,8 +14,7 @@ class CutCanvas(EndOfText):
 
     shrinks = True
 
-    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
-        if scores.only is not None:
-            found = found & ~scores.only.any(1)
+        found = found & ~view.forced.any(1)
         return candidates.stop_at(end, found & (end < candidates.end), attended=False)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dllm.blocks.base import Span
 from dllm.canvas import Canvas
+from dllm.contract import Step, View
 from dllm.eos.base import EndOfText, after_first, answer_ends
-from dllm.samplers.base import Step
-from dllm.scores import Scores
 
 
 class CutOpen(EndOfText):
     """The first turn that commits an EOS cuts at its leftmost one; later ones do not cut again."""
 
-    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
         return candidates.stop_at(end, found & ~candidates.cut, attended=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from dllm.blocks.base import Span
 from dllm.canvas import Canvas
+from dllm.contract import Need, Step, View
 from dllm.eos.base import EndOfText, after_first
 from dllm.errors import UserError
-from dllm.samplers.base import Step, best
-from dllm.scores import Need, Scores
+from dllm.ranking import best
 
 
 class EoTP(EndOfText):
@@ -32,13 +31,14 @@ class EoTP(EndOfText):
     def needs(self) -> tuple[Need, ...]:
         return (Need(self.scope),)
 
-    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         before = candidates.masked | step.commit
-        says = scores.known & before & (candidates.columns < candidates.end[:, None]) & (scores.token == eos_id)
+        scores = view.scores
+        says = scores.scored & before & (candidates.columns < candidates.end[:, None]) & (scores.token == eos_id)
         if self.scope == "block":
-            says = says & span.inside
+            says = says & view.blocks.in_open
         accepted = says & False if step.accepted is None else step.accepted & step.commit & says
-        likely = best(scores.confidence, says & (scores.confidence >= self.minimum))
+        likely = best(view.scores.confidence, says & (view.scores.confidence >= self.minimum))
         where = torch.where(accepted.any(1, keepdim=True), accepted, likely)
         end, found = after_first(candidates, where)
         return candidates.stop_at(end, found & (end < candidates.end), attended=False)

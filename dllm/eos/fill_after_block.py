@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dllm.blocks.base import Span
 from dllm.canvas import Canvas
+from dllm.contract import Step, View
 from dllm.eos.base import EndOfText, answer_ends
 from dllm.errors import UserError
-from dllm.samplers.base import Step
-from dllm.scores import Scores
 
 
 class FillAfterBlock(EndOfText):
@@ -20,13 +18,13 @@ class FillAfterBlock(EndOfText):
             raise UserError(f"eos.when={when!r} must be any or all.")
         self.when = when
 
-    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
-        waits = (candidates.undecided & span.block).any(1)
-        if span.sizes is None and bool(waits.all()):  # the usual turn: no block is full
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        waits = (candidates.undecided & view.blocks.in_block).any(1)
+        if view.blocks.shapes.all(waits):  # the usual turn: no block is full
             return candidates
-        rest, full = candidates.undecided & ~span.block, ~waits & ~span.done
+        rest, full = candidates.undecided & ~view.blocks.in_block, ~waits & ~view.blocks.done
         ends = answer_ends(candidates, eos_id)
-        ended = (ends & span.block).any(1) if self.when == "any" else (ends | ~span.block).all(1)
-        rest = rest & (candidates.columns >= span.end[:, None]) & (full & ended)[:, None]
+        ended = (ends & view.blocks.in_block).any(1) if self.when == "any" else (ends | ~view.blocks.in_block).all(1)
+        rest = rest & (candidates.columns >= view.blocks.end[:, None]) & (full & ended)[:, None]
         filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, eos_id))
         return replace(filled, cut=filled.cut | rest.any(1))

@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from dllm.blocks.base import Span
 from dllm.canvas import Canvas
+from dllm.contract import Need, Step, View
 from dllm.eos.base import EndOfText
 from dllm.errors import name_of
-from dllm.samplers.base import Step
-from dllm.scores import Need, Scores
 
 
 class StopStrings(EndOfText):
@@ -30,8 +28,8 @@ class StopStrings(EndOfText):
     def needs(self) -> tuple[Need, ...]:
         return self.inner.needs()
 
-    def cut(self, candidates: Canvas, scores: Scores, step: Step, span: Span, eos_id: int) -> Canvas:
-        candidates = self.inner.cut(candidates, scores, step, span, eos_id)
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        candidates = self.inner.cut(candidates, view, step, eos_id)
         open_ = candidates.undecided & (candidates.columns >= candidates.start[:, None])
         frontier = torch.where(open_, candidates.columns, candidates.end[:, None]).amin(1)
         hits = [self._holds(candidates, row, int(end)) for row, end in enumerate(frontier.tolist())]

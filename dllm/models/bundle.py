@@ -13,11 +13,10 @@ from dllm.kernels.packed import can_pack
 from dllm.kernels.packed import pack as pack_weights
 from dllm.models import quantize as quantization
 from dllm.models.config import ModelConfig
-from dllm.models.ids import resolve_ids
+from dllm.models.ids import Ids, resolve_ids
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_config, resolve
-from dllm.scores import Ids
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}

@@ -19,11 +19,10 @@ from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.files import Stored, stored_tensors
-from dllm.models.ids import resolve_ids
+from dllm.models.ids import Ids, resolve_ids
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import check_sizes, check_tensors, check_tie, parameter_sources, read_config
-from dllm.scores import Ids
 
 BYTES = {"bfloat16": 2, "float32": 4}
 COUNTED = 25_000  # tensors of a model built without its weights: LLaDA2-flash has 24,225, which takes 3.5 s

@@ -9,7 +9,15 @@ from dllm.common.kinds import whole as is_whole
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.tokenizer import Tokenizer
-from dllm.scores import Ids
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The special ids that decoding needs: MASK, and those that end a text (EOS, end of turn)."""
+
+    mask: int
+    eos: int
+    stops: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -12,108 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast, overload
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dllm.kernels.add_norm import add_norm
-from dllm.kernels.rope_scatter import rope_scatter, rotated
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, at_least_float32
-
-# What rows of one layer at columns [B, n] attend to: [B, n, H * h].
-Attend = Callable[["Projected", "Tensor | None"], Tensor]
-
-# Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible: None (all), [B, S] or
-# [B, n, S] boolean.
-Exchanged = tuple[Tensor, Tensor, Tensor, Tensor | None]
-
-
-@dataclass(frozen=True)
-class Projected:
-    """What a layer makes of its rows before rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
-
-    angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. wide: rotate in float32 (LLaDA's
-    ``rope_full_precision``), not in the dtype of the rows. triton: rotate and store with our kernel.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    angles: tuple[Tensor, Tensor]
-    wide: bool
-    triton: bool
-
-    def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h]."""
-        query, key = (rotated(x, *self.angles, self.wide) for x in (self.query, self.key))
-        return query, key.transpose(1, 2), self.value.transpose(1, 2)
-
-    def into(self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """Put keys and values into ``slots`` [B, n] of the buffers [B, H_kv, S, h] (None: the first n slots), or of
-        their ``rows`` [B], and return the rotated queries. Buffers have a slot for padding: nothing may lie outside."""
-        # torch.compile fuses this itself; a part of the rows is rare enough to go without the kernel.
-        if self.triton and rows is None and not torch.compiler.is_compiling():
-            return rope_scatter(self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, True)
-        query, key, value = self.rotated()
-        for store, fresh in ((keys, key), (values, value)):
-            if slots is None:
-                store[slice(None) if rows is None else rows, :, : fresh.shape[2]] = fresh
-            else:  # whole rows: 2 to 5 times as fast as a scatter on a CPU, and compiled without a copy of the buffer
-                row = torch.arange(len(slots), device=slots.device) if rows is None else rows
-                store.transpose(1, 2).index_put_((row[:, None], slots), fresh.transpose(1, 2))
-        return query
-
-
-class Memory(Protocol):
-    """What a cache puts between the layers of one forward. ``Fresh`` below is the memory of no cache at all."""
-
-    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Hidden rows [B, n, D] entering a layer and their columns; may widen both (Elastic-Cache)."""
-
-    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        """Rotate and keep the fresh rows; return their queries, and the keys and values they attend to."""
-
-    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
-        """Keep the fresh rows; return what they attend to [B, n, H * h]."""
-        return attend(*self.exchange(layer, fresh, columns))
-
-
-class Copies:
-    """What the layers of one call of the network share, copied once to every device that has some of them."""
-
-    def __init__(self) -> None:
-        self.made: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
-
-    @overload
-    def __call__(self, tensor: Tensor, device: torch.device) -> Tensor: ...
-
-    @overload
-    def __call__(self, tensor: None, device: torch.device) -> None: ...
-
-    def __call__(self, tensor: Tensor | None, device: torch.device) -> Tensor | None:
-        """The tensor itself, or its copy on ``device``."""
-        if tensor is None or tensor.device == device:
-            return tensor
-        key = id(tensor), device  # holding the tensor keeps its id
-        if key not in self.made:
-            self.made[key] = tensor, tensor.to(device)
-        return self.made[key][1]
-
-
-class Fresh(Memory):
-    """No cache: attend to the rows of this forward. ``visible`` is [B, S], [B, n, S] or None for all."""
-
-    def __init__(self, visible: Tensor | None = None) -> None:
-        self.visible, self.copies = visible, Copies()
-
-    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return hidden, columns
-
-    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        return *fresh.rotated(), self.copies(self.visible, fresh.query.device)
+from dllm.models.memory import Attend, AttentionOrder, Fresh, Memory, Projected
 
 
 class RMSNorm(nn.Module):
@@ -161,15 +68,6 @@ class Rotary:
         angles = torch.arange(length, dtype=dtype, device=device)[:, None] / self.theta**exponent
         cos, sin = angles.cos(), angles.sin()
         return torch.stack([torch.cat([cos, cos], 1), torch.cat([-sin, sin], 1)])
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
-    """Softmax attention. query [B, n, H, h]; key, value [B, H_kv, S, h]; returns [B, n, H * h]."""
-    if visible is not None:
-        visible = visible[:, None, None] if visible.dim() == 2 else visible[:, None]
-    grouped = query.shape[2] != key.shape[1]
-    out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=visible, enable_gqa=grouped)
-    return out.transpose(1, 2).flatten(2)
 
 
 class Attention(nn.Module):
@@ -329,21 +227,6 @@ class Transformer(nn.Module):
         whatever its padding (3e-6 in float32).
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        visible = block_causal(positions, positions, self.config.attention_block, valid)
+        order = AttentionOrder.of(self.config, positions)
+        visible = valid if order is None else order.visible(order, valid)
         return self(tokens, positions, Fresh(visible))[0]
-
-
-def block_causal(
-    query_positions: Tensor, key_positions: Tensor, block: int | None, keys: Tensor | None
-) -> Tensor | None:
-    """Which keys [B, n, S] a query may see: all, or those of its own and earlier attention blocks.
-
-    ``keys`` [B, S] or [B, n, S] restricts further (padding, shadow rows). None, [B, S] or [B, n, S] comes back,
-    whichever suffices.
-    """
-    if block is None:
-        return keys
-    visible = key_positions[:, None, :] // block <= query_positions[:, :, None] // block
-    if keys is None:
-        return visible
-    return visible & (keys if keys.dim() == 3 else keys[:, None, :])

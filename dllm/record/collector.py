@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Request
-from dllm.denoise import Turn
-from dllm.record.cost import Cost, Work, joined
+from dllm.contract import ForwardCost, Turn
+from dllm.models.ids import Ids
+from dllm.record.cost import Cost, joined
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, load
 from dllm.record.trace import Trace, TurnRecord, record_turn
-from dllm.scores import Ids
 
 Text = Callable[[Sequence[int]], str]
 Words = Callable[[Sequence[int]], list[str]]
@@ -51,7 +51,7 @@ class Collector:
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
         self.spent = torch.zeros(len(requests), 5, dtype=torch.float64)
-        self.works: list[tuple[Tensor, Work]] = []  # not yet added to ``spent``: once a row is enough
+        self.works: list[tuple[Tensor, ForwardCost]] = []  # not yet added to ``spent``: once a row is enough
         self.fixed: Tensor | None = None
         self.watch = watch or Stopwatch()
         self.watch.start()
@@ -62,10 +62,9 @@ class Collector:
         if self.fixed is None:
             self.fixed = torch.zeros_like(canvas.tokens)
             self.spent = self.spent.to(names.device)
-        owner = names if turn.forwarded_by is None else names[turn.forwarded_by]
-        self.works.append((owner, turn.work))
-        if turn.acts is not None:
-            self.spent[:, 4].index_add_(0, names, (~turn.acts).double())
+        self.works.append((turn.tried_owner.each(names), turn.cost))
+        if turn.view.blocks.shapes.waits:
+            self.spent[:, 4].index_add_(0, names, (~turn.active).double())
         # A position is fixed by the last turn that still saw it masked.
         seen = self.fixed if len(names) == len(self.requests) else self.fixed[names]
         seen = torch.where(canvas.masked, turn.view.blocks.turn[:, None], seen)
@@ -76,7 +75,7 @@ class Collector:
         if self.trace:
             with self.watch.pause():
                 self._record(turn, names)
-        return self._finish(turn) if turn.checked and bool(turn.finished.any()) else []
+        return self._finish(turn) if turn.synchronised and bool(turn.finished.any()) else []
 
     def untouched(self) -> list[int]:
         """Requests that never had a turn, because nothing in them was masked."""
@@ -84,7 +83,7 @@ class Collector:
 
     def _record(self, turn: Turn, names: Tensor) -> None:
         seconds = self.watch.lap()
-        acts = [True] * len(names) if turn.acts is None else turn.acts.tolist()
+        acts = turn.active.tolist()
         for row, name in enumerate(names.tolist()):
             if acts[row]:
                 self.records[name].append(record_turn(turn, row, seconds, self.cost))
@@ -105,7 +104,7 @@ class Collector:
         owner, canvas, spent = turn.step.owner, turn.candidates, (self.watch.seconds(), self.watch.cpu_seconds())
         finished = []
         for row in turn.finished.nonzero()[:, 0].tolist():
-            at = row if owner is None else int((owner == row).nonzero()[0])
+            at = int(owner.first[row])
             nfe = int(turn.view.blocks.turn[row])
             finished.append(int(canvas.request[at]))
             if self.fixed is not None:  # what an end-of-text policy left masked was never fixed

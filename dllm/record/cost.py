@@ -7,56 +7,24 @@ and softmax are left out (under 1 % of an 8B model).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from dllm.contract import ForwardCost
 from dllm.errors import UserError, nearest
 from dllm.models.config import ModelConfig
 
 
-@dataclass(frozen=True)
-class Work:
-    """One forward of N candidates, per layer (l = layers, or 1 where all layers are alike).
-
-    queries [N, l]: rows computed; keys [N, l]: rows that each of them attends to; refreshed [N, l]: rows computed again
-    because the layer recomputes the whole row of the canvas (0 in layers that reuse); computed [N, l]: rows that the
-    forward really ran, with those that only pad a row to its call's width; scored [N]: rows the head ran on; copies:
-    how often every row has keys of its own (2 under guidance). The session fills in all but scored, the forward that.
-    """
-
-    queries: Tensor
-    keys: Tensor
-    refreshed: Tensor
-    computed: Tensor
-    scored: Tensor | None = None
-    copies: int = 1
-
-    def halves(self) -> Work:
-        """Of 2 N rows, of which the second half repeats the first under guidance: N candidates, the rows summed."""
-        queries, keys, refreshed, computed = (
-            part.unflatten(0, (2, -1)) for part in (self.queries, self.keys, self.refreshed, self.computed)
-        )
-        return Work(queries.sum(0), keys.amax(0), refreshed.sum(0), computed.sum(0), copies=2 * self.copies)
-
-    def of(self, acts: Tensor | None) -> Work:
-        """Without what was asked for rows that wait (``acts`` [N]: the others); ``computed`` says that they ran.
-        """
-        if acts is None:
-            return self
-        asked = {name: getattr(self, name) * acts[:, None] for name in ("queries", "keys", "refreshed")}
-        return replace(self, **asked)
-
-
-def joined(works: Sequence[Work]) -> Work:
+def joined(works: Sequence[ForwardCost]) -> ForwardCost:
     """Several forwards of one decode as one list of candidates."""
-    scored = [work.scored for work in works if work.scored is not None]
-    queries, keys, refreshed, computed = (
-        torch.cat([getattr(work, name) for work in works]) for name in ("queries", "keys", "refreshed", "computed")
+    queries, keys, refreshed, computed, scored = (
+        torch.cat([getattr(work, name) for work in works])
+        for name in ("queries", "keys", "refreshed", "computed", "scored")
     )
-    return Work(queries, keys, refreshed, computed, torch.cat(scored) if scored else None, works[0].copies)
+    return ForwardCost(queries, keys, refreshed, computed, scored, works[0].copies)
 
 
 @dataclass(frozen=True)
@@ -118,14 +86,14 @@ class Cost:
     config: ModelConfig
     width: int = 2
 
-    def flops(self, work: Work) -> Tensor:
+    def flops(self, work: ForwardCost) -> Tensor:
         """[N] float64."""
         c, queries = self.config, work.queries.double()
         attention = 4 * c.heads * c.head_dim * queries * work.keys
         alike = queries.shape[1] == 1
         layers = self.rows.sum(0, keepdim=True) if alike else self.rows
         total = (queries * layers.to(queries.device)).sum(1) + attention.sum(1) * (c.layers if alike else 1)
-        return total + 2 * c.width * c.vocab * _scored(work)
+        return total + 2 * c.width * c.vocab * work.scored.double()
 
     @cached_property
     def rows(self) -> Tensor:
@@ -134,11 +102,11 @@ class Cost:
         row = 4 * c.width * c.heads * c.head_dim + 4 * c.width * c.kv_width
         return torch.tensor([float(row + self._mlp(layer)) for layer in range(c.layers)], dtype=torch.float64)
 
-    def bytes(self, work: Work) -> Tensor:
+    def bytes(self, work: ForwardCost) -> Tensor:
         """[N] float64, without the weights, which all rows of a batch share."""
         c = self.config
         rows = (work.queries + work.copies * work.keys).sum(1).double() * (c.layers // work.queries.shape[1])
-        return self.width * (2 * c.kv_width * rows + c.vocab * _scored(work))
+        return self.width * (2 * c.kv_width * rows + c.vocab * work.scored.double())
 
     def weights(self) -> float:
         """The least bytes of weights that a forward reads; the embedding is a lookup and not counted."""
@@ -170,7 +138,3 @@ class Cost:
             return 3 * c.width * c.mlp_width
         return 3 * c.width * (moe.top_k * moe.width + moe.shared_width) + c.width * moe.experts
 
-
-def _scored(work: Work) -> Tensor:
-    assert work.scored is not None, "the forward has not said how many rows the head ran on"
-    return work.scored.double()

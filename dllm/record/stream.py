@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dllm.denoise import Turn
+from dllm.contract import Turn
 
 HOLE = "\N{LIGHT SHADE}"  # stands for a mask in texts
 
@@ -60,7 +60,7 @@ def snapshots(
         answer = slice(int(canvas.start[0]), int(canvas.length[0]))
         tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()
         before = turn.canvas.masked[0, answer].tolist()
-        known = turn.view.scores.known[0, answer].tolist()
+        known = turn.view.scores.scored[0, answer].tolist()
         guess, confidence = (t[0, answer].tolist() for t in (turn.view.scores.token, turn.view.scores.confidence))
         yield Snapshot(
             turn=int(turn.view.blocks.turn[0]), tokens=tokens,

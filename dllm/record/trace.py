@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dllm.denoise import Turn
+from dllm.contract import Turn
 from dllm.errors import UserError
 from dllm.record.cost import Cost
 
@@ -147,49 +147,43 @@ def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:
 
 def record_turn(turn: Turn, row: int, seconds: float, cost: Cost | None = None) -> TurnRecord:
     """What ``turn`` did to batch row ``row``, and what it cost."""
-    span, view = turn.view.blocks, turn.view
+    blocks, view, work = turn.view.blocks, turn.view, turn.cost
     start = int(view.canvas.start[row])
-    rows = [row] if turn.step.owner is None else (turn.step.owner == row).nonzero()[:, 0].tolist()
-    asked = [row] if turn.forwarded_by is None else (turn.forwarded_by == row).nonzero()[:, 0].tolist()
-    kept = 0 if turn.kept is None else asked.index(int(turn.kept[row]))
+    rows, asked = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
     return TurnRecord(
-        turn=int(span.turn[row]), kept=kept, candidates=[_commits(turn, n, row, start) for n in rows],
+        turn=int(blocks.turn[row]), kept=asked.index(int(turn.chosen[row])),
+        candidates=[_commits(turn, n, row, start) for n in rows],
         remasked=[_positions(turn.step.remask, n, start) for n in rows],
         filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
         rolled=[_positions(_rolled(turn, n, row), None, start) for n in rows],
-        queries=turn.work.queries[asked].sum(0).tolist(),
-        block=(int(span.number[row]), int(span.begin[row]) - start, int(span.end[row]) - start), seconds=seconds,
-        keys=turn.work.keys[asked].amax(0).tolist(), refreshed=turn.work.refreshed[asked].sum(0).tolist(),
-        flops=0.0 if cost is None else float(cost.flops(turn.work)[asked].sum()),
-        bytes=0.0 if cost is None else float(cost.bytes(turn.work)[asked].sum()) + cost.weights(),
-        computed=turn.work.computed[asked].sum(0).tolist(),
+        queries=work.queries[asked].sum(0).tolist(),
+        block=(int(blocks.number[row]), int(blocks.begin[row]) - start, int(blocks.end[row]) - start), seconds=seconds,
+        keys=work.keys[asked].amax(0).tolist(), refreshed=work.refreshed[asked].sum(0).tolist(),
+        flops=0.0 if cost is None else float(cost.flops(work)[asked].sum()),
+        bytes=0.0 if cost is None else float(cost.bytes(work)[asked].sum()) + cost.weights(),
+        computed=work.computed[asked].sum(0).tolist(),
     )  # fmt: skip
 
 
-def probabilities(turn: Turn, candidate: int | slice, row: int | Tensor) -> Tensor:
-    """Probability [L] of the token that a candidate of batch row ``row`` writes at each position; of several candidates
-    [N] with the rows they belong to, [N, L].
+def probabilities(turn: Turn) -> Tensor:
+    """Probability [N, L] of the token that each candidate writes at each position.
 
     nan where nobody knows it: the sampler writes another token than was proposed and gives no probability of its own
     (the oracle's, credited ones), or ``eos_last`` has set the confidence aside.
     """
-    scores, step = turn.view.scores, turn.step
-    known = scores.confidence[row] if step.confidence is None else step.confidence[candidate]
-    if step.tokens is not None and step.confidence is None:
-        known = known.masked_fill(step.tokens[candidate] != scores.token[row], nan)
-    return known.masked_fill(known < 0, nan)
+    return turn.step.confidence.masked_fill(turn.step.confidence < 0, nan)
 
 
 def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
     step = turn.step
     columns = step.commit[candidate].nonzero()[:, 0]
     # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it away.
-    tokens = (turn.view.scores.token[row] if step.tokens is None else step.tokens[candidate])[columns]
+    tokens = step.tokens[candidate][columns]
     accepted = None if step.accepted is None else step.accepted[candidate][columns]
-    entropy = turn.view.scores.entropy
+    entropy = turn.view.scores.statistics.get("entropy")
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),
-        confidence=[None if isnan(p) else p for p in probabilities(turn, candidate, row)[columns].tolist()],
+        confidence=[None if isnan(p) else p for p in probabilities(turn)[candidate, columns].tolist()],
         forced=[False] * len(columns) if accepted is None else (~accepted).tolist(),
         entropy=[] if entropy is None else entropy[row][columns].tolist(),
     )  # fmt: skip
@@ -201,8 +195,7 @@ def _filled(turn: Turn, candidate: int, row: int) -> Tensor:
 
 
 def _rolled(turn: Turn, candidate: int, row: int) -> Tensor:
-    undone = turn.view.canvas.masked[row] if turn.step.remask is None else (
-        turn.view.canvas.masked[row] | turn.step.remask[candidate])  # fmt: skip
+    undone = turn.view.canvas.masked[row] | turn.step.remask[candidate]
     return turn.candidates.masked[candidate] & (turn.step.commit[candidate] | ~undone)
 
 

@@ -14,11 +14,10 @@ from types import FunctionType
 import torch
 from torch import Tensor
 
-from dllm.cache.access import Access, Store
-from dllm.cache.base import Session
-from dllm.models.transformer import Layer, Memory, Transformer
+from dllm.models.memory import Access, KeyValues, Memory
+from dllm.models.transformer import Layer, Transformer
 
-MOST = 16  # variants: with and without mask, one row and several, and each size once more as a variable
+MAX_VARIANTS = 16  # variants: with and without mask, one row and several, and each size once more as a variable
 NUMBERS = count()
 
 
@@ -29,12 +28,12 @@ class Compiled:
         self.model, self.layer = model, torch.compile(copied(run), fullgraph=True, backend=backend)
 
     def __call__(
-        self, tokens: Tensor, positions: Tensor, session: Session, columns: Tensor | None
+        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        if session.lacks():  # the first forward of a decode makes its buffers
-            return self.model(tokens, positions, session, columns)
-        with torch._dynamo.config.patch(recompile_limit=MOST):
-            return self.model(tokens, positions, session.access(), columns, self._run)
+        if memory.lacks():  # the first forward of a decode makes its buffers
+            return self.model(tokens, positions, memory, columns)
+        with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS):
+            return self.model(tokens, positions, memory.access(), columns, self._run)
 
     def _run(
         self, layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory, index: int
@@ -46,7 +45,7 @@ class Compiled:
 
 def run(
     layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], visible: Tensor | None, slots: Tensor | None, reach: int,
-    store: Store | None, rows: Tensor | None,
+    store: KeyValues | None, rows: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """A layer that does not know which one it is."""
     memory = Access(visible, slots, reach, () if store is None else (store,), rows)

@@ -5,9 +5,9 @@ forward of one block. A replay launches them all at once. Only the network is re
 sampler run as ever, and so does the first forward of every shape, which is also its warm-up. Forwards that open a block
 are recorded like any other: their shape comes back with every block.
 
-A recording reads fixed addresses. A session's ``Access`` lists all there is to read: its tensors are copied to where
-the recording looks; its buffers lie on a ``Ground`` that outlives the decode, so that the next one of the same shape
-records nothing.
+A recording reads fixed addresses. A memory's ``Access`` lists all there is to read: its tensors are copied to where
+the recording looks; its buffers lie in a ``BufferPool`` that outlives the decode, so that the next one of the same
+shape records nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dllm.cache.access import Access, Room, Store
-from dllm.cache.base import Session
+from dllm.models.memory import Access, Buffers, KeyValues, Memory
 from dllm.models.transformer import Transformer
 
-MOST = 64  # recordings kept; the one that was not replayed for longest goes first
+MAX_RECORDINGS = 64  # recordings kept; the one that was not replayed for longest goes first
 
 
 class Recording(Protocol):
@@ -79,20 +78,20 @@ class CudaGraph:
         self.graph.reset()
 
 
-class Ground:
+class BufferPool:
     """Flat memory in which one session at a time has its buffers, ``size`` numbers each."""
 
     def __init__(self, model: Transformer, size: int) -> None:
         self.size = size
         self.flat = [torch.empty(size, dtype=model.dtype, device=model.device) for _ in range(2 * model.config.layers)]
-        self.tenant: Callable[[], Room | None] = lambda: None
+        self.borrower: Callable[[], Buffers | None] = lambda: None
 
-    def let(self, shape: tuple[int, ...]) -> Room:
+    def lend(self, shape: tuple[int, ...]) -> Buffers:
         """Buffers of ``shape`` at its beginning; zeros, since a masked NaN would spread."""
         views = [memory[: math.prod(shape)].view(shape).zero_() for memory in self.flat]
-        room = Room(list(zip(views[::2], views[1::2], strict=True)))
-        self.tenant = weakref.ref(room)
-        return room
+        buffers = Buffers(list(zip(views[::2], views[1::2], strict=True)))
+        self.borrower = weakref.ref(buffers)
+        return buffers
 
 
 @dataclass(frozen=True)
@@ -127,17 +126,17 @@ class Recorded:
 class Graphs:
     """The network as ``Forward`` calls it. The next forward of the same shape overwrites the rows it returns."""
 
-    def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MOST) -> None:
+    def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS) -> None:
         self.model, self.recorder, self.most = model, recorder, most
         self.recorded: OrderedDict[Key, Recorded] = OrderedDict()
         self.seen: OrderedDict[Key, None] = OrderedDict()
-        self.grounds: list[Ground] = []
+        self.pools: list[BufferPool] = []
 
     def __call__(
-        self, tokens: Tensor, positions: Tensor, session: Session, columns: Tensor | None
+        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        self._furnish(session)
-        access = session.access()
+        self._furnish(memory)
+        access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
         named = {"tokens": tokens, "positions": positions, "columns": columns, "visible": access.visible,
                  "rows": access.rows}  # fmt: skip
@@ -172,30 +171,30 @@ class Graphs:
         recording.record(work)
         return Recorded(recording, fixed, output, (memory, *self.model.rotary.tables.values()))
 
-    def _furnish(self, session: Session) -> None:
-        """Buffers for a session that has none yet. At most one ground is kept while nobody uses it."""
-        shape = session.lacks()
+    def _furnish(self, memory: Memory) -> None:
+        """Buffers for a decode that has none yet. At most one pool is kept while nobody uses it."""
+        shape = memory.lacks()
         if shape is None:
             return
-        free = [ground for ground in self.grounds if ground.tenant() is None]
-        ground = next((one for one in free if one.size >= math.prod(shape)), None)
+        free = [pool for pool in self.pools if pool.borrower() is None]
+        pool = next((one for one in free if one.size >= math.prod(shape)), None)
         for other in free:
-            if other is not ground:
+            if other is not pool:
                 self._forget(other)
-        if ground is None:
-            ground = Ground(self.model, math.prod(shape))
-            self.grounds.append(ground)
-        session.furnish(ground.let(shape))
+        if pool is None:
+            pool = BufferPool(self.model, math.prod(shape))
+            self.pools.append(pool)
+        memory.furnish(pool.lend(shape))
 
-    def _forget(self, ground: Ground) -> None:
-        """Free a ground, and what was recorded on it."""
-        self.grounds.remove(ground)
-        first = ground.flat[0].data_ptr()
+    def _forget(self, pool: BufferPool) -> None:
+        """Free a pool, and what was recorded on it."""
+        self.pools.remove(pool)
+        first = pool.flat[0].data_ptr()
         for key in [key for key in self.recorded if first in key.addresses]:
             self.recorded.pop(key).recording.release()
 
 
-def held(store: Store | None) -> Store:
+def held(store: KeyValues | None) -> KeyValues:
     assert store is not None, "buffers are furnished before the first forward"
     return store
 

@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache, Session
+from dllm.cache.base import Cache
 from dllm.errors import UserError, name_of, nearest
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
+from dllm.models.memory import Memory
 from dllm.models.transformer import Transformer
 from dllm.samplers.base import Sampler
 
 RUNTIMES = ("eager", "static", "compile", "cudagraph")
 FIXED = ("compile", "cudagraph")  # what is done with the network once is done again for every turn
-# Hidden rows [B, n, D] and their columns [B, n], of tokens [B, n], positions [B, L], the session, and columns.
-Network = Callable[[Tensor, Tensor, Session, "Tensor | None"], tuple[Tensor, "Tensor | None"]]
+# Hidden rows [B, n, D] and their columns [B, n], of tokens [B, n], positions [B, L], the memory, and columns.
+Network = Callable[[Tensor, Tensor, Memory, "Tensor | None"], tuple[Tensor, "Tensor | None"]]
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class Runtime:
             raise UserError(f"check_every={self.check_every} needs runtime=static or the like: eager looks every turn.")
 
     @property
-    def every(self) -> int | None:
-        """For the loop: None for exact shapes."""
+    def synchronises(self) -> int | None:
+        """After how many turns the host looks whether blocks are full; None: after every turn, with exact shapes."""
         return None if self.name == "eager" else self.check_every
 
     def check(

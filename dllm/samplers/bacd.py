@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Schedule, State, Step, View
+from dllm.errors import UserError, in_range
+from dllm.ranking import best
+from dllm.samplers.base import Sampler
 
 
 class BACD(Sampler):
@@ -30,7 +31,7 @@ class BACD(Sampler):
             raise UserError(f"sampler.history={history!r} must be block or sequence.")
         self.lower, self.upper, self.history = lower, upper, history
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         zero = torch.zeros_like(canvas.start)
         return {
             "lower": per_row(self.lower, canvas), "upper": per_row(self.upper, canvas),
@@ -48,4 +49,4 @@ class BACD(Sampler):
         commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
         total = total + (confidence * commit).sum(1)
         changed = {"sum": total, "count": count + commit.sum(1), "block": view.blocks.number}
-        return Step(commit, accepted=accepted, state=changed)
+        return view.step(commit, accepted=accepted, state=changed)

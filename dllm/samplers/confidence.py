@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Schedule, State, Step, View
+from dllm.errors import in_range
+from dllm.ranking import best
+from dllm.samplers.base import Sampler
 
 
 class Confidence(Sampler):
@@ -16,10 +18,10 @@ class Confidence(Sampler):
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         self.threshold = threshold
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"threshold": per_row(self.threshold, canvas)}
 
     def step(self, view: View, state: State) -> Step:
         confidence = view.scores.confidence
         accepted = view.open & (confidence >= state["threshold"][:, None])
-        return Step(accepted | best(confidence, view.open), accepted=accepted)
+        return view.step(accepted | best(confidence, view.open), accepted=accepted)

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
-from dllm.errors import UserError, name_of
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Need, Schedule, Scores, State, Step, View
+from dllm.errors import UserError, in_range, name_of
 from dllm.kernels.credit import SLOTS, sparse_credit
-from dllm.samplers.base import Sampler, State, Step, View, in_range, per_row
+from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper
-from dllm.scores import Need, Scores
+from dllm.setting import Setting
 
 
 class Credit(Wrapper):
@@ -51,18 +50,18 @@ class Credit(Wrapper):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        if setting.sampling is not None and setting.sampling.eos_last:
+        if setting.sampling.eos_last:
             raise UserError(
                 "sampling.eos_last=true ranks end-of-text proposals last by their confidence, which "
                 f"sampler={name_of(self)} replaces by the credited one. Set it to false."
             )
-        if setting.sampling is not None and not setting.sampling.plain:
+        if not setting.sampling.plain:
             raise UserError(
                 f"sampler={name_of(self)} proposes the argmax of the credited logits; sampling.temperature="
                 f"{setting.sampling.temperature}, top_p and top_k do not apply. Set them to 0 and null."
             )
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         ids = canvas.tokens.new_zeros(*canvas.tokens.shape, self.slots)
         return {
             **super().start(canvas, blocks),
@@ -72,13 +71,16 @@ class Credit(Wrapper):
         }  # fmt: skip
 
     def propose(self, view: View, state: State) -> Step:
-        if not view.acting:
+        if not view.blocks.shapes.any(view.active):
             return super().propose(view, state)
         fresh = (state["block"] != view.blocks.number)[:, None, None]
         scores, changed = credited(view, state | {"credit": state["credit"].masked_fill(fresh, 0.0)})
         step = super().propose(replace(view, scores=scores), state)
         changed |= step.state | {"block": view.blocks.number}
-        return replace(step, tokens=scores.token if step.tokens is None else step.tokens, state=changed)
+        return view.step(
+            step.commit, tokens=step.tokens, accepted=step.accepted, announced=step.announced, stop=step.stop,
+            state=changed,
+        )  # fmt: skip
 
 
 def credited(view: View, state: State) -> tuple[Scores, State]:
@@ -86,7 +88,7 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
     of them: the raw top-1 holds credit and beats every token that holds none. Ties go to the lowest id."""
     scores, lookup = view.scores, view.scores.lookup
     assert lookup is not None, "credit without a lookup of logits"
-    rows, ids, credit = lookup.rows, state["ids"], state["credit"]
+    rows, ids, credit = lookup.columns, state["ids"], state["credit"]
     inside = rows.clamp(max=ids.shape[1] - 1)
     slots = inside.unsqueeze(-1).expand(-1, -1, ids.shape[2])
     held = ids.gather(1, slots)
@@ -100,7 +102,7 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
         open_, beta, gamma, alpha, triton=lookup.triton,
     )  # fmt: skip
     token, confidence = put(scores.token, rows, token), put(scores.confidence, rows, confidence)
-    acts = view.acts[:, None]
+    acts = view.active[:, None]
     now = replace(
         scores, token=torch.where(acts, token, scores.token),
         confidence=torch.where(acts, confidence, scores.confidence),

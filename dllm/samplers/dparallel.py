@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row
-from dllm.scores import Need
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Need, Schedule, State, Step, View
+from dllm.errors import in_range
+from dllm.ranking import best
+from dllm.samplers.base import Sampler
 
 
 class DParallel(Sampler):
@@ -22,10 +23,10 @@ class DParallel(Sampler):
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=frozenset({"entropy"})),)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"threshold": per_row(self.threshold, canvas)}
 
     def step(self, view: View, state: State) -> Step:
         entropy = view.scores.stat("entropy")
         accepted = view.open & (entropy <= state["threshold"][:, None])
-        return Step(accepted | best(-entropy, view.open), accepted=accepted)
+        return view.step(accepted | best(-entropy, view.open), accepted=accepted)

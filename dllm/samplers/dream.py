@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.noise import gumbel, uniform
-from dllm.compose.setting import Setting
-from dllm.errors import UserError, nearest
-from dllm.samplers.base import Sampler, State, Step, View, best_of, in_range, margin
+from dllm.contract import Need, Schedule, State, Step, View
+from dllm.errors import UserError, in_range, nearest
+from dllm.ranking import top
+from dllm.samplers.base import Sampler, margin
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
-from dllm.scores import Need
+from dllm.setting import Setting
 
 ALGORITHMS = ("maskgit_plus", "topk_margin", "entropy", "origin")
 
@@ -47,7 +47,7 @@ class Dream(Sampler):
     def check(self, setting: Setting) -> None:
         setting.require_steps("sampler.steps", self.steps)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"steps": steps_per_block(self.steps, canvas, blocks)}
 
     def turns(self, canvas: Canvas) -> Tensor:
@@ -56,13 +56,13 @@ class Dream(Sampler):
     def step(self, view: View, state: State) -> Step:
         steps = block_steps(view, state)
         share, last = self._share(view.index, steps)
-        masks = (view.canvas.undecided & view.blocks.inside).sum(1)  # a cache may let only some be committed
+        masks = (view.canvas.undecided & view.blocks.in_open).sum(1)  # a cache may let only some be committed
         if self.alg == "origin":
             drawn = uniform(view.canvas.seed[:, None], view.canvas.positions, view.blocks.turn[:, None], 1)
-            return Step(view.open & ((drawn < share[:, None]) | last[:, None]))
+            return view.step(view.open & ((drawn < share[:, None]) | last[:, None]))
         # float32 with truncation, as released: the integers of the schedule depend on it.
         count = torch.where(last, masks, (masks.float() * share).long())
-        return Step(best_of(self._rate(view), view.open, count))
+        return view.step(top(self._rate(view), view.open, count))
 
     def _share(self, index: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
         """1 - t[i+1] / t[i] [B] in float32, and whether this is the last forward of the grid."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from dllm.contract import State, Step, View
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best
+from dllm.ranking import best
+from dllm.samplers.base import Sampler
 
 
 class DUS(Sampler):
@@ -28,4 +30,4 @@ class DUS(Sampler):
         offset = view.canvas.columns - view.blocks.begin[:, None]
         group = view.open & (offset % spacing[:, None] == 0)
         commit = torch.where(group.any(1, keepdim=True), group, best(view.scores.confidence, view.open))
-        return Step(commit)
+        return view.step(commit)

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.samplers.base import Sampler, State, Step, View, best, best_of, in_range, per_row
-from dllm.scores import Need
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Need, Schedule, State, Step, View
+from dllm.errors import in_range
+from dllm.ranking import best, top
+from dllm.samplers.base import Sampler
 
 
 class EntropyBound(Sampler):
@@ -25,7 +26,7 @@ class EntropyBound(Sampler):
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=frozenset({"entropy"})),)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"gamma": per_row(self.gamma, canvas)}
 
     def step(self, view: View, state: State) -> Step:
@@ -33,5 +34,5 @@ class EntropyBound(Sampler):
         ranked = entropy.masked_fill(~view.open, torch.inf).sort(dim=1, stable=True).values
         before = ranked.cumsum(1) - ranked  # the prefix's sum without its last, largest entry
         count = ((before <= state["gamma"][:, None]) & (ranked < torch.inf)).sum(1)
-        accepted = best_of(-entropy, view.open, count)
-        return Step(accepted | best(-entropy, view.open), accepted=accepted)
+        accepted = top(-entropy, view.open, count)
+        return view.step(accepted | best(-entropy, view.open), accepted=accepted)

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row, ranks
-from dllm.scores import Need
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Need, Schedule, State, Step, View
+from dllm.errors import UserError, in_range
+from dllm.ranking import best
+from dllm.rowwise import Owner
+from dllm.samplers.base import Sampler
 
 POSITIONS, SCORES = ("entropy", "lowest_confidence", "leftmost"), ("pseudo_likelihood", "cascade_count", "prior")
 
@@ -52,7 +53,7 @@ class ETE(Sampler):
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=frozenset({"first", "entropy"}), logits=self.min_commit > 0),)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         rows = len(canvas.start)
         return {
             "threshold": per_row(self.threshold, canvas), "cross": per_row(self.cross_threshold, canvas),
@@ -76,17 +77,17 @@ class ETE(Sampler):
     def _explore(self, view: View, among: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Where each row explores [B, L] (at most one position), the candidate ids and their chances [B, R]."""
         scores = view.scores
-        if self.min_commit == 0 or scores.logits is None or scores.rows is None:
+        if scores.logits is None:
             empty = torch.zeros_like(among)
             return empty, scores.token[:, :1], scores.confidence[:, :1]
-        p = scores.logits.double().softmax(-1)
+        p = scores.logits.values.double().softmax(-1)
         chance, ids = p.sort(dim=-1, descending=True, stable=True)
         chance, ids = chance[..., : self.width], ids[..., : self.width]
         length = among.shape[1]
-        mass = p.new_zeros(len(p), length + 1).scatter(1, scores.rows, chance.sum(-1))[:, :-1]
+        mass = p.new_zeros(len(p), length + 1).scatter(1, scores.logits.columns, chance.sum(-1))[:, :-1]
         where = best(self._rate(view), among & (mass >= self.mass))
         column = where.long().argmax(1, keepdim=True)
-        row = (scores.rows == column).long().argmax(1)
+        row = (scores.logits.columns == column).long().argmax(1)
         at = row[:, None, None].expand(-1, 1, ids.shape[-1])
         return where, ids.gather(1, at)[:, 0], chance.gather(1, at)[:, 0]
 
@@ -102,26 +103,25 @@ class ETE(Sampler):
         finished = ~(view.canvas.undecided & ~commit & ~explored).any(1)
         several = explored.any(1) & ~finished & (self.score != "prior")
         counts = torch.where(several, ids.shape[1], 1)
-        owner = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-        first = counts.cumsum(0) - counts
-        branch = torch.arange(len(owner), device=owner.device) - first[owner]
-        tokens = torch.where(explored[owner], ids[owner, branch][:, None], view.scores.token[owner])
-        confidence = torch.where(explored[owner], chances[owner, branch][:, None], view.scores.confidence[owner])
+        row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        branch = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+        tokens = torch.where(explored[row], ids[row, branch][:, None], view.scores.token[row])
+        confidence = torch.where(explored[row], chances[row, branch][:, None], view.scores.confidence[row])
         prior = chances.log().expand(-1, self.width) if chances.shape[1] == 1 else chances.log()
-        return Step(
-            (commit | explored)[owner], tokens=tokens, confidence=confidence, accepted=exploit[owner],
-            owner=None if len(owner) == len(counts) else owner, state={"prior": prior},
+        return view.step(
+            (commit | explored)[row], tokens=tokens, confidence=confidence, accepted=exploit[row],
+            owner=Owner(row, len(counts)), state={"prior": prior},
         )  # fmt: skip
 
-    def keep(self, view: View, owner: Tensor, state: State) -> Tensor:
+    def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """The most plausible candidate; ties to the earlier one."""
-        rows, branch = ranks(owner)
-        prior = state["prior"][owner, branch]
+        rows, branch = owner.table()
+        prior = state["prior"][owner.row, branch]
         current = view.open & (view.canvas.columns < view.blocks.end[:, None])
         likely = view.scores.stat("first")
         if self.score == "cascade_count":
             # ln p <= 0 and counts are whole, so a squashed prior only breaks ties.
-            value = (current & (likely >= state["threshold"][owner, None])).sum(1) + prior.exp() / 2
+            value = (current & (likely >= state["threshold"][owner.row, None])).sum(1) + prior.exp() / 2
         else:
             value = prior + (likely.clamp(min=1e-300).log() * current).sum(1)
         values = torch.where(rows >= 0, value[rows.clamp(min=0)], -torch.inf)

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.samplers.base import Sampler, State, Step, View, in_range, per_row, ranking
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Schedule, State, Step, View
+from dllm.errors import in_range
+from dllm.ranking import rank
+from dllm.samplers.base import Sampler
 
 
 class Factor(Sampler):
@@ -23,15 +25,15 @@ class Factor(Sampler):
         in_range("sampler.factor", factor, 0.0, float("inf"))
         self.factor, self.commit_last = factor, commit_last
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"factor": per_row(self.factor, canvas)}
 
     def step(self, view: View, state: State) -> Step:
-        ranked, place = ranking(view.scores.confidence, view.open)
-        rank = torch.arange(1, ranked.shape[1] + 1, device=ranked.device)
-        passes = ranked >= 1 - state["factor"][:, None] / (rank + 1)
+        ranked, place = rank(view.scores.confidence, view.open)
+        number = torch.arange(1, ranked.shape[1] + 1, device=ranked.device)
+        passes = ranked >= 1 - state["factor"][:, None] / (number + 1)
         passed = (passes & (ranked > -torch.inf)).cumprod(1).sum(1)
         masks, count = view.open.sum(1), passed.clamp(min=1)
         if self.commit_last:
             count = torch.where(count >= masks - 1, masks, count)
-        return Step(view.open & (place < count[:, None]), accepted=view.open & (place < passed[:, None]))
+        return view.step(view.open & (place < count[:, None]), accepted=view.open & (place < passed[:, None]))

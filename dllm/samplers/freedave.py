@@ -7,12 +7,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas, of, select
-from dllm.compose.setting import Setting
+from dllm.canvas import Canvas
+from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, name_of
-from dllm.samplers.base import Sampler, State, Step, View, best, ranks
+from dllm.ranking import best
+from dllm.rowwise import Owner
+from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper, inside
+from dllm.setting import Setting
 
 
 class FreeDave(Wrapper):
@@ -39,12 +41,12 @@ class FreeDave(Wrapper):
                 "around it: sampler=prophet sampler/inner=freedave."
             )
         super().__init__(inner)
-        self.branches, self.knows_next = True, False
+        self.branches, self.announces = True, False
         self.draft_steps, self.reference_branches = draft_steps, reference_branches
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        if setting.sampling is not None and setting.sampling.temperature != 0:
+        if setting.sampling.temperature != 0:
             raise UserError(
                 f"sampling.temperature={setting.sampling.temperature}: sampler={name_of(self)} verifies drafts against "
                 "the inner sampler's own decision, which must not be random. Use temperature 0."
@@ -53,7 +55,7 @@ class FreeDave(Wrapper):
     def turns(self, canvas: Canvas) -> None:
         """Drafts save turns: the scores decide how many."""
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """steps: inner steps done in the block when the last drafts were made, for schedules that count by them;
         left: masks of the row after each draft, by which the kept one is known; turn: when that was."""
         zero = torch.zeros_like(canvas.start)
@@ -62,16 +64,14 @@ class FreeDave(Wrapper):
 
     def propose(self, view: View, state: State) -> Step:
         """Drafts of all rows: up to ``draft_steps`` each, one where a single mask is left or nothing is open."""
-        forced = view.forced if view.forced is not None else torch.zeros_like(view.open)
-        stale, steps = forced.any(1, keepdim=True), self._steps(view, state)
+        forced, steps = view.forced, self._steps(view, state)
+        stale = forced.any(1, keepdim=True)
         left, draft = view.open & ~forced, replace(view, blocks=replace(view.blocks, forwards=steps))
         drafts: list[Tensor] = []
-        says = False  # whether the inner rule writes tokens of its own
         for _ in range(self.draft_steps):
             draft = replace(draft, open=left, blocks=replace(draft.blocks, forwards=draft.blocks.forwards + 1))
             step = self._once(draft, state)
-            new, tokens = step.commit, view.scores.token if step.tokens is None else step.tokens
-            says |= step.tokens is not None
+            new, tokens = step.commit, step.tokens
             if not drafts:
                 new = torch.where(stale, forced, new)
             elif step.accepted is not None:
@@ -79,17 +79,16 @@ class FreeDave(Wrapper):
             drafts.append(new if not drafts else drafts[-1] | new)
             left, draft = left & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
         made, room = torch.stack(drafts, 1), (view.open & ~forced).sum(1)
-        out = candidates_of(made, torch.where(stale[:, 0], room, self.draft_steps), room * self.reference_branches)
+        most = torch.where(stale[:, 0], room, self.draft_steps)
+        out = candidates_of(view, made, most, room * self.reference_branches)
         masks = view.canvas.undecided.sum(1, keepdim=True) - made.sum(2)
         own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
         written = torch.where(drafts[-1], draft.canvas.tokens, view.scores.token)
-        return replace(out, tokens=of(written, out.owner) if says else None, state=own)
+        return view.step(out.commit, tokens=out.owner.each(written), owner=out.owner, state=own)
 
     def _once(self, view: View, state: State) -> Step:
         """The inner rule's step, whatever the cache forces."""
-        return self.inner.propose(
-            replace(view, scores=replace(view.scores, only=None), acts=view.open.any(1)), inside(state)
-        )
+        return self.inner.propose(replace(view, forced=view.canvas.nothing, active=view.open.any(1)), inside(state))
 
     def _steps(self, view: View, state: State) -> Tensor:
         """Inner steps that lie behind the canvas in this block [B]: one a forward, and those that drafts saved."""
@@ -97,13 +96,13 @@ class FreeDave(Wrapper):
         known = (state["turn"] == view.blocks.turn - 1) & (state["block"] == view.blocks.number)
         return torch.where(known, state["steps"] + kept.argmax(1) + 1, view.index)
 
-    def keep(self, view: View, owner: Tensor, state: State) -> Tensor:
+    def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """The furthest candidate on a chain of agreeing successors, from candidate 0 of each row on."""
-        state = select(state, owner)
+        state = owner.each(state)
         view = replace(view, blocks=replace(view.blocks, forwards=self._steps(view, state) + 1))
         step = self._once(view, state)
-        successor = view.canvas.commit(step.commit, view.scores.token if step.tokens is None else step.tokens)
-        rows, _ = ranks(owner)
+        successor = view.canvas.commit(step.commit, step.tokens)
+        rows, _ = owner.table()
         agree = agreement(view.canvas, successor, rows)
         at = torch.zeros_like(rows[:, 0])
         for _ in range(rows.shape[1] - 1):
@@ -113,7 +112,7 @@ class FreeDave(Wrapper):
         return rows.gather(1, at[:, None])[:, 0]
 
 
-def candidates_of(drafts: Tensor, most: Tensor, least: Tensor) -> Step:
+def candidates_of(view: View, drafts: Tensor, most: Tensor, least: Tensor) -> Step:
     """The step that offers the first ``most`` [B] (one at least) of ``drafts`` [B, K, L] as candidates, without those
     that repeat their predecessor, but the first ``least`` [B] of them all the same."""
     rows, count, _ = drafts.shape
@@ -123,7 +122,7 @@ def candidates_of(drafts: Tensor, most: Tensor, least: Tensor) -> Step:
     place = torch.arange(count, device=drafts.device)
     wanted = (wanted | (place < least[:, None])) & (place < most.clamp(min=1)[:, None])
     kept = wanted.flatten().nonzero()[:, 0]
-    return Step(drafts.flatten(0, 1)[kept], owner=None if len(kept) == rows else kept // count)
+    return view.step(drafts.flatten(0, 1)[kept], owner=Owner(kept // count, rows))
 
 
 def agreement(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:

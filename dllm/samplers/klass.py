@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row
-from dllm.scores import Need, Scores
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Need, Schedule, Scores, State, Step, View
+from dllm.errors import UserError, in_range
+from dllm.ranking import best
+from dllm.samplers.base import Sampler
 
 
 class KLASS(Sampler):
@@ -35,7 +35,7 @@ class KLASS(Sampler):
     def needs(self) -> tuple[Need, ...]:
         return (Need(logits=True),)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """calm [B, L]: turns since a position's distribution last moved (0: now, -1: not scored in the last turn);
         before [B, W, V]: logits of that turn by place in the block; block [B]: which one that was."""
         width = min(len(canvas.columns), blocks.widest(len(canvas.columns)))
@@ -54,19 +54,19 @@ class KLASS(Sampler):
         moved = divergence(now, before).gather(1, place.clamp(0, now.shape[1] - 1))
         known = (state["calm"] >= 0) & (state["block"] == view.blocks.number)[:, None]
         calm = torch.where(known & (moved < state["kl"][:, None]), state["calm"] + 1, 0)
-        calm = calm.masked_fill(~(view.scores.known & view.blocks.block), -1)
+        calm = calm.masked_fill(~(view.scores.scored & view.blocks.in_block), -1)
         confidence = view.scores.confidence
         accepted = view.open & (confidence > state["threshold"][:, None]) & (calm >= self.history)
         commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
-        return Step(commit, accepted=accepted, state={"calm": calm, "before": now, "block": view.blocks.number})
+        return view.step(commit, accepted=accepted, state={"calm": calm, "before": now, "block": view.blocks.number})
 
 
 def in_block(scores: Scores, place: Tensor, width: int) -> Tensor:
     """The raw logits [B, W, V] by ``place`` [B, L] of a column in its block, zero where nothing was scored."""
-    assert scores.logits is not None and scores.rows is not None
-    logits, length = scores.logits, place.shape[1]
-    at = place.gather(1, scores.rows.clamp(max=length - 1))
-    elsewhere = (scores.rows == length) | (at < 0) | (at >= width)
+    assert scores.logits is not None, "KLASS without logits"
+    logits, columns, length = scores.logits.values, scores.logits.columns, place.shape[1]
+    at = place.gather(1, columns.clamp(max=length - 1))
+    elsewhere = (columns == length) | (at < 0) | (at >= width)
     out = logits.new_zeros(len(logits), width + 1, logits.shape[-1])
     return out.scatter(1, at.masked_fill(elsewhere, width).unsqueeze(-1).expand_as(logits), logits)[:, :-1]
 

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.compose.setting import Setting, but
-from dllm.errors import UserError, name_of
-from dllm.samplers.base import Sampler, State, Step, View, best_of, each_row, in_range, per_row, quota
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Need, Schedule, State, Step, View
+from dllm.errors import UserError, in_range, name_of
+from dllm.ranking import top
+from dllm.samplers.base import Sampler, each_row, quota
 from dllm.samplers.static import block_steps, steps_per_block
-from dllm.scores import Need
+from dllm.setting import Setting, altered
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"
 WEIGHTS = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")
@@ -38,14 +38,14 @@ class Learn2PD(Sampler):
     ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         self.threshold, self.steps = threshold, steps
-        self.shipped = filter is None  # ``bound`` finds it, when the model is known
+        self.shipped = filter is None  # ``resolved`` finds it, when the model is known
         self.weights, self.trained = read(Path(filter)) if isinstance(filter, str) else (filter or {}, {})
 
     @property
     def width(self) -> int:
         return self.weights["linear1.weight"].shape[1]
 
-    def bound(self, setting: Setting) -> Learn2PD:
+    def resolved(self, setting: Setting) -> Learn2PD:
         """Where no filter was named, with the one that comes with the model, for its block length."""
         if not self.shipped:
             return self
@@ -58,7 +58,7 @@ class Learn2PD(Sampler):
                 f"python -m experiments.train_filter model={setting.name or 'NAME'} block_length={length}"
             )
         weights, trained = read(file)
-        return but(self, weights=weights, trained=trained)
+        return altered(self, weights=weights, trained=trained)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True),)
@@ -78,7 +78,7 @@ class Learn2PD(Sampler):
                 "something else. Train a filter for it: python -m experiments.train_filter model=NAME"
             )
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {
             "threshold": per_row(self.threshold, canvas),
             "steps": steps_per_block(self.steps, canvas, blocks),
@@ -89,7 +89,7 @@ class Learn2PD(Sampler):
         chance = right(view, state)
         accepted = view.open & (chance > state["threshold"][:, None])
         steps = block_steps(view, state)
-        return Step(accepted | best_of(view.scores.confidence, view.open, quota(view, steps)), accepted=accepted)
+        return view.step(accepted | top(view.scores.confidence, view.open, quota(view, steps)), accepted=accepted)
 
 
 def right(view: View, filter: State) -> Tensor:

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best, in_range, per_row
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Schedule, State, Step, View
+from dllm.errors import UserError, in_range
+from dllm.ranking import best
+from dllm.samplers.base import Sampler
 
 
 class LocalLeap(Sampler):
@@ -28,7 +29,7 @@ class LocalLeap(Sampler):
             )
         self.threshold, self.relaxed_threshold, self.radius = threshold, relaxed_threshold, radius
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {
             "threshold": per_row(self.threshold, canvas),
             "relaxed": per_row(self.relaxed_threshold, canvas),
@@ -40,7 +41,7 @@ class LocalLeap(Sampler):
         anchors = view.open & (confidence >= state["threshold"][:, None])
         near = distance_to(anchors) <= state["radius"][:, None]
         accepted = anchors | (view.open & near & (confidence >= state["relaxed"][:, None]))
-        return Step(accepted | best(confidence, view.open), accepted=accepted)
+        return view.step(accepted | best(confidence, view.open), accepted=accepted)
 
 
 def distance_to(where: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
-from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
+from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, name_of
-from dllm.samplers.base import Sampler, State, Step, View, best
+from dllm.ranking import best
+from dllm.samplers.base import Sampler
+from dllm.setting import Setting
 
 Answers = Sequence[Sequence[int]]
 
@@ -44,7 +45,7 @@ class Oracle(Sampler):
                 "Decode both with the same gen_length."
             )
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         right = torch.full_like(canvas.tokens, -1)
         for row, start in enumerate(canvas.start.tolist()):
             answer = self._answer(int(canvas.number[row]), canvas.tokens[row, int(canvas.first[row]) : start].tolist())
@@ -70,7 +71,7 @@ class Oracle(Sampler):
         token, right = view.scores.token, state["right"]
         accepted = view.open & ((token == right) | (right < 0))
         forced = best(view.scores.confidence, view.open) & ~accepted.any(1, keepdim=True)
-        return Step(accepted | forced, tokens=torch.where(forced, right, token), accepted=accepted)
+        return view.step(accepted | forced, tokens=torch.where(forced, right, token), accepted=accepted)
 
 
 def answers_of(folder: Path) -> dict[tuple[int, ...], list[int]]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.noise import uniform
-from dllm.compose.setting import Setting
+from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best_of, quota, ranking
+from dllm.ranking import rank, top
+from dllm.samplers.base import Sampler, quota
 from dllm.samplers.static import block_steps, check_per_step, scheduled, steps_per_block
+from dllm.setting import Setting
 
 
 class Order(Sampler):
@@ -22,7 +24,7 @@ class Order(Sampler):
     positions: ``random``, ``left_to_right``, or the answer-relative positions in order, each named once.
     """
 
-    knows_next = True
+    announces = True
     by_confidence = False
 
     def __init__(
@@ -46,7 +48,7 @@ class Order(Sampler):
                 f"sampler.positions must name each of the {setting.gen_length} answer positions once, from 0 on."
             )
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"steps": steps_per_block(self.steps, canvas, blocks), "priority": self._priority(canvas)}
 
     def _priority(self, canvas: Canvas) -> Tensor:
@@ -62,8 +64,8 @@ class Order(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         steps = block_steps(view, state, self.per_step)
-        commit = best_of(state["priority"], view.open, quota(view, steps))
-        rest = view.canvas.undecided & view.blocks.inside & ~commit
-        later = View(view.canvas, view.scores, rest, view.blocks.forwarded(), view.acts)
-        place = ranking(state["priority"], rest)[1]
-        return Step(commit, next=torch.where(rest & (place < quota(later, steps)[:, None]), place + 1, 0))
+        commit = top(state["priority"], view.open, quota(view, steps))
+        rest = view.canvas.undecided & view.blocks.in_open & ~commit
+        later = replace(view, open=rest, blocks=view.blocks.after_forward())
+        place = rank(state["priority"], rest)[1]
+        return view.step(commit, announced=torch.where(rest & (place < quota(later, steps)[:, None]), place + 1, 0))

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
-from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best_of, each_row, in_range, per_row, quota
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Schedule, State, Step, View
+from dllm.errors import UserError, in_range
+from dllm.ranking import top
+from dllm.samplers.base import Sampler, each_row, quota
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
+from dllm.setting import Setting
 
 
 class PC(Sampler):
@@ -35,7 +36,7 @@ class PC(Sampler):
     def check(self, setting: Setting) -> None:
         setting.require_steps("sampler.steps", self.steps)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         surprise = {} if self.surprise is None else {"surprise": each_row(self.surprise, canvas)}
         return {"decay": per_row(self.decay, canvas), "steps": steps_per_block(self.steps, canvas, blocks), **surprise}
 
@@ -50,7 +51,7 @@ class PC(Sampler):
             rate = (rate * state["surprise"].gather(1, token)).clamp(max=self.cap)
         rate = rate * torch.exp(-state["decay"][:, None] * offset)
         steps = block_steps(view, state)
-        return Step(best_of(rate, view.open, quota(view, steps)))
+        return view.step(top(rate, view.open, quota(view, steps)))
 
 
 def surprises(file: Path) -> torch.Tensor:

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas, Request, of
-from dllm.compose.setting import Setting, but
-from dllm.errors import UserError, name_of
-from dllm.samplers.base import Sampler, State, Step, View, each_row, in_range
+from dllm.canvas import Canvas, Request
+from dllm.contract import Need, Schedule, State, Step, View
+from dllm.errors import UserError, in_range, name_of
+from dllm.samplers.base import Sampler, each_row
 from dllm.samplers.wrapper import Wrapper, alone
-from dllm.scores import Need
+from dllm.setting import Setting, altered
 
 REGIONS = ("none", "offset", "anchor", "all_masked")
 
@@ -59,10 +58,10 @@ class Prophet(Wrapper):
         self.thresholds, self.breakpoints = tuple(thresholds), tuple(breakpoints)
         self.region, self.begin, self.length = region, start, length
         self.anchor_text, self.anchor_position, self.skip = anchor_text, anchor_position or 0, skip
-        self.anchor: tuple[int, ...] = ()  # the text's ids, which ``bound`` finds
+        self.anchor: tuple[int, ...] = ()  # the text's ids, which ``resolved`` finds
 
-    def bound(self, setting: Setting) -> Sampler:
-        wrapped = super().bound(setting)
+    def resolved(self, setting: Setting) -> Sampler:
+        wrapped = super().resolved(setting)
         if self.region != "anchor":
             return wrapped
         if setting.ids_of is None:
@@ -71,14 +70,14 @@ class Prophet(Wrapper):
                 "sampler.region=offset."
             )
         ids = setting.ids_of(f" {self.anchor_text}")
-        return but(wrapped, anchor=tuple(ids), begin=self.anchor_position + len(ids) + self.skip)
+        return altered(wrapped, anchor=tuple(ids), begin=self.anchor_position + len(ids) + self.skip)
 
     def prepare(self, request: Request) -> Request:
         """Write the anchor into the canvas; the region follows it."""
         request = super().prepare(request)
         if self.region != "anchor":
             return request
-        assert self.anchor, "bound() comes before prepare()"
+        assert self.anchor, "resolved() comes before prepare()"
         self._leaves_room(len(request.tokens) - request.answer_start)
         return given(request, dict(enumerate(self.anchor, start=request.answer_start + self.anchor_position)))
 
@@ -105,7 +104,7 @@ class Prophet(Wrapper):
                 f"{length} positions. Choose a smaller one."
             )
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """masks [B] of the row, its nominal number of turns [B], and whether that is a guess; bars [B, 3], breaks
         [B, 2]: the options, where the canvas is."""
         masks, turns = canvas.undecided.sum(1), self.inner.turns(canvas)
@@ -123,10 +122,9 @@ class Prophet(Wrapper):
             return step
         sure = self.gap(view) >= self.bar(view, state)
         step = alone(step, sure)
-        rest = of(view.canvas.undecided & view.scores.known & sure[:, None], step.owner)
+        rest = step.owner.each(view.canvas.undecided & view.scores.scored & sure[:, None])
         accepted = None if step.accepted is None else step.accepted | rest
-        stop = sure if step.stop is None else sure | step.stop
-        return replace(step, commit=step.commit | rest, accepted=accepted, stop=stop)
+        return replace(step, commit=step.commit | rest, accepted=accepted, stop=sure | step.stop)
 
     def gap(self, view: View) -> Tensor:
         """Mean top-2 logit gap over the region [B]; below every bar where nothing of it is scored."""
@@ -134,7 +132,7 @@ class Prophet(Wrapper):
         first = self.begin or 0
         region = view.canvas.undecided if self.region == "all_masked" else (
             (relative >= first) & (relative < first + self.length) & view.canvas.valid)  # fmt: skip
-        scored = region & view.scores.known
+        scored = region & view.scores.scored
         mean = (view.scores.stat("gap") * scored).sum(1) / scored.sum(1)
         return torch.where(scored.any(1), mean, -torch.inf)
 

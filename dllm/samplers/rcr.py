@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
+from dllm.contract import Schedule, State, Step, View
+from dllm.ranking import top
+from dllm.samplers.base import Sampler, quota
 from dllm.samplers.static import block_steps, check_per_step
 
 
@@ -23,15 +24,15 @@ class RCR(Sampler):
         check_per_step(per_step)
         self.per_step = per_step
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return fresh(canvas)
 
     def step(self, view: View, state: State) -> Step:
         committed = own_commits(view, state)
         record = torch.where(committed, state["record"], view.scores.confidence)
         wanted = committed.sum(1) + quota(view, block_steps(view, state, self.per_step))
-        keep = best_of(record, committed | view.open, wanted)
-        return Step(keep & view.open, remask=committed & ~keep, state={"record": record})
+        keep = top(record, committed | view.open, wanted)
+        return view.step(keep & view.open, remask=committed & ~keep, state={"record": record})
 
 
 def fresh(canvas: Canvas) -> State:
@@ -42,4 +43,4 @@ def fresh(canvas: Canvas) -> State:
 
 def own_commits(view: View, state: State) -> torch.Tensor:
     """Positions [B, L] of the open block that this decode has committed."""
-    return view.blocks.block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked
+    return view.blocks.in_block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
+from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best_of, quota
+from dllm.ranking import top
+from dllm.samplers.base import Sampler, quota
 from dllm.samplers.rcr import fresh, own_commits
 from dllm.samplers.static import block_steps, check_per_step
+from dllm.setting import Setting
 
 
 class ReMDM(Sampler):
@@ -39,7 +40,7 @@ class ReMDM(Sampler):
                 "as many positions as it commits. Lower one or raise the other."
             )
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         zero = torch.zeros_like(canvas.start)
         return {**fresh(canvas), "block": zero - 1, "extras": zero, "owed": zero}
 
@@ -49,13 +50,13 @@ class ReMDM(Sampler):
         steps = block_steps(view, state, self.per_step)
         scheduled = view.index - extras  # forwards of the schedule before this one; extras: of the others
         due = quota(view, steps, scheduled)
-        chosen = best_of(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
+        chosen = top(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
         committed = own_commits(view, state)
         record = torch.where(committed, state["record"], view.scores.confidence)
         had, extras = scheduled + (owed == 0), extras + (owed > 0)
         pause = torch.minimum(torch.minimum((7 * steps) // 8, steps - 1).clamp(min=1), steps)
         again = (had == pause) & (extras < self.extra)
         undo = torch.minimum(torch.full_like(steps, self.number), chosen.sum(1) - 1).clamp(min=0) * again
-        doubtful = best_of(-record, committed | chosen, undo)
+        doubtful = top(-record, committed | chosen, undo)
         changed = {"record": record, "block": view.blocks.number, "extras": extras, "owed": undo}
-        return Step(chosen & ~doubtful, remask=committed & doubtful, state=changed)
+        return view.step(chosen & ~doubtful, remask=committed & doubtful, state=changed)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, State, Step, View, best_of
-from dllm.scores import Need
+from dllm.ranking import top
+from dllm.samplers.base import Sampler
 
 
 class Saber(Sampler):
@@ -29,7 +29,7 @@ class Saber(Sampler):
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True, statistics=frozenset({"current"})),)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         zero = torch.zeros_like(canvas.start)
         return {"sum": zero.double(), "count": zero}
 
@@ -38,10 +38,10 @@ class Saber(Sampler):
         bar = torch.where(count > 0, state["sum"] / count.clamp(min=1), 1.0)
         accepted = view.open & (confidence > bar[:, None])
         wanted = torch.maximum(accepted.sum(1), torch.full_like(count, self.minimum))
-        commit = best_of(confidence, view.open, wanted)
+        commit = top(confidence, view.open, wanted)
         new = commit.sum(1)
         undo = torch.minimum(-(-new // self.backtrack), new - 1).clamp(min=0)
-        committed = view.scores.known & ~view.canvas.given & ~view.canvas.masked & view.blocks.inside
-        remask = best_of(-view.scores.stat("current"), committed, undo)
+        committed = view.scores.scored & ~view.canvas.given & ~view.canvas.masked & view.blocks.in_open
+        remask = top(-view.scores.stat("current"), committed, undo)
         changed = {"sum": state["sum"] + (confidence * commit).sum(1), "count": count + new}
-        return Step(commit, accepted=accepted, remask=remask, state=changed)
+        return view.step(commit, accepted=accepted, remask=remask, state=changed)

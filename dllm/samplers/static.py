@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.noise import uniform
-from dllm.compose.setting import Setting
+from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError, nearest
-from dllm.samplers.base import Sampler, State, Step, View, best_of, margin, quota
-from dllm.scores import Need
+from dllm.ranking import top
+from dllm.samplers.base import Sampler, margin, quota
+from dllm.setting import Setting
 
 SCORES = ("low_confidence", "random", "margin", "entropy")
 
@@ -39,7 +39,7 @@ class Static(Sampler):
     def check(self, setting: Setting) -> None:
         setting.require_steps("sampler.steps", self.steps)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"steps": steps_per_block(self.steps, canvas, blocks)}
 
     def turns(self, canvas: Canvas) -> torch.Tensor:
@@ -47,7 +47,7 @@ class Static(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         steps = block_steps(view, state, self.per_step)
-        return Step(best_of(self.rate(view), view.open, quota(view, steps)))
+        return view.step(top(self.rate(view), view.open, quota(view, steps)))
 
     def rate(self, view: View) -> torch.Tensor:
         """The ranking score [B, L], higher first."""
@@ -61,7 +61,7 @@ class Static(Sampler):
         return scores.confidence
 
 
-def steps_per_block(steps: int | None, canvas: Canvas, blocks: Blocks) -> torch.Tensor:
+def steps_per_block(steps: int | None, canvas: Canvas, blocks: Schedule) -> torch.Tensor:
     """Each block's share of ``steps`` [B]; 0 stands for one forward per mask of the block."""
     count = blocks.count(canvas)
     if steps is None or count is None:
@@ -71,7 +71,7 @@ def steps_per_block(steps: int | None, canvas: Canvas, blocks: Blocks) -> torch.
 
 def block_steps(view: View, state: State, per_step: int = 1) -> torch.Tensor:
     """Forwards that the current block's schedule has [B]: its share of ``steps``, or one for ``per_step`` masks."""
-    return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masked.clamp(min=1) // per_step))
+    return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masks.clamp(min=1) // per_step))
 
 
 def scheduled(canvas: Canvas, steps: int | None, per_step: int = 1) -> torch.Tensor:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
-from dllm.errors import UserError, name_of
-from dllm.samplers.base import Sampler, State, Step, View, best, best_of, in_range, per_row
-from dllm.scores import Need
+from dllm.canvas import Canvas, per_row
+from dllm.contract import Need, Schedule, State, Step, View
+from dllm.errors import UserError, in_range, name_of
+from dllm.ranking import best, top
+from dllm.samplers.base import Sampler
+from dllm.setting import Setting
 
 
 class WINO(Sampler):
@@ -34,19 +34,19 @@ class WINO(Sampler):
                 f"sampler={name_of(self)} scores a committed token at its own position, but this model predicts it "
                 "from the one before (Dream). Use sampler=saber, which remasks too."
             )
-        if setting.sampling is not None and setting.sampling.guidance:
+        if setting.sampling.guidance:
             raise UserError(f"sampler={name_of(self)}'s shadow rows are not guided: set sampling.guidance=0.")
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"threshold": per_row(self.threshold, canvas), "back": per_row(self.back_threshold, canvas)}
 
     def step(self, view: View, state: State) -> Step:
         confidence = view.scores.confidence
         accepted = view.open & (confidence > state["threshold"][:, None])
         cap = (0.7 * view.open.sum(1)).long().clamp(5, 20)
-        accepted = best_of(confidence, accepted, cap)
+        accepted = top(confidence, accepted, cap)
         commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
-        committed = view.blocks.block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked
+        committed = view.blocks.in_block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked
         shadow = view.scores.stat("shadow")
         doubtful = committed & (shadow.exp() < state["back"][:, None])
-        return Step(commit, accepted=accepted, remask=best_of(-shadow, doubtful, commit.sum(1) - 1))
+        return view.step(commit, accepted=accepted, remask=top(-shadow, doubtful, commit.sum(1) - 1))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas, Request, first_of, of
-from dllm.compose.setting import Setting, but
-from dllm.samplers.base import Sampler, State, Step, View
-from dllm.scores import Need
+from dllm.canvas import Canvas, Request
+from dllm.contract import Need, Schedule, State, Step, View
+from dllm.rowwise import Owner
+from dllm.samplers.base import Sampler
+from dllm.setting import Setting, altered
 
 INNER = "inner."
 
@@ -29,7 +29,7 @@ class Wrapper(Sampler):
         self.inner = inner
         self.deterministic, self.revocable, self.branches = inner.deterministic, inner.revocable, inner.branches
         self.tempered, self.by_confidence = inner.tempered, inner.by_confidence
-        self.knows_next, self.lookahead = inner.knows_next, inner.lookahead
+        self.announces, self.lookahead = inner.announces, inner.lookahead
 
     def __init_subclass__(cls) -> None:
         assert cls.step is Sampler.step, f"{cls.__name__} wraps a rule, so it decides in propose: step is never called."
@@ -37,8 +37,8 @@ class Wrapper(Sampler):
     def needs(self) -> tuple[Need, ...]:
         return self.inner.needs()
 
-    def bound(self, setting: Setting) -> Sampler:
-        return but(self, inner=self.inner.bound(setting))
+    def resolved(self, setting: Setting) -> Sampler:
+        return altered(self, inner=self.inner.resolved(setting))
 
     def check(self, setting: Setting) -> None:
         self.inner.check(setting)
@@ -49,15 +49,15 @@ class Wrapper(Sampler):
     def turns(self, canvas: Canvas) -> Tensor | None:
         return self.inner.turns(canvas)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return outside(self.inner.start(canvas, blocks))
 
     def propose(self, view: View, state: State) -> Step:
         step = self.inner.propose(view, inside(state))
         return replace(step, state=outside(step.state))
 
-    def keep(self, view: View, owner: Tensor, state: State) -> Tensor:
-        return self.inner.keep(view, owner, inside(state))
+    def choose(self, view: View, owner: Owner, state: State) -> Tensor:
+        return self.inner.choose(view, owner, inside(state))
 
 
 def inside(state: State) -> State:
@@ -72,9 +72,10 @@ def outside(state: State) -> State:
 
 def alone(step: Step, rows: Tensor) -> Step:
     """The step with a single candidate, the first, in each of ``rows`` [B]."""
-    owner = step.owner
-    if owner is None:
+    if step.owner.is_single:
         return step
-    kept = (~rows[owner]).index_fill(0, first_of(owner), True).nonzero()[:, 0]
-    chosen = {name: of(getattr(step, name), kept) for name in ("commit", "tokens", "confidence", "accepted", "remask")}
-    return replace(step, **chosen, owner=None if len(kept) == len(rows) else owner[kept])
+    row, first = step.owner.row, step.owner.first
+    kept = (~rows[row]).index_fill(0, first, True).nonzero()[:, 0]
+    parts = {name: getattr(step, name)[kept] for name in ("commit", "tokens", "confidence", "remask")}
+    accepted = None if step.accepted is None else step.accepted[kept]
+    return replace(step, **parts, accepted=accepted, owner=Owner(row[kept], len(rows)))

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.palette import turn_style
-from dllm.denoise import Turn
+from dllm.contract import Turn
+from dllm.models.ids import Ids
 from dllm.record.stopwatch import Stopwatch
-from dllm.scores import Ids
 
 INTERVAL = 1 / 15  # seconds between two pictures
 SHARE = 0.1  # of the decode's time may go into pictures
@@ -70,23 +70,20 @@ class Picture:
 
     def update(self, turn: Turn) -> None:
         """Take over the first candidate of every row."""
-        canvas, owner = turn.candidates, turn.step.owner
-        if owner is not None:
-            rows = torch.arange(len(turn.canvas.request), device=owner.device)
-            canvas = canvas.select((owner[None] == rows[:, None]).long().argmax(1))
+        canvas = turn.step.owner.one(turn.candidates)
         names, known = canvas.request, self.fixed[canvas.request]
-        fixed = torch.where(known >= 0, known, turn.span.turn[:, None])
+        fixed = torch.where(known >= 0, known, turn.blocks.turn[:, None])
         self.fixed[names] = torch.where(canvas.masked, -1, fixed)
         self.tokens[names], self.masked[names] = canvas.tokens, canvas.undecided
         self.open(turn)
 
     def open(self, turn: Turn, before: bool = False) -> None:
         """Note where the blocks of the turn's rows stand after it, or ``before`` it."""
-        names, span = turn.canvas.request, turn.view.blocks if before else turn.span
+        names, blocks = turn.canvas.request, turn.view.blocks if before else turn.blocks
         last = self.edges.shape[1] - 1
-        self.edges[names, span.begin.clamp(max=last)] = True
-        self.edges[names, span.end.clamp(max=last)] = True
-        self.span[names] = torch.stack([span.begin, span.reach], 1)
+        self.edges[names, blocks.begin.clamp(max=last)] = True
+        self.edges[names, blocks.end.clamp(max=last)] = True
+        self.span[names] = torch.stack([blocks.begin, blocks.open_end], 1)
 
 
 class LiveView:

@@ -39,7 +39,7 @@ def test_every_grid_names_parts_and_options_that_exist(name: str) -> None:
 
 
 def test_the_grids_of_the_paper_have_its_sizes() -> None:
-    """Sizes of the benchmark's own sweeps for answers of 64 tokens (arXiv 2510.04767, its released configuration)."""
+    """Bounded of the benchmark's own sweeps for answers of 64 tokens (arXiv 2510.04767, its released configuration)."""
     assert family("paper", "static") == 4 * 28  # pairs of a block length and positions per step, powers of two
     assert family("paper", "confidence") == 6 * 7 and family("paper", "factor") == 5 * 7
     assert all(int(k) <= int(b) for grid in grids("paper") if grid["sampler"] == ["static"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dllm.cache.drift import attended
 from dllm.kernels.drift import received, received_reference, similarity, similarity_reference
-from dllm.models.transformer import attend
+from dllm.models.memory import attend
 
 
 def weights(*shape: int, seed: int = 0, hidden: slice = slice(0, 0)) -> Tensor:

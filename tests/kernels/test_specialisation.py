@@ -22,7 +22,7 @@ from dllm.kernels import head_statistics as head
 from dllm.kernels.builds import BUILDS
 from dllm.kernels.jit import Kernel
 from dllm.models.transformer import Transformer
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 
 pytest.importorskip("triton")
 LAUNCHERS = (

@@ -10,7 +10,8 @@ from model_folders import DATA, PARITY, logits, published
 from torch import Tensor, nn
 
 from dllm.kernels.rope_scatter import rotated
-from dllm.models.transformer import Rotary, Transformer, block_causal
+from dllm.models.memory import AttentionOrder
+from dllm.models.transformer import Rotary, Transformer
 from dllm.models.weights import load_model, parameter_sources, random_model
 from tests.parity import GATES, case_error, cases_of
 
@@ -129,8 +130,9 @@ def test_logits_equal_the_native_class(name: str, kind: str, pads: int) -> None:
     valid = torch.ones_like(tokens).bool()
     valid[1, :pads] = False
     places = torch.arange(37).expand_as(tokens)
-    visible = block_causal(places, places, model.config.attention_block or 64, valid)
-    assert visible is not None
+    block = places // (model.config.attention_block or 64)
+    order = AttentionOrder(block, block)
+    visible = order.visible(order, valid)
     with torch.inference_mode():
         reference = native(model, kind)(tokens, attention_mask=visible[:, None]).logits
     assert (logits(model, tokens, valid) - reference)[valid].abs().max() <= 2e-5

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
-from dllm.canvas import Canvas, Request, merge
-from dllm.denoise import apply, look
-from dllm.samplers.base import Sampler, Step, View
-from dllm.scores import Lookup, Scores
+from dllm.canvas import Canvas, Request
+from dllm.contract import Logits, Scores, Step, View
+from dllm.proposing import stored
+from dllm.rowwise import update_rows
+from dllm.samplers.base import Sampler
 
 PROMPT, MASK, PAD = 2, 60, 61
 
@@ -25,7 +26,7 @@ class Game:
         self.canvas = Canvas.of([Request.answer([0] * PROMPT, length, MASK, seed) for seed in range(rows)], PAD)
         self.span = self.blocks.start(self.canvas, sampler.lookahead)
         self.state = sampler.start(self.canvas, self.blocks)
-        self.step = Step(torch.zeros_like(self.canvas.masked))
+        self.step: Step = self.view_of(Scores(*[torch.zeros_like(self.canvas.masked)] * 4)).step(self.canvas.nothing)
 
     def view(self, confidence: Any, token: Any = 7, **statistics: Any) -> View:
         """What the sampler sees: one number per answer position, a row or several; logits [B, length, V]."""
@@ -35,14 +36,18 @@ class Game:
         logits = None if logits is None else torch.as_tensor(logits)
         if logits is not None:
             statistics.setdefault("logsumexp", logits.double().logsumexp(-1))
+        found = None if logits is None else Logits(logits, rows)
         scores = Scores(
-            known=known, token=self._lay(token).long(), confidence=self._lay(confidence), ready=known,
-            logits=logits, rows=None if logits is None else rows,
-            lookup=None if logits is None else Lookup.stored(rows, logits),
-            **{name: self._lay(value) for name, value in statistics.items()},
+            scored=known, token=self._lay(token).long(), confidence=self._lay(confidence), committable=known,
+            statistics={name: self._lay(value) for name, value in statistics.items()},
+            logits=found, lookup=None if found is None else stored(found, False),
         )  # fmt: skip
-        self.span = self.span.forwarded()
-        return look(self.canvas, scores, self.span)
+        self.span = self.span.after_forward()
+        return self.view_of(scores)
+
+    def view_of(self, scores: Scores, forced: Tensor | None = None) -> View:
+        """The same from other scores, or with positions that a cache forces."""
+        return View.of(self.canvas, scores, self.span, self.canvas.nothing if forced is None else forced)
 
     def turn(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[int]:
         """One forward and the step that follows; the positions it committed, of row 0."""
@@ -51,10 +56,10 @@ class Game:
     def play(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[list[int]]:
         view = self.view(confidence, token, **statistics)
         self.step = self.sampler.propose(view, self.state)
-        self.state = merge(view.acts, {**self.state, **self.step.state}, self.state)
-        assert self.step.owner is None
-        self.canvas = apply(self.step, view, MASK)
-        self.span = self.blocks.advance(self.canvas, self.span, None, self.step.stop)
+        self.state = update_rows(view.active, {**self.state, **self.step.state}, self.state)
+        assert self.step.owner.is_single
+        self.canvas = applied(self.step, view)
+        self.span = self.blocks.advance(self.canvas, self.span, self.step.owner, self.step.stop)
         return positions(self.step.commit)
 
     @property
@@ -75,6 +80,11 @@ class Game:
         value = torch.as_tensor(value, dtype=torch.float64)
         answer = value.expand(rows, self.length)
         return torch.cat([answer.new_zeros(rows, PROMPT), answer], 1)
+
+
+def applied(step: Step, view: View) -> Canvas:
+    """The candidates that a step makes of the canvas."""
+    return step.owner.each(view.canvas).remask(step.remask, MASK).commit(step.commit, step.tokens)
 
 
 def positions(where: Tensor) -> list[list[int]]:

@@ -11,15 +11,16 @@ from harness import Combination, forward_of, model, parts_of, requests
 
 from dllm import UserError
 from dllm.canvas import Canvas
-from dllm.denoise import Turn, denoise
+from dllm.contract import Step, Turn, View
+from dllm.denoise import denoise
 from dllm.kernels.credit import reference
-from dllm.samplers.base import Sampler, Step, View
+from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
 from dllm.samplers.saber import Saber
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 from tests.samplers.game import PROMPT, Game
 
 
@@ -53,7 +54,7 @@ def test_the_sparse_form_equals_the_dense_definition(beta: float, gamma: float, 
             credit = torch.zeros_like(logits)
         logits = wandering(noise, logits)
         p = logits.softmax(-1)
-        open_ = (game.canvas.undecided & game.span.inside)[:, PROMPT:]
+        open_ = (game.canvas.undecided & game.span.in_open)[:, PROMPT:]
         token, confidence, credit = reference(logits, credit, open_, beta, gamma, alpha)
         game.play(p.amax(-1), p.argmax(-1), logits=logits)
         seen = inner.view.scores
@@ -109,11 +110,11 @@ def test_what_it_looks_up_are_the_logits(name: str, guidance: float) -> None:
         assert lookup is not None and scores.logits is None
         width = model(name).config.width
         assert lookup.source.shape[-1] == (width if guidance == 0 else model(name).config.vocab)
-        columns = lookup.rows.clamp(max=scores.token.shape[1] - 1)
+        columns = lookup.columns.clamp(max=scores.token.shape[1] - 1)
         token, first, normal = (
-            scores.stat(key).gather(1, columns) for key in ("token", "confidence", "logsumexp")
+            values.gather(1, columns) for values in (scores.token, scores.confidence, scores.stat("logsumexp"))
         )
-        real = lookup.rows < scores.token.shape[1]
+        real = lookup.columns < scores.token.shape[1]
         assert bool(real.any())
         found = (lookup(token[..., None])[..., 0] - normal).exp()
         torch.testing.assert_close(found[real], first[real], rtol=1e-9, atol=0)

@@ -33,16 +33,16 @@ def test_later_blocks_are_open_at_their_own_threshold() -> None:
 def test_few_commits_lead_to_a_candidate_per_likely_token() -> None:
     game = Game(ETE(lookahead_blocks=0, explore_width=3, explore_mass=0.8), 4)
     step = turn(game, [SURE, OPEN, FLAT, NEARLY])
-    assert step.owner is None  # two are committed: no need
+    assert step.owner.is_single  # two are committed: no need
     step = turn(Game(ETE(lookahead_blocks=0), 4), [SURE, OPEN, FLAT, OPEN])
-    assert step.owner.tolist() == [0, 0, 0] and positions(step.commit) == [[0, 1]] * 3
+    assert step.owner.row.tolist() == [0, 0, 0] and positions(step.commit) == [[0, 1]] * 3
     assert step.tokens[:, PROMPT + 1].tolist() == [0, 1, 2]
     assert positions(step.accepted) == [[0]] * 3  # the explored position is not the rule's own
 
 
 def test_a_position_without_enough_mass_is_not_explored() -> None:
     step = turn(Game(ETE(lookahead_blocks=0), 3), [FLAT, FLAT, FLAT])  # three hold 0.75
-    assert step.owner is None and positions(step.commit) == [[0]]
+    assert step.owner.is_single and positions(step.commit) == [[0]]
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,17 @@ def test_the_most_plausible_candidate_is_kept(score: str, kept: int) -> None:
     view = game.view(p.amax(-1), p.argmax(-1), first=p.amax(-1), entropy=entropy, logits=p.log())
     step = game.sampler.propose(view, game.state)
     state = {**game.state, **step.state}
-    assert step.owner is not None
     # ln 0.5 + 2 ln 0.89 = -0.93 against ln 0.3 + ln 0.95 + ln 0.5 = -1.95; one of the latter reaches 0.9
     branches = Game(game.sampler, 3, rows=2)
     branches.commit([0])
     first = [[0.0, 0.89, 0.89], [0.0, 0.95, 0.5]]
     after = branches.view(first, first=first, entropy=0.0)
-    assert int(game.sampler.keep(after, step.owner, state)[0]) == kept
+    assert int(game.sampler.choose(after, step.owner, state)[0]) == kept
 
 
 def test_exploring_the_last_mask_needs_no_candidates() -> None:
     step = turn(Game(ETE(lookahead_blocks=0), 1), [OPEN])
-    assert step.owner is None and positions(step.commit) == [[0]]
+    assert step.owner.is_single and positions(step.commit) == [[0]]
 
 
 @pytest.mark.parametrize(

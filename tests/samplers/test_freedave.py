@@ -9,29 +9,28 @@ import pytest
 import torch
 
 from dllm import UserError
-from dllm.canvas import Canvas, Request, select
-from dllm.denoise import apply, look
+from dllm.canvas import Canvas, Request
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.freedave import FreeDave, agreement
 from dllm.samplers.saber import Saber
 from dllm.samplers.static import Static
-from tests.samplers.game import MASK, Game, positions
+from tests.samplers.game import MASK, Game, applied, positions
 
 
 def test_drafts_are_the_inner_rule_applied_again_and_again() -> None:
     game = Game(FreeDave(Static(), 3), 5, rows=2)
     view = game.view([0.1, 0.9, 0.5, 0.7, 0.6])
     step = game.sampler.propose(view, game.state)
-    assert step.owner is not None and step.owner.tolist() == [0, 0, 0, 1, 1, 1]
+    assert step.owner.row.tolist() == [0, 0, 0, 1, 1, 1]
     assert positions(step.commit)[:3] == [[1], [1, 3], [1, 3, 4]]
 
 
 def test_a_single_mask_left_makes_a_single_candidate() -> None:
     game = Game(FreeDave(Static(), 4), 3)
     game.commit([0, 2])
-    assert game.turn(0.5) == [1] and game.step.owner is None
+    assert game.turn(0.5) == [1] and game.step.owner.is_single
 
 
 def test_a_threshold_draft_ends_where_the_block_does() -> None:
@@ -48,7 +47,7 @@ def test_on_top_of_what_a_cache_forces_drafts_guess_one_position_more_each(inner
     game = Game(FreeDave(inner, depth), 4)
     view = game.view([0.1, 0.95, 0.3, 0.97])
     only = torch.zeros_like(view.open).index_fill(1, torch.tensor([2]), True)  # the answer's position 0
-    step = game.sampler.propose(look(view.canvas, replace(view.scores, only=only), view.blocks), game.state)
+    step = game.sampler.propose(game.view_of(view.scores, only), game.state)
     assert positions(step.commit) == [[0], [0, 3], [0, 1, 3]][:depth]
 
 
@@ -89,14 +88,13 @@ def test_the_state_kept_is_the_published_loops() -> None:
         game = Game(FreeDave(Static(), 3), 4)
         view = game.view(torch.rand(4, generator=noise), torch.randint(1, 3, (4,), generator=noise))
         step = game.sampler.propose(view, game.state)
-        assert step.owner is not None
         state = {**game.state, **step.state}
-        game.canvas = apply(step, view, MASK)
+        game.canvas = applied(step, view)
         confidence = torch.tensor([[0.9, 0.8, 0.7, 0.6]]).double() + torch.rand(3, 4, generator=noise) * 0.2
         token = torch.randint(1, 3, (3, 4), generator=noise)
         after = game.view(confidence, token)
-        after = replace(after, blocks=select(game.span, step.owner))
-        kept = int(game.sampler.keep(after, step.owner, state)[0])
+        after = replace(after, blocks=step.owner.each(game.span))
+        kept = int(game.sampler.choose(after, step.owner, state)[0])
         drafts = [[int(t) for t in row[2:]] for row in game.canvas.tokens]
         successors = []
         for row, draft in enumerate(drafts):

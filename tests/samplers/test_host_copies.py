@@ -18,19 +18,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dllm.blocks.adablock import AdaBlock
-from dllm.blocks.base import Blocks, Sizes
+from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.list import ListBlocks
 from dllm.blocks.tccf import TCCF
 from dllm.canvas import Canvas, move
 from dllm.common.noise import gumbel, uniform
 from dllm.compose.parts import choices
+from dllm.contract import View
 from dllm.eos.stop_strings import StopStrings
-from dllm.samplers.base import Sampler, View
+from dllm.models.ids import Ids
+from dllm.proposing import Proposer, stored
+from dllm.samplers.base import Sampler
 from dllm.samplers.dream import Dream
 from dllm.samplers.pc import PC
 from dllm.samplers.static import Static
-from dllm.scores import Ids, Lookup, Propose, Sampling
+from dllm.setting import Sampling
+from dllm.shapes import Bounded
 from tests.samplers.game import Game
 
 ASK = {"dream", "freedave", "ete"}  # how many candidates, and how many steps a block has, decide shapes
@@ -75,11 +79,12 @@ def played(sampler: Sampler) -> tuple[Game, View]:
 def at(view: View, device: str) -> View:
     """The same on a device, with bounds, so that nobody asks it."""
     lookup = view.scores.lookup
-    assert lookup is not None and view.scores.logits is not None and view.scores.rows is not None
-    scores = replace(moved(view.scores, device), lookup=Lookup.stored(
-        view.scores.rows.to(device), view.scores.logits.to(device)))  # fmt: skip
-    span = replace(moved(view.blocks, device), sizes=Sizes(3))
-    return View(move(view.canvas, device), scores, view.open.to(device), span, view.acts.to(device))
+    assert lookup is not None and view.scores.logits is not None
+    logits = moved(view.scores.logits, device)
+    statistics = {name: value.to(device) for name, value in view.scores.statistics.items()}
+    scores = replace(moved(view.scores, device), logits=logits, lookup=stored(logits, False), statistics=statistics)
+    span = replace(moved(view.blocks, device), shapes=Bounded(3))
+    return replace(moved(view, device), canvas=move(view.canvas, device), scores=scores, blocks=span)
 
 
 def moved(value: Any, device: str) -> Any:
@@ -146,10 +151,10 @@ def test_a_schedule_makes_no_tensor_of_numbers_in_a_turn(blocks: Blocks) -> None
     game = Game(Static(), 6)
     span, view = blocks.start(game.canvas), game.view([0.9] * 6, [1, 4, 1, 7, 1, 1])
     with Here("cpu"):
-        span = blocks.look(game.canvas, view.scores, span.forwarded())
-        full = game.canvas.commit(span.block, view.scores.token)
+        span = blocks.resize(game.canvas, view.scores, span.after_forward())
+        full = game.canvas.commit(span.in_block, view.scores.token)
         full, span = blocks.revise(full, span, 60)
-        opened = blocks.advance(full, span)
+        opened = blocks.advance(full, span, view.owner, view.canvas.cut)
     assert int(opened.begin[0]) > int(span.begin[0])
 
 
@@ -160,12 +165,12 @@ def test_a_policy_makes_no_tensor_of_numbers_in_a_turn(name: str) -> None:
     view = game.view([0.9] * 6, 7)
     step = game.sampler.propose(view, game.state)
     with Here("cpu"):
-        policy.cut(game.canvas.commit(step.commit, view.scores.token), view.scores, step, view.blocks, 7)
+        policy.cut(game.canvas.commit(step.commit, view.scores.token), view, step, 7)
 
 
 def test_end_of_text_proposals_are_found_without_a_tensor_of_their_ids() -> None:
     canvas: Canvas = Game(Static(), 2).canvas
-    propose = Propose(Sampling(eos_last=True), Ids(3, 1, (2,)), torch.zeros(()))
+    propose = Proposer(Sampling(eos_last=True), Ids(3, 1, (2,)), torch.zeros(()))
     logits = torch.eye(4)[None, [0, 1, 2, 3]] * 5 + torch.tensor([0.1, 0.0, 0.0, 0.0])
     with Here("cpu"):
         out = propose(logits, canvas, torch.zeros_like(canvas.start), torch.zeros(1, 4, dtype=torch.int64))

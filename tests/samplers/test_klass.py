@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from dllm import UserError
-from dllm.denoise import look
 from dllm.samplers.klass import KLASS, divergence
 from tests.samplers.game import PROMPT, Game
 
@@ -73,8 +72,9 @@ def test_a_position_that_was_left_out_for_a_turn_starts_anew() -> None:
     p = torch.tensor([[EASY, FLAT, EASY, FLAT]], dtype=torch.float64)
     view = game.view(p.amax(-1), p.argmax(-1), logits=p.log())
     left_out = view.canvas.columns == PROMPT + 2
-    scores = replace(view.scores, known=view.scores.known & ~left_out, ready=view.scores.ready & ~left_out)
-    state = game.sampler.propose(look(view.canvas, scores, view.blocks), game.state).state
+    scores = replace(
+        view.scores, scored=view.scores.scored & ~left_out, committable=view.scores.committable & ~left_out)
+    state = game.sampler.propose(game.view_of(scores), game.state).state
     game.state = {**game.state, **state}
     assert turn(game, EASY, EASY, EASY, FLAT) == [1] and game.accepted == []  # 1 has moved, 2 was away: 1 is the best
     assert turn(game, EASY, EASY, EASY, FLAT) == [2] and game.accepted == [2]

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
-from dllm.compose.setting import Setting
 from dllm.models.weights import read_config
 from dllm.samplers.learn2pd import Learn2PD
+from dllm.setting import Setting
 from tests.samplers.game import Game
 
 
@@ -87,8 +87,9 @@ def test_a_file_that_is_no_filter_is_refused(tmp_path: Path) -> None:
 def test_without_a_filter_the_one_that_comes_with_the_model_is_used() -> None:
     config = read_config(DATA / "models" / "tiny-llada")
     sampler = Learn2PD()
-    llada, dream = (sampler.bound(Setting(config, Fixed(32), 64, name=name)) for name in ("mini-llada", "mini-dream"))
+    settings = (Setting(config, Fixed(32), 64, name=name) for name in ("mini-llada", "mini-dream"))
+    llada, dream = (sampler.resolved(setting) for setting in settings)
     assert [one.trained["model"] for one in (llada, dream)] == ["mini-llada", "mini-dream"]
     assert llada.width == dream.width == 32 and not sampler.weights, "the part itself has not changed"
     with pytest.raises(UserError, match=r"this model \(other\) and block length \(32\)\. Make one with: python -m"):
-        sampler.bound(Setting(config, Fixed(32), 64, name="other"))
+        sampler.resolved(Setting(config, Fixed(32), 64, name="other"))

@@ -27,8 +27,7 @@ def test_what_comes_next_is_announced() -> None:
     for _ in range(3):
         now = game.play(0.5)
         assert not announced or now == announced
-        assert game.step.next is not None
-        announced = positions(game.step.next)
+        announced = positions(game.step.announced)
     assert announced == [[], []]
 
 

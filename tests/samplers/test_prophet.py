@@ -12,7 +12,6 @@ from harness import DATA
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas, Request
-from dllm.compose.setting import Setting
 from dllm.models.weights import read_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -21,6 +20,7 @@ from dllm.samplers.learn2pd import Learn2PD
 from dllm.samplers.order import Order
 from dllm.samplers.prophet import Prophet, given
 from dllm.samplers.static import Static
+from dllm.setting import Setting
 from tests.samplers.game import Game
 from tests.samplers.test_learn2pd import passing
 
@@ -94,7 +94,7 @@ def test_the_test_comes_before_the_commit_and_rows_stop_by_themselves() -> None:
 
 def test_an_anchor_is_written_and_the_region_follows_it() -> None:
     plain = Prophet(Static(), region="anchor", anchor_text="The answer is", anchor_position=4, skip=1)
-    sampler = plain.bound(setting(12))
+    sampler = plain.resolved(setting(12))
     request = sampler.prepare(Request.answer([1, 2], 12, 60))
     assert list(request.tokens)[6:9] == [7, 8, 9] and list(request.masked)[6:9] == [False] * 3
     canvas = Canvas.of([request], 61)
@@ -104,7 +104,7 @@ def test_an_anchor_is_written_and_the_region_follows_it() -> None:
 
 def test_an_anchor_leaves_room_for_the_answer() -> None:
     for length in (None, 12):  # a length known from the start is checked before weights are read
-        sampler = Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9).bound(setting(length))
+        sampler = Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9).resolved(setting(length))
         with pytest.raises(UserError, match=r"sampler\.anchor_position=9 leaves no room .* answer of 12 positions"):
             sampler.check(setting(length))
             sampler.prepare(Request.answer([1, 2], 12, 60))
@@ -113,7 +113,7 @@ def test_an_anchor_leaves_room_for_the_answer() -> None:
 def test_an_anchor_without_a_tokenizer_is_refused() -> None:
     sampler = Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9)
     with pytest.raises(UserError, match=r"sampler\.anchor_text='x' is text, .*\. Use sampler\.region=offset"):
-        sampler.bound(replace(setting(12), ids_of=None))
+        sampler.resolved(replace(setting(12), ids_of=None))
 
 
 @pytest.mark.parametrize(

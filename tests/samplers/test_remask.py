@@ -8,10 +8,10 @@ import pytest
 
 from dllm import UserError, load
 from dllm.blocks.fixed import Fixed
-from dllm.compose.setting import Setting
 from dllm.samplers.rcr import RCR
 from dllm.samplers.remdm import ReMDM
 from dllm.samplers.static import Static
+from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game
 
 LENGTH = 13

@@ -10,12 +10,11 @@ from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas
-from dllm.compose.setting import Setting
 from dllm.denoise import denoise
-from dllm.eos.base import Keep
-from dllm.models.transformer import Fresh
+from dllm.eos.keep import Keep
+from dllm.models.memory import Fresh
 from dllm.samplers.wino import WINO
-from dllm.scores import Sampling
+from dllm.setting import Sampling, Setting
 
 
 def by_hand(tokens: torch.Tensor, columns: list[int]) -> torch.Tensor:
@@ -40,7 +39,8 @@ def test_a_shadow_sees_everything_but_the_token_it_judges() -> None:
         canvas, shadow = turn.canvas, turn.view.scores.stat("shadow")
         for row in range(len(canvas.request)):
             real = canvas.valid[row]
-            committed = (turn.view.blocks.block[row] & real & ~canvas.given[row] & ~canvas.masked[row]).nonzero()[:, 0]
+            decided = real & ~canvas.given[row] & ~canvas.masked[row]
+            committed = (turn.view.blocks.in_block[row] & decided).nonzero()[:, 0]
             columns = (committed - int(canvas.first[row])).tolist()
             expected = by_hand(canvas.tokens[row : row + 1, real], columns)
             assert torch.allclose(shadow[row, committed], expected, atol=1e-9)
@@ -73,8 +73,8 @@ def test_no_more_is_undone_than_was_committed_less_one_and_only_what_is_doubtful
 def test_query_tokens_count_the_shadows() -> None:
     for turn in turns(Combination("wino", "fixed"), requests()[:1]):
         canvas = turn.canvas
-        shadows = int((turn.view.blocks.block & ~canvas.masked & ~canvas.given).sum())
-        assert int(turn.work.queries) == len(requests()[0].tokens) + shadows
+        shadows = int((turn.view.blocks.in_block & ~canvas.masked & ~canvas.given).sum())
+        assert int(turn.cost.queries) == len(requests()[0].tokens) + shadows
 
 
 def test_a_model_that_predicts_from_the_position_before_is_refused() -> None:

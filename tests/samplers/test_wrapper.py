@@ -17,12 +17,11 @@ from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
 from dllm.compose.parts import build as build_part
 from dllm.compose.parts import choices, composed
-from dllm.compose.setting import Setting
-from dllm.denoise import look
-from dllm.eos.base import Keep
+from dllm.contract import State, Step, View
+from dllm.eos.keep import Keep
 from dllm.errors import name_of
 from dllm.record.results import Result
-from dllm.samplers.base import Sampler, State, Step, View
+from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.ete import ETE
@@ -31,6 +30,7 @@ from dllm.samplers.oracle import Oracle
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 from dllm.samplers.wrapper import Wrapper
+from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, positions
 
 WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {"credit": Credit, "prophet": Prophet, "freedave": FreeDave}
@@ -150,9 +150,9 @@ def test_every_rule_can_be_named_as_an_inner_one() -> None:
 def test_a_row_that_is_sure_needs_no_drafts() -> None:
     game = Game(Prophet(FreeDave(Static(), 3)), 5, rows=2)
     step = game.sampler.propose(game.view(0.5, gap=[[9.0] * 5, [1.0] * 5]), game.state)
-    assert step.owner is not None and step.owner.tolist() == [0, 1, 1, 1]
+    assert step.owner.row.tolist() == [0, 1, 1, 1]
     assert positions(step.commit) == [[0, 1, 2, 3, 4], [0], [0, 1], [0, 1, 2]]
-    assert step.stop is not None and step.stop.tolist() == [True, False]
+    assert step.stop.tolist() == [True, False]
 
 
 def test_a_row_that_is_sure_writes_the_likeliest_token_where_it_would_have_explored() -> None:
@@ -163,14 +163,14 @@ def test_a_row_that_is_sure_writes_the_likeliest_token_where_it_would_have_explo
         game.view(p.amax(-1), p.argmax(-1), gap=9.0, first=p.amax(-1), logits=logits, entropy=[1.0, 0.5, 0.1]),
         game.state,
     )
-    assert step.owner is None and step.tokens is not None
+    assert step.owner.is_single
     assert step.tokens[0, PROMPT:].tolist() == [1, 1, 2] and positions(step.commit) == [[0, 1, 2]]
 
 
 def test_drafts_carry_the_inner_rules_tokens() -> None:
     game = Game(FreeDave(Oracle([[1, 2, 3, 4]]), 2), 4)
     step = game.sampler.propose(game.view([0.1, 0.9, 0.5, 0.7], token=7), game.state)
-    assert positions(step.commit) == [[1], [1, 3]] and step.tokens is not None
+    assert positions(step.commit) == [[1], [1, 3]]
     assert step.tokens[:, PROMPT:].tolist() == [[7, 2, 7, 4], [7, 2, 7, 4]]
 
 
@@ -178,7 +178,7 @@ def forcing(game: Game, view: View) -> View:
     """Row 0 is forced by the cache's plan to commit its first position; the others act."""
     only = torch.zeros_like(view.open)
     only[0, PROMPT] = True
-    return look(view.canvas, replace(view.scores, only=only), view.blocks)
+    return game.view_of(view.scores, only)
 
 
 @pytest.mark.parametrize("rule", ["credit", "oracle"])
@@ -192,9 +192,9 @@ def test_what_a_cache_forces_is_the_models_own_token_whatever_the_neighbours_do(
     then = torch.tensor([[[0.1, 0.0], [0.0, 9.0]]]).expand(2, -1, -1)
     p = then.softmax(-1)
     view = forcing(game, game.view(p.amax(-1), p.argmax(-1), logits=then))
-    assert view.acts.tolist() == [False, True]
+    assert view.active.tolist() == [False, True]
     step = game.sampler.propose(view, game.state)
-    tokens = view.scores.token if step.tokens is None else step.tokens
+    tokens = step.tokens
     assert positions(step.commit)[0] == [0] and int(tokens[0, PROMPT]) == 0
     assert int(tokens[1, PROMPT]) == (1 if rule == "credit" else 5)
 
@@ -205,7 +205,7 @@ def test_a_rule_that_branches_sees_no_row_that_is_forced() -> None:
     logits = torch.zeros(2, 3, 4)
     view = game.view(0.25, 0, first=0.25, entropy=1.0, logits=logits)
     step = game.sampler.propose(forcing(game, view), game.state)
-    assert step.owner is not None and step.owner.tolist() == [0, 1, 1, 1]
+    assert step.owner.row.tolist() == [0, 1, 1, 1]
 
 
 def test_names_of_state_never_meet() -> None:
@@ -222,13 +222,13 @@ def test_a_wrapper_that_decides_where_nobody_asks_is_no_class() -> None:
 
         class Lost(Wrapper):
             def step(self, view: View, state: State) -> Step:
-                return Step(view.open)
+                return view.step(view.open)
 
 
 def test_a_combination_of_parts_knows_what_is_inside() -> None:
     """Whatever a cache, a schedule or a runtime refuses in the inner rule, it refuses in the pair."""
     pair = Prophet(FreeDave(Static()))
-    assert pair.branches and not pair.knows_next and Prophet(build("sampler", "order")).knows_next
+    assert pair.branches and not pair.announces and Prophet(build("sampler", "order")).announces
     assert Prophet(ETE()).lookahead == 1 and Prophet(build("sampler", "dream")).tempered
     with pytest.raises(UserError, match="sampler=prophet cannot draft over it"):
         build("blocks", "tccf").check(Setting(model("tiny-llada").config, Fixed(8), 16), pair)

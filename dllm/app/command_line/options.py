@@ -9,7 +9,7 @@ from typing import Any
 
 from dllm.common.kinds import of_kind
 from dllm.errors import UserError
-from dllm.scores import Sampling
+from dllm.setting import Sampling
 
 LONGEST = 200  # bytes of a folder's name; most disks take 255, and a number may follow
 GEN_LENGTH = 32  # where neither the user nor a task says how long an answer is

@@ -18,7 +18,7 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.common.kinds import of_kind
 from dllm.compose.parts import build, part
-from dllm.compose.setting import Setting, validate
+from dllm.compose.validate import validate
 from dllm.decoder import Decoder
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
@@ -28,7 +28,7 @@ from dllm.models.fingerprint import fingerprint
 from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
-from dllm.scores import Sampling
+from dllm.setting import Sampling, Setting
 
 # What may stand beside resume=FOLDER without saying anything about the run.
 BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
@@ -69,7 +69,7 @@ class Plan:
         prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), options.gen_length, options.chat)
         ids_of = None if tokenizer is None else prompts.ids_of
         if ids_of is not None:
-            parts = replace(parts, blocks=parts.blocks.bound(ids_of))
+            parts = replace(parts, blocks=parts.blocks.resolved(ids_of))
         bundle.parse_dtype(model["dtype"])
         quantize.check(model["quantize"])
         quantize.check_runtime(model["quantize"], config["runtime"])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.denoise import Turn
+from dllm.contract import Turn
 from dllm.record.trace import probabilities
 
 Decided = tuple[float, int, int]  # bits, commits, forced commits
@@ -31,16 +31,12 @@ class Noted:
     @staticmethod
     def of(turn: Turn) -> Noted:
         numbers, step = turn.view.canvas.number, turn.step
-        rows = torch.arange(len(numbers), device=numbers.device)
-        owner = rows if step.owner is None else step.owner
-        asked = rows if turn.forwarded_by is None else turn.forwarded_by
         commit = step.commit
         forced = torch.zeros_like(commit) if step.accepted is None else commit & ~step.accepted
-        chances = probabilities(turn, slice(None), owner).double()
+        chances = probabilities(turn)
         bits = torch.where(commit & ~chances.isnan(), -chances.clamp(min=1e-300).log2(), 0.0).sum(1)
         decided = torch.stack([bits, commit.sum(1), forced.sum(1)], 1)
-        acts = torch.ones_like(rows, dtype=torch.bool) if turn.acts is None else turn.acts
-        return Noted(numbers, acts, owner, decided, asked, rows if turn.kept is None else turn.kept)
+        return Noted(numbers, turn.active, step.owner.row, decided, turn.tried_owner.row, turn.chosen)
 
 
 @dataclass

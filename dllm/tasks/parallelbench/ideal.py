@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Memory, RunLayer, Transformer, run_layer
-from dllm.scores import Ids
+from dllm.models.ids import Ids
+from dllm.models.memory import Memory
+from dllm.models.transformer import RunLayer, Transformer, run_layer
 from dllm.tasks.parallelbench.theory import outputs
 
 PROMPT = [0]  # there is one question only, so what the prompt says does not matter

@@ -1,0 +1,117 @@
+"""A forward under way, as a value: what a cache makes of its plan, and the network's calls take.
+
+``Session.begin`` makes a ``Pass``; every call of it is run with a memory of its own; ``keep`` and ``cost`` take the
+same pass once the calls are done. Nothing of a forward is left in the session but what outlives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from dllm.models.memory import KeyValues
+from dllm.rowwise import Owner
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """N candidates laid side by side in the B rows they belong to, for a call in which they share what is frozen.
+
+    row [N]: of each candidate; place [N]: its place in that row; candidates [B, K]: those of each row, the last one
+    repeated where a row has fewer than K.
+    """
+
+    row: Tensor
+    place: Tensor
+    candidates: Tensor
+
+    @staticmethod
+    def of(owner: Owner) -> SideBySide:
+        count = owner.row.bincount()
+        place = torch.arange(len(owner.row), device=owner.row.device) - owner.first[owner.row]
+        beside = torch.arange(int(count.max()), device=owner.row.device)
+        return SideBySide(owner.row, place, owner.first[:, None] + torch.minimum(beside, count[:, None] - 1))
+
+    @property
+    def width(self) -> int:
+        """K."""
+        return self.candidates.shape[1]
+
+    def lay(self, values: Tensor) -> Tensor:
+        """[N, n] to [B, K n]."""
+        return rearrange(values[self.candidates], "b k n -> b (k n)")
+
+    def back(self, hidden: Tensor) -> Tensor:
+        """[B, K n, D] to [N, n, D]."""
+        return rearrange(hidden, "b (k n) d -> b k n d", k=self.width)[self.row, self.place]
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Buffers of candidates that compute everything: one of each row's is kept. row [b]: of each candidate; stores:
+    filled layer by layer."""
+
+    row: Tensor
+    stores: list[KeyValues | None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the network. A forward is one call, or several of rows that compute about as many columns.
+
+    candidates [b]: which ones run (None: all). columns [b, n]: their query columns (L: padding; None: all in order).
+    slots: where the queries are kept; visible, reach: the keys they see; buffers: whose keys these are, as
+    ``Access.rows``. side_by_side: the candidates run as so many rows as they belong to. drafts: each candidate has
+    buffers of its own.
+    """
+
+    candidates: Tensor | None = None
+    columns: Tensor | None = None
+    slots: Tensor | None = None
+    visible: Tensor | None = None
+    reach: int = 0
+    buffers: Tensor | None = None
+    side_by_side: SideBySide | None = None
+    drafts: Drafts | None = None
+
+    def computed(self, length: int) -> Tensor | int:
+        """Rows that the network runs for each candidate, padding included: one number, or [b] where they lie side by
+        side and the last one of a row repeats. ``length`` [L]: of a whole row."""
+        queries = length if self.columns is None else self.columns.shape[1]
+        if self.side_by_side is None:
+            return queries
+        out = torch.full_like(self.side_by_side.row, queries)
+        out[self.side_by_side.candidates[:, 0]] += queries * (
+            self.side_by_side.width - self.side_by_side.row.bincount())  # fmt: skip
+        return out
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward of N candidates of B rows.
+
+    calls: in which it runs. queries [N, L]: the columns that it computes; keys [N, L]: those that count as keys; valid
+    [N, L]: those of the canvas. shadows [N]: how many extra rows each has. whole: the host knows that every column of
+    every row is computed.
+    """
+
+    calls: Sequence[Call]
+    owner: Owner
+    queries: Tensor
+    keys: Tensor
+    valid: Tensor
+    shadows: Tensor
+    whole: bool
+
+    def computed(self) -> Tensor:
+        """Rows that the network runs for each candidate [N, 1] in all calls, padding included; none for those in no
+        call."""
+        candidates, length = self.queries.shape
+        out = torch.zeros(candidates, dtype=torch.int64, device=self.queries.device)
+        for call in self.calls:
+            out[slice(None) if call.candidates is None else call.candidates] = call.computed(length)
+        return out[:, None]

@@ -1,0 +1,70 @@
+"""Whether the chosen parts fit together and the model, before any weights are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache
+from dllm.compose.parts import part
+from dllm.contract import Need
+from dllm.eos.base import EndOfText
+from dllm.errors import Unfit, UserError, name_of, nearest
+from dllm.kernels import row_statistics
+from dllm.samplers.base import Sampler
+from dllm.setting import Setting
+
+STATISTICS = (*row_statistics.STATISTICS, "current", "shadow")  # see ``dllm.contract.Scores``
+
+
+def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
+    """Refuse, before any weights are read, what cannot work: UserError with the reason and the way out. Returns the
+    sampler bound to the setting."""
+    if setting.gen_length is not None and setting.gen_length < 1:
+        raise UserError(f"gen_length={setting.gen_length} must be at least 1.")
+    if setting.gen_length is not None and setting.gen_length >= setting.model.max_length:
+        raise UserError(
+            f"gen_length={setting.gen_length} leaves no room for a prompt: the model's limit is "
+            f"{setting.model.max_length} tokens."
+        )
+    sampler, blocks = sampler.resolved(setting), setting.blocks
+    assert isinstance(blocks, Blocks)
+    sampler.check(setting)
+    if setting.sampling.eos_last and not sampler.by_confidence:
+        raise UserError(
+            "sampling.eos_last=true sets end-of-text proposals last by their confidence, and "
+            f"sampler={name_of(sampler)} as it is set does not go by that alone. Set eos_last to false, "
+            "or use sampler=confidence, localleap or static."
+        )
+    blocks.check(setting, sampler)
+    needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
+    for name in sorted({name for need in needs for name in need.statistics} - set(STATISTICS)):
+        raise UserError(
+            f"Need(statistics=...) of a part names {name!r}, and a forward can be asked for {', '.join(STATISTICS)}; "
+            f"logits=True gives the rest.{nearest(name, STATISTICS)}"
+        )
+    try:
+        policy.check(setting, sampler, needs)
+    except Unfit as error:
+        raise UserError(f"{error} The nearest that works is cache={working(setting, sampler, needs)}.") from None
+    return sampler
+
+
+# Nearest first for whoever wanted a cache: the block-wise ones, which most samplers were published with.
+BY_REUSE = ("finished", "dual", "prefix", "elastic", "window", "dkv", "recap")
+
+
+def working(setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> str:
+    """The first cache, at its defaults, that serves these parts."""
+    for name in BY_REUSE:
+        with suppress(UserError):
+            _at_defaults(name).check(setting, sampler, needs)
+            return name
+    return "none"
+
+
+@cache  # the configuration of each takes 40 ms to compose
+def _at_defaults(name: str) -> Cache:
+    return part("cache", name)

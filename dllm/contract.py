@@ -1,0 +1,349 @@
+"""What the parts of a decode exchange in a turn. Read ``dllm/denoise.py`` first: it is the order in which they do.
+
+    candidates, blocks -> ForwardPlan (cache) -> Scores, ForwardCost (network and head) -> View -> Step (sampler)
+                       -> candidates, blocks (end-of-text policy, block schedule) -> Turn
+
+Every tensor leads with the row. Letters: B rows, N candidates of them (N = B for most samplers), L columns of the
+canvas, V tokens of the vocabulary. All are frozen: whoever changes something makes a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from dllm.canvas import Canvas
+from dllm.rowwise import Owner, Rowwise
+from dllm.shapes import Shapes
+
+State = dict[str, Tensor]  # a sampler's memory of its rows, by name; every tensor [B, ...]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a part wants scored: a region of the canvas, and which statistics. Token and confidence always come.
+
+    region: ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
+    ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length).
+    committed: decided positions too, and given ones. logits: all of them are kept. lookup: those of any few tokens can
+    be asked for. opening: only on the forward that opens a block.
+    """
+
+    region: str = "block"
+    committed: bool = False
+    span: tuple[int, int] | None = None
+    ratio: float | None = None
+    statistics: frozenset[str] = field(default_factory=frozenset)
+    logits: bool = False
+    opening: bool = False
+    lookup: bool = False
+
+    def mask(self, canvas: Canvas, blocks: BlockState) -> Tensor:
+        """Wanted positions [N, L]."""
+        wanted = canvas.valid if self.committed else canvas.undecided
+        if self.region == "block":
+            return wanted & blocks.in_open
+        low, high = self._bounds(canvas, blocks)
+        return wanted & (canvas.columns >= low[:, None]) & (canvas.columns < high[:, None])
+
+    def _bounds(self, canvas: Canvas, blocks: BlockState) -> tuple[Tensor, Tensor]:
+        if self.region == "suffix":
+            return blocks.begin, canvas.end
+        origin = blocks.begin if self.region == "ahead" else canvas.start
+        if self.ratio is not None:
+            return origin, origin + (self.ratio * (canvas.length - canvas.start)).floor().long()
+        if self.span is None:
+            return origin, canvas.end
+        return origin + self.span[0], origin + self.span[1]
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Rows of logits as the model gave them, but for banned ids (-inf): values [N, n, V], for columns [N, n] (L: no
+    column)."""
+
+    values: Tensor
+    columns: Tensor
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Logits of a few tokens at each scored position, without all the others: a product with so many rows of the head.
+
+    columns [N, n]: of the scored rows (L: no column); source [N, n, ...]: what ``find`` makes the logits of; triton:
+    whether our kernels run.
+    """
+
+    columns: Tensor
+    source: Tensor
+    find: Callable[[Tensor, Tensor], Tensor]
+    triton: bool = False
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits [N, n, K] of ``ids`` [N, n, K] at the scored rows."""
+        return self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one forward says of each position, laid out by column [N, L]; zero where ``scored`` is False.
+
+    token: the proposal; confidence: its probability (float64; -1 for end-of-text proposals under
+    ``sampling.eos_last``). committable: scored, and the cache's plan lets it be committed.
+    statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
+    gap: difference of the two largest logits; entropy in nats; logsumexp; current: log-probability of the token now on
+    the canvas; shadow: the same from an extra row that sees all but that token (committed positions of the block).
+    logits, lookup: None where no part asked for them.
+    """
+
+    scored: Tensor
+    token: Tensor
+    confidence: Tensor
+    committable: Tensor
+    statistics: dict[str, Tensor] = field(default_factory=dict)
+    logits: Logits | None = None
+    lookup: Lookup | None = None
+
+    def stat(self, name: str) -> Tensor:
+        """A statistic [N, L]; a part that reads one it did not ask for is a mistake of ours."""
+        assert name in self.statistics, f"statistic {name!r} was read but not declared in any need"
+        return self.statistics[name]
+
+
+@dataclass(frozen=True)
+class BlockState(Rowwise):
+    """Where the blocks of each row stand. Columns and counts are int64 [B]; masks are [B, L].
+
+    begin, end: the current block; ``in_block``: its columns. open_end: end of the last block that is open (= end
+    without lookahead); ``in_open``: the columns of all open blocks. number: index of the current block. masks: those
+    it had to fill when it opened. forwards: those it has had, the one under way included. turn: forwards of the whole
+    row. done [B]: nothing is left to decide. active [B]: takes part in this turn; the others wait for the host to see
+    that their block is full. lookahead: how many further blocks are open with the current one. shapes: how wide
+    tensors may be.
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")
+
+    begin: Tensor
+    end: Tensor
+    open_end: Tensor
+    number: Tensor
+    masks: Tensor
+    forwards: Tensor
+    turn: Tensor
+    done: Tensor
+    active: Tensor
+    in_block: Tensor
+    in_open: Tensor
+    lookahead: int
+    shapes: Shapes
+
+    def resized(self, canvas: Canvas, end: Tensor, open_end: Tensor) -> BlockState:
+        """The same blocks with other ends; the masks are made here, so that no turn has to."""
+        behind = canvas.columns >= self.begin[:, None]
+        in_block, in_open = (behind & (canvas.columns < edge[:, None]) for edge in (end, open_end))
+        masks = (canvas.undecided & in_block).sum(1)
+        return replace(self, end=end, open_end=open_end, masks=masks, in_block=in_block, in_open=in_open)
+
+    def update(self, new: BlockState) -> BlockState:
+        """``new`` in the active rows; those that wait stay as they are."""
+        return self.shapes.update(self.active, new, self)
+
+    def after_forward(self) -> BlockState:
+        """After one more forward of the active rows."""
+        one = self.active.long()
+        shapes = self.shapes.after_forward()
+        return replace(self, forwards=self.forwards + one, turn=self.turn + one, shapes=shapes)
+
+    def synchronised(self) -> BlockState:
+        """After the host has looked at every row: all take part."""
+        shapes = self.shapes.synchronised(self.begin, self.forwards)
+        return replace(self, active=torch.ones_like(self.done), shapes=shapes)
+
+
+@dataclass(frozen=True)
+class View:
+    """What a sampler sees: the canvas [B], its scores, where the blocks stand, and two sets of positions [B, L].
+
+    open: masked, in an open block, and committable: what the rule may commit. forced: what the cache's plan commits by
+    itself, with the proposals. active [B]: rows whose rule is called this turn (something is open, nothing is forced).
+    """
+
+    canvas: Canvas
+    scores: Scores
+    blocks: BlockState
+    open: Tensor
+    forced: Tensor
+    active: Tensor
+
+    @staticmethod
+    def of(canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor) -> View:
+        open_, forced = canvas.undecided & blocks.in_open & scores.committable, forced & canvas.undecided
+        return View(canvas, scores, blocks, open_, forced, open_.any(1) & ~forced.any(1))
+
+    @property
+    def index(self) -> Tensor:
+        """Index of this forward within the block [B], from 0: what fixed schedules count by."""
+        return self.blocks.forwards - 1
+
+    @cached_property
+    def owner(self) -> Owner:
+        """One candidate for each row."""
+        return Owner.single(len(self.active), self.active.device)
+
+    def step(
+        self, commit: Tensor, *, tokens: Tensor | None = None, confidence: Tensor | None = None,
+        accepted: Tensor | None = None, remask: Tensor | None = None, owner: Owner | None = None,
+        state: State | None = None, announced: Tensor | None = None, stop: Tensor | None = None,
+    ) -> Step:  # fmt: skip
+        """The step that commits ``commit`` [N, L]. What is left out: the proposals are committed, with their
+        confidences (other ``tokens``: nobody knows theirs), nothing is remasked, one candidate a row, no state changes,
+        nothing is announced, no row stops."""
+        owner = owner or self.owner
+        proposed, nothing = owner.each(self.scores.token), self.canvas.nothing
+        if confidence is None:
+            confidence = owner.each(self.scores.confidence)
+            if tokens is not None:
+                confidence = torch.where(tokens == proposed, confidence, torch.nan)
+        return Step(
+            commit, proposed if tokens is None else tokens, confidence, accepted,
+            owner.each(nothing) if remask is None else remask, owner, state or {},
+            nothing.long() if announced is None else announced, torch.zeros_like(self.active) if stop is None else stop,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a sampler decides for N candidates of B rows; ``View.step`` fills in what a rule does not say.
+
+    commit [N, L]: positions to fix, to ``tokens`` [N, L], which have ``confidence`` [N, L] (nan: nobody knows).
+    accepted [N, L]: those that the rule itself accepted, the rest were forced (None: a schedule, which judges no single
+    position). remask [N, L]: commits to undo first. owner: the row of each candidate. state: entries of the sampler's
+    state that changed. announced [B, L]: what it will commit in its next turn, numbered from 1 in its order (0: not
+    then). stop [B]: rows that are finished now, whatever their blocks still wait for.
+    """
+
+    commit: Tensor
+    tokens: Tensor
+    confidence: Tensor
+    accepted: Tensor | None
+    remask: Tensor
+    owner: Owner
+    state: State
+    announced: Tensor
+    stop: Tensor
+
+
+@dataclass(frozen=True)
+class ForwardPlan(Rowwise):
+    """What a cache wants of one forward, per row and independent of the other rows. Masks are [B, L].
+
+    columns: those to compute. committable: positions that may be committed from it. forced: rows with an entry commit
+    exactly those. shadows [B, x]: columns (L: no column) that get an extra row, a mask that sees every column but its
+    own and that no other row sees. shapes: how wide the forward may be; bounds: the most columns of each row, where
+    they are bounded.
+    """
+
+    columns: Tensor
+    committable: Tensor
+    forced: Tensor
+    shadows: Tensor
+    shapes: Shapes
+    bounds: tuple[int, ...]
+
+    @staticmethod
+    def of(
+        canvas: Canvas, shapes: Shapes, columns: Tensor | None = None, *, committable: Tensor | None = None,
+        forced: Tensor | None = None, bounds: tuple[int, ...] = (),
+    ) -> ForwardPlan:  # fmt: skip
+        """What is left out: every valid column is computed, all of it may be committed, nothing is forced."""
+        return ForwardPlan(
+            canvas.valid if columns is None else columns & canvas.valid,
+            canvas.valid if committable is None else committable,
+            canvas.nothing if forced is None else forced, canvas.tokens[:, :0], shapes, bounds,
+        )  # fmt: skip
+
+    def each(self, owner: Owner) -> ForwardPlan:
+        """The plan of every candidate, which is its row's."""
+        if owner.is_single:
+            return self
+        bounds = tuple(self.bounds[row] for row in owner.row.tolist()) if self.bounds else ()
+        return replace(owner.each(self), bounds=bounds)
+
+
+@dataclass(frozen=True)
+class ForwardCost:
+    """What one forward of N candidates computed, per layer (l = layers, or 1 where all layers are alike).
+
+    queries [N, l]: rows asked for; keys [N, l]: rows that each of them attends to; refreshed [N, l]: those computed
+    again because the layer recomputes the whole canvas (0 in layers that reuse); computed [N, l]: rows that really ran,
+    with those that only pad a row to its call's width; scored [N]: rows that the head ran on; copies: how often every
+    row has keys of its own (2 under guidance).
+    """
+
+    queries: Tensor
+    keys: Tensor
+    refreshed: Tensor
+    computed: Tensor
+    scored: Tensor
+    copies: int = 1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One forward and the step that followed it, for the rows still unfinished.
+
+    tried [M]: the candidates that the forward ran on, ``tried_owner`` whose they were, ``cost`` what was computed for
+    each, ``chosen`` [B] with which of them each row went on. view: what the sampler saw of those. step: its decision.
+    candidates [N]: the canvases after it and after the end-of-text policy. blocks: where they stand then.
+    synchronised: whether the host looked which blocks are full, so that rows could finish.
+    """
+
+    tried: Canvas
+    tried_owner: Owner
+    chosen: Tensor
+    cost: ForwardCost
+    view: View
+    step: Step
+    candidates: Canvas
+    blocks: BlockState
+    synchronised: bool
+
+    @property
+    def canvas(self) -> Canvas:
+        """The canvases [B] before the step."""
+        return self.view.canvas
+
+    @property
+    def active(self) -> Tensor:
+        """Rows [B] that took part; the others waited for the host to look."""
+        return self.view.blocks.active
+
+    @property
+    def finished(self) -> Tensor:
+        """Rows [B] that are complete after this turn; its candidates are alike, the first stands for all."""
+        return self.blocks.done
+
+
+class Schedule(Protocol):
+    """What other parts may ask of a block schedule (``dllm.blocks.base.Blocks``)."""
+
+    fixed_length: int | None
+
+    def count(self, canvas: Canvas) -> Tensor | None: ...
+
+    def widest(self, length: int) -> int: ...
+
+
+class Rule(Protocol):
+    """What other parts may ask of a sampler (``dllm.samplers.base.Sampler``)."""
+
+    revocable: bool
+    branches: bool
+    announces: bool
+    lookahead: int

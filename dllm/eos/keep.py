@@ -1,0 +1,14 @@
+"""Decode the full length whatever is committed (LLaDA's and Dream's own loops)."""
+
+from __future__ import annotations
+
+from dllm.canvas import Canvas
+from dllm.contract import Step, View
+from dllm.eos.base import EndOfText
+
+
+class Keep(EndOfText):
+    """Nothing happens in the decode; the text is cut afterwards."""
+
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        return candidates

@@ -1,0 +1,199 @@
+"""What stands between the layers of a forward: the memory that a cache is to the network.
+
+A layer projects its rows, hands queries, keys and values to the memory, and attends to what comes back. ``Fresh`` is no
+cache at all; ``Access`` is a memory whose shapes do not change, which is nothing more than tensors and numbers, so that
+forwards through it can be recorded, repeated and compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dllm.kernels.rope_scatter import rope_scatter, rotated
+from dllm.models.config import ModelConfig
+
+# What rows of one layer at columns [B, n] attend to: [B, n, H * h].
+Attend = Callable[["Projected", "Tensor | None"], Tensor]
+
+# Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible: None (all), [B, S] or
+# [B, n, S] boolean.
+Exchanged = tuple[Tensor, Tensor, Tensor, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Projected:
+    """What a layer makes of its rows before rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
+
+    angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. wide: rotate in float32 (LLaDA's
+    ``rope_full_precision``), not in the dtype of the rows. triton: rotate and store with our kernel.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    angles: tuple[Tensor, Tensor]
+    wide: bool
+    triton: bool
+
+    def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h]."""
+        query, key = (rotated(x, *self.angles, self.wide) for x in (self.query, self.key))
+        return query, key.transpose(1, 2), self.value.transpose(1, 2)
+
+    def into(self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
+        """Put keys and values into ``slots`` [B, n] of the buffers [B, H_kv, S, h] (None: the first n slots), or of
+        their ``rows`` [B], and return the rotated queries. Buffers have a slot for padding: nothing may lie outside."""
+        # torch.compile fuses this itself; a part of the rows is rare enough to go without the kernel.
+        if self.triton and rows is None and not torch.compiler.is_compiling():
+            return rope_scatter(self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, True)
+        query, key, value = self.rotated()
+        for store, fresh in ((keys, key), (values, value)):
+            if slots is None:
+                store[slice(None) if rows is None else rows, :, : fresh.shape[2]] = fresh
+            else:  # whole rows: 2 to 5 times as fast as a scatter on a CPU, and compiled without a copy of the buffer
+                row = torch.arange(len(slots), device=slots.device) if rows is None else rows
+                store.transpose(1, 2).index_put_((row[:, None], slots), fresh.transpose(1, 2))
+        return query
+
+
+class Memory:
+    """What a cache puts between the layers of one call of the network, and keeps for the next."""
+
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows [B, n, D] entering a layer and their columns; may widen both (Elastic-Cache)."""
+        return hidden, columns
+
+    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+        """Rotate and keep the fresh rows; return their queries, and the keys and values they attend to."""
+        raise NotImplementedError
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        """Keep the fresh rows; return what they attend to [B, n, H * h]."""
+        return attend(*self.exchange(layer, fresh, columns))
+
+    def access(self) -> Access:
+        """All that the network reads and writes in this call besides its rows (static caches only)."""
+        raise NotImplementedError
+
+    def lacks(self) -> tuple[int, ...] | None:
+        """Shape of the buffer of keys, and of that of values, that every layer still lacks; None where none does."""
+        return None
+
+    def furnish(self, buffers: Buffers) -> None:
+        """Take buffers from outside, which may have served another decode."""
+        raise NotImplementedError
+
+
+class Copies:
+    """What the layers of one call of the network share, copied once to every device that has some of them."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
+
+    @overload
+    def __call__(self, tensor: Tensor, device: torch.device) -> Tensor: ...
+
+    @overload
+    def __call__(self, tensor: None, device: torch.device) -> None: ...
+
+    def __call__(self, tensor: Tensor | None, device: torch.device) -> Tensor | None:
+        """The tensor itself, or its copy on ``device``."""
+        if tensor is None or tensor.device == device:
+            return tensor
+        key = id(tensor), device  # holding the tensor keeps its id
+        if key not in self.made:
+            self.made[key] = tensor, tensor.to(device)
+        return self.made[key][1]
+
+
+class Fresh(Memory):
+    """No cache: attend to the rows of this forward. ``visible`` is [B, S], [B, n, S] or None for all."""
+
+    def __init__(self, visible: Tensor | None = None) -> None:
+        self.visible, self.copies = visible, Copies()
+
+    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+        return *fresh.rotated(), self.copies(self.visible, fresh.query.device)
+
+    def access(self) -> Access:
+        return Access(self.visible)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
+    """Softmax attention. query [B, n, H, h]; key, value [B, H_kv, S, h]; returns [B, n, H * h]."""
+    if visible is not None:
+        visible = visible[:, None, None] if visible.dim() == 2 else visible[:, None]
+    grouped = query.shape[2] != key.shape[1]
+    out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=visible, enable_gqa=grouped)
+    return out.transpose(1, 2).flatten(2)
+
+
+@dataclass(frozen=True)
+class AttentionOrder:
+    """Who may see whom in a model whose attention is not full, as two integers per column [B, L]: a key of ``rank`` r
+    is seen by the queries whose ``reach`` is r or more."""
+
+    rank: Tensor
+    reach: Tensor
+
+    @staticmethod
+    def of(config: ModelConfig, positions: Tensor) -> AttentionOrder | None:
+        """By the ``positions`` [B, L] of the columns in their rows; None where attention is full.
+
+        Block-causal models (SDAR, LLaDA2): a position sees its own attention block and those before it."""
+        if config.attention_block is None:
+            return None
+        block = positions // config.attention_block
+        return AttentionOrder(block, block)
+
+    def at(self, columns: Tensor) -> AttentionOrder:
+        """The order of the ``columns`` [B, n] alone (L: padding)."""
+        columns = columns.clamp(max=self.rank.shape[1] - 1)
+        return AttentionOrder(self.rank.gather(1, columns), self.reach.gather(1, columns))
+
+    def visible(self, queries: AttentionOrder, keys: Tensor | None) -> Tensor:
+        """Which keys [B, n, S] each of the ``queries`` [B, n] sees, of those in ``keys`` [B, S] or [B, n, S] (None: of
+        all)."""
+        if keys is None:
+            return self.rank[:, None] <= queries.reach[:, :, None]
+        seen = self.rank[:, None, : keys.shape[-1]] <= queries.reach[:, :, None]
+        return seen & (keys if keys.dim() == 3 else keys[:, None, :])
+
+
+KeyValues = tuple[Tensor, Tensor]  # of one layer: keys, values [B, H_kv, S, h]
+
+
+@dataclass(frozen=True)
+class Access(Memory):
+    """visible: as in ``Exchanged``; slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n);
+    reach: how many slots count as keys. rows [b]: whose buffers these are, of all that there are (None: of all b).
+    Without stores nothing is kept, and the rows see each other."""
+
+    visible: Tensor | None = None
+    slots: Tensor | None = None
+    reach: int = 0
+    stores: Sequence[KeyValues | None] = ()
+    rows: Tensor | None = None
+
+    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+        if not self.stores:
+            return *fresh.rotated(), self.visible
+        store = self.stores[layer]
+        assert store is not None, "buffers are made before they are used"
+        query = fresh.into(*store, self.slots, self.rows)
+        part = slice(None) if self.rows is None else self.rows
+        keys, values = (buffer[part, :, : self.reach] for buffer in store)
+        return query, keys, values, self.visible
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """Memory for the keys and values of every layer. Whoever holds it uses it; it is free when nobody does."""
+
+    stores: Sequence[KeyValues]

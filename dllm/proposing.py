@@ -1,0 +1,161 @@
+"""From rows of logits to proposals: the token at each position, how sure it is, and the statistics parts ask for.
+
+All probabilities are float64, or float32 sums with a float64 last step: in float32 many confidences are exactly 1.0
+and their order would be arbitrary. The largest entry is kept out of the sum, so that 1 - p stays precise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.canvas import Canvas, per_row
+from dllm.common.noise import gumbel
+from dllm.contract import Logits, Lookup
+from dllm.kernels.credit import slot_logits
+from dllm.kernels.head_statistics import head_statistics, shipped
+from dllm.kernels.row_statistics import ALL, row_statistics
+from dllm.models.ids import Ids
+from dllm.models.transformer import Transformer
+from dllm.ranking import one_of
+from dllm.setting import Sampling
+
+
+def statistics(
+    logits: Tensor, wanted: frozenset[str], token: Tensor | None = None, current: Tensor | None = None,
+    triton: bool = False,
+) -> dict[str, Tensor]:
+    """Statistics of logit rows [..., V] under plain softmax, each [...]; ``token`` is the proposal (None: the argmax).
+
+    confidence = softmax(logits)[token]; see ``dllm.kernels.row_statistics`` for the others.
+    """
+    found = row_statistics(logits, required(wanted), triton)
+    if token is not None:
+        chosen, best = (logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (token, found["token"]))
+        found |= {"token": token, "confidence": (chosen - best).double().exp() * found["first"]}
+    if current is not None:
+        found["logit"] = logits.gather(-1, current.unsqueeze(-1)).squeeze(-1).double()
+    return renamed(found, wanted)
+
+
+def required(wanted: frozenset[str]) -> frozenset[str]:
+    """The row statistics that the ``wanted`` ones are made of."""
+    return (wanted & ALL) | {"first"} | ({"logsumexp"} if "current" in wanted else set())
+
+
+def renamed(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tensor]:
+    """Row statistics under the names of ``Scores``; the confidence is the proposal's, by default the argmax's."""
+    out = {"confidence": found["first"], **found}
+    if "logit" in found:
+        out["current"] = found["logit"] - found["logsumexp"]
+    return {name: value for name, value in out.items() if name in wanted or name in ("token", "confidence")}
+
+
+def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
+    """Logits [..., V] with -inf outside the nucleus, then outside the k largest (Dream's order).
+
+    A token is dropped when the mass of all larger ones already exceeds ``top_p``; the largest always stays.
+    """
+    if top_p is not None and top_p < 1:
+        ordered, index = logits.sort(dim=-1, descending=True, stable=True)
+        mass = ordered.to(torch.promote_types(ordered.dtype, torch.float32)).softmax(-1)
+        dropped = (mass.cumsum(-1) - mass) > top_p
+        logits = logits.masked_fill(torch.zeros_like(dropped).scatter(-1, index, dropped), -torch.inf)
+    if top_k is not None and top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[..., -1:], -torch.inf)
+    return logits
+
+
+@dataclass(frozen=True)
+class Proposer:
+    """Turns rows of logits into proposals and statistics (the sampler's ``tempered`` convention included).
+
+    wanted: the statistics that parts asked for. temperature [] or [requests]: on the device where it is used.
+    """
+
+    sampling: Sampling
+    ids: Ids
+    temperature: Tensor
+    wanted: frozenset[str] = frozenset()
+    triton: bool = False
+
+    @staticmethod
+    def of(sampling: Sampling, ids: Ids, wanted: frozenset[str], model: Transformer) -> Proposer:
+        temperature = torch.as_tensor(sampling.temperature, dtype=torch.float64, device=model.device)
+        return Proposer(sampling, ids, temperature, wanted, model.triton)
+
+    def check(self, canvas: Canvas) -> None:
+        """Raises UserError when there are fewer temperatures than requests."""
+        per_row(self.temperature, canvas)
+
+    def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
+        """logits [B, n, V] for target ``columns`` [B, n]; turn [B] -> token and statistics, each [B, n].
+
+        Banned ids become -inf in ``logits`` itself, which is the caller's own copy.
+        """
+        self._ban(logits)
+        token, scored = (None, logits) if self.sampling.plain else self._draw(logits, canvas, turn, columns)
+        current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
+        return self._ends_last(statistics(scored, self.wanted, token, current, self.triton))
+
+    def unstored(self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor) -> dict[str, Tensor]:
+        """The same for hidden rows [B, n, D] whose logits nobody else reads: never more than a chunk of them exists.
+        For plain sampling only."""
+        current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
+        found = head_statistics(
+            hidden.flatten(0, 1), lambda rows: self._ban(model.logits(rows)), model.head_weight, self._banned(),
+            model.config.logit_scale, required(self.wanted), current, self.triton,
+        )  # fmt: skip
+        out = renamed(found, self.wanted)
+        return self._ends_last({name: value.view(columns.shape) for name, value in out.items()})
+
+    def lookup(self, columns: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
+        """Logits of few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""
+        triton = self.triton and shipped(hidden, weight)
+
+        def find(source: Tensor, ids: Tensor) -> Tensor:
+            found = slot_logits(source, weight, ids, triton)
+            return found if scale == 1.0 else found * scale
+
+        return Lookup(columns, hidden, find, self.triton)
+
+    def _banned(self) -> tuple[int, ...]:
+        return (self.ids.mask,) * self.sampling.suppress_mask + (self.ids.eos,) * self.sampling.forbid_eos
+
+    def _ban(self, logits: Tensor) -> Tensor:
+        for banned in self._banned():
+            logits.select(-1, banned).fill_(-torch.inf)
+        return logits
+
+    def _ends_last(self, out: dict[str, Tensor]) -> dict[str, Tensor]:
+        """End-of-text proposals get confidence -1, if the sampling wants it so."""
+        if not self.sampling.eos_last:
+            return out
+        ends = one_of(out["token"], (self.ids.eos, *self.ids.stops))
+        return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
+
+    def _draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Gumbel-max on the filtered logits: argmax(z + T g) is a draw from softmax(z / T)."""
+        each = self.temperature[canvas.number] if self.temperature.dim() else self.temperature.expand(canvas.seed.shape)
+        temperature = each[:, None, None]
+        random = temperature > 0
+        tempered = torch.where(random, logits / temperature.clamp(min=1e-9), logits)
+        kept = filtered(tempered, self.sampling.top_p, self.sampling.top_k)
+        vocabulary = torch.arange(logits.shape[-1], device=logits.device)
+        position = columns - canvas.first[:, None]
+        noise = gumbel(canvas.seed[:, None, None], position[..., None], turn[:, None, None], vocabulary)
+        token = torch.where(random, kept + noise, kept.double()).argmax(-1)
+        return token, kept if self.sampling.tempered else logits
+
+
+def spread(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:
+    """Values [B, n] at target columns ``rows`` [B, n] (L: padding) laid out as [B, L], zero elsewhere."""
+    shape = (rows.shape[0], length + 1)
+    return {name: value.new_zeros(shape).scatter(1, rows, value)[:, :length] for name, value in values.items()}
+
+
+def stored(logits: Logits, triton: bool) -> Lookup:
+    """A look-up in logits that are there anyway."""
+    return Lookup(logits.columns, logits.values, lambda source, ids: source.gather(-1, ids), triton)

@@ -1,0 +1,81 @@
+"""The rows of a running batch: everything that belongs to a request, in one value.
+
+Rows leave when they finish, and others join between turns; whatever a part remembers goes with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Session
+from dllm.canvas import Canvas
+from dllm.contract import BlockState, State
+from dllm.rowwise import Owner, join, select
+from dllm.samplers.base import Sampler
+
+
+@dataclass(frozen=True)
+class Rows:
+    """N candidates of B rows.
+
+    candidates [N]: their canvases, ``owner`` whose they are. blocks [B]: where the blocks stand. state: the sampler's
+    memory of the rows, session: the cache's. announced [B, L]: what the sampler said it will commit next. stopped [B]:
+    rows that were told to stop since the host last synchronised.
+    """
+
+    candidates: Canvas
+    owner: Owner
+    blocks: BlockState
+    state: State
+    session: Session
+    announced: Tensor
+    stopped: Tensor
+
+    @staticmethod
+    def start(canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, bounded: bool = False) -> Rows:
+        """Rows before their first turn, one candidate each. bounded: so are shapes (``dllm.shapes``)."""
+        rows = len(canvas.request)
+        return Rows(
+            canvas, Owner.single(rows, canvas.request.device), blocks.start(canvas, sampler.lookahead, bounded),
+            sampler.start(canvas, blocks), session, torch.zeros_like(canvas.tokens), torch.zeros_like(canvas.cut),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return self.owner.rows
+
+    def unfinished(self) -> Rows:
+        """Those that are not done; asks the device."""
+        done = self.blocks.done.tolist()
+        if not any(done):
+            return self
+        return self.select(~self.blocks.done)
+
+    def select(self, kept: Tensor) -> Rows:
+        """The rows ``kept`` [B] (boolean), with all that is theirs."""
+        owner, candidates = self.owner.select(kept)
+        left = kept.nonzero()[:, 0]
+        return Rows(
+            self.candidates.select(candidates), owner, select(self.blocks, left), select(self.state, left),
+            self.session.select(left), self.announced[left], self.stopped[left],
+        )  # fmt: skip
+
+    def join(self, fresh: Rows) -> Rows:
+        """These rows, then those of ``fresh``, which have had no turn yet and were started with the same parts."""
+        return Rows(
+            self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), join(self.blocks, fresh.blocks),
+            join(self.state, fresh.state), self.session.join(fresh.session), join(self.announced, fresh.announced),
+            join(self.stopped, fresh.stopped),
+        )  # fmt: skip
+
+    def synchronised(self) -> Rows:
+        """After the host has looked: every row takes part in the next turn."""
+        return replace(self, blocks=self.blocks.synchronised(), stopped=torch.zeros_like(self.stopped))
+
+    def waiting(self, active: Tensor) -> Rows:
+        """Where only the rows ``active`` [B] take part in the next turn."""
+        blocks = replace(self.blocks, active=active, shapes=self.blocks.shapes.unsynchronised())
+        return replace(self, blocks=blocks)

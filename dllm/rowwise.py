@@ -1,0 +1,158 @@
+"""Batches as sets of rows: everything that belongs to a request is a tensor that leads with its row.
+
+Rows are selected, joined and updated by these functions alone, for tensors, dicts and dataclasses of tensors; whatever
+else they meet (numbers, objects shared by all rows) stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Which row each candidate belongs to. N candidates of B rows; most samplers have one for each row.
+
+    row [N]: ascending, every row named. rows: B.
+    """
+
+    row: Tensor
+    rows: int
+
+    @staticmethod
+    def single(rows: int, device: torch.device) -> Owner:
+        """One candidate for each of ``rows``."""
+        return Owner(torch.arange(rows, device=device), rows)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether candidate and row are the same: N = B, and no row is without one."""
+        return len(self.row) == self.rows
+
+    @cached_property
+    def first(self) -> Tensor:
+        """Index of each row's first candidate [B]."""
+        if self.is_single:
+            return self.row
+        change = torch.ones_like(self.row, dtype=torch.bool)
+        change[1:] = self.row[1:] != self.row[:-1]
+        return change.nonzero()[:, 0]
+
+    def each(self, state: T) -> T:
+        """What belongs to each candidate's row: [B, ...] to [N, ...]."""
+        return state if self.is_single else select(state, self.row)
+
+    def one(self, state: T) -> T:
+        """What belongs to each row's first candidate: [N, ...] to [B, ...]."""
+        return state if self.is_single else select(state, self.first)
+
+    def any(self, value: Tensor) -> Tensor:
+        """Whether a boolean [N] holds for any candidate of each row [B]."""
+        if self.is_single:
+            return value
+        return value.new_zeros(self.rows).scatter_reduce(0, self.row, value, "amax")
+
+    def table(self) -> tuple[Tensor, Tensor]:
+        """Candidates of each row [B, K], padded with -1, and each candidate's place in its row [N]."""
+        everyone = torch.arange(len(self.row), device=self.row.device)
+        place = everyone - self.first[self.row]
+        out = torch.full((self.rows, int(place.max()) + 1), -1, device=self.row.device)
+        out[self.row, place] = everyone
+        return out, place
+
+    def select(self, kept: Tensor) -> tuple[Owner, Tensor]:
+        """The owner of the candidates of the rows ``kept`` [B] (boolean), and the index of those candidates [n]."""
+        if self.is_single:
+            left = kept.nonzero()[:, 0]
+            return Owner.single(len(left), left.device), left
+        stays = kept[self.row]
+        number = torch.cumsum(kept, 0) - 1
+        return Owner(number[self.row[stays]], int(kept.sum())), stays.nonzero()[:, 0]
+
+    def join(self, other: Owner) -> Owner:
+        """The candidates of this batch, then those of another one."""
+        return Owner(torch.cat([self.row, self.rows + other.row]), self.rows + other.rows)
+
+
+class Rowwise:
+    """A dataclass whose fields lead with the row, but for those that all rows share."""
+
+    shared: ClassVar[tuple[str, ...]] = ()
+
+
+def _rowwise(state: Any) -> list[str]:
+    """Names of the fields of a dataclass that lead with the row."""
+    shared = state.shared if isinstance(state, Rowwise) else ()
+    return [entry.name for entry in fields(state) if entry.name not in shared]
+
+
+def select(state: T, rows: Tensor) -> T:
+    """The given rows [b], in that order; a row may appear several times or not at all."""
+    if isinstance(state, Tensor):
+        return state[rows]  # type: ignore[return-value]
+    if isinstance(state, dict):
+        return {key: select(value, rows) for key, value in state.items()}  # type: ignore[return-value]
+    if isinstance(state, tuple):
+        return tuple(select(value, rows) for value in state)  # type: ignore[return-value]
+    if is_dataclass(state) and not isinstance(state, type):
+        changed: dict[str, Any] = {name: select(getattr(state, name), rows) for name in _rowwise(state)}
+        return replace(state, **changed)
+    return state
+
+
+def some(state: T, rows: Tensor | None) -> T:
+    """``select``, where no ``rows`` stands for all of them in order."""
+    return state if rows is None else select(state, rows)
+
+
+def join(state: T, other: T) -> T:
+    """Rows of one batch, then rows of another. Trailing dimensions grow to the larger one, with zeros behind: what lies
+    behind a row's own columns is never valid."""
+    if isinstance(state, Tensor) and isinstance(other, Tensor):
+        shape = [max(sizes) for sizes in zip(state.shape[1:], other.shape[1:], strict=True)]
+        return torch.cat([padded(state, shape), padded(other, shape)])  # type: ignore[return-value]
+    if isinstance(state, dict) and isinstance(other, dict):
+        return {key: join(value, other[key]) for key, value in state.items()}  # type: ignore[return-value]
+    if is_dataclass(state) and not isinstance(state, type):
+        changed: dict[str, Any] = {
+            name: join(getattr(state, name), getattr(other, name)) for name in _rowwise(state)
+        }
+        return replace(state, **changed)
+    return state
+
+
+def update_rows(rows: Tensor, new: T, old: T) -> T:
+    """Per row: ``new`` where ``rows`` [B] holds, else ``old``. A tensor of ``new`` may have grown in its trailing
+    dimensions; the old rows are padded with zeros."""
+    if new is old:
+        return new
+    if isinstance(new, Tensor) and isinstance(old, Tensor):
+        before = padded(old, list(new.shape[1:]))
+        return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, before)  # type: ignore[return-value]
+    if isinstance(new, dict) and isinstance(old, dict):
+        return {key: update_rows(rows, new.get(key, value), value) for key, value in old.items()}  # type: ignore[return-value]
+    if is_dataclass(new) and not isinstance(new, type):
+        changed: dict[str, Any] = {
+            name: update_rows(rows, getattr(new, name), getattr(old, name)) for name in _rowwise(new)
+        }
+        return replace(new, **changed)
+    return new
+
+
+def padded(value: Tensor, shape: list[int]) -> Tensor:
+    """Rows [B, ...] with zeros behind, as large as ``shape`` in every dimension but the first."""
+    growth = [extent - now for extent, now in zip(shape, value.shape[1:], strict=True)]
+    return F.pad(value, [side for extra in reversed(growth) for side in (0, extra)]) if any(growth) else value
+
+
+def move(state: T, device: torch.device | str) -> T:
+    """The same dataclass with every tensor on ``device``."""
+    return replace(state, **{f.name: getattr(state, f.name).to(device) for f in fields(state)})  # type: ignore

@@ -1,0 +1,104 @@
+"""What is known before any weights are read: the model, lengths, and how a token is proposed. Parts check themselves
+against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from dllm.canvas import Canvas, Request
+from dllm.contract import Schedule
+from dllm.errors import UserError, in_range
+from dllm.models.config import ModelConfig
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is proposed at a position. Per-request values are tensors indexed by request.
+
+    temperature 0 is the argmax. ``tempered``: confidences come from the tempered and filtered distribution (Dream)
+    instead of the model's own (LLaDA). ``forbid_eos``: LLaDA's ``logits_eos_inf``. ``eos_last``: the intent of LLaDA's
+    ``confidence_eos_eot_inf``, end-of-text proposals are committed after everything else.
+    """
+
+    temperature: float | Sequence[float] | Tensor = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    guidance: float = 0.0
+    suppress_mask: bool = True
+    forbid_eos: bool = False
+    eos_last: bool = False
+    tempered: bool = False
+
+    def __post_init__(self) -> None:
+        in_range("sampling.temperature", self.temperature, 0.0, float("inf"), "0 is the argmax.")
+        in_range("sampling.guidance", self.guidance, 0.0, float("inf"), "0 is off.")
+        if self.top_p is not None:
+            in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
+        if self.top_k is not None:
+            in_range("sampling.top_k", self.top_k, 1, float("inf"), "null switches it off.")
+
+    @property
+    def plain(self) -> bool:
+        """The proposal is simply the argmax of the model's own logits."""
+        cold = isinstance(self.temperature, int | float) and self.temperature == 0
+        return cold and self.top_p is None and self.top_k is None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """gen_length None: infilling, the number of masks shows only with the prompts. ids_of: plain token ids of a text;
+    None where there is no tokenizer."""
+
+    model: ModelConfig
+    blocks: Schedule
+    gen_length: int | None
+    sampling: Sampling = Sampling()
+    name: str = ""
+    ids_of: Callable[[str], list[int]] | None = None
+
+    @property
+    def block_length(self) -> int | None:
+        """The fixed block length, None where blocks differ."""
+        return self.blocks.fixed_length
+
+    def require_steps(self, name: str, steps: int | None) -> None:
+        """A fixed schedule must divide evenly over the blocks (the published loops assert the same)."""
+        if steps is None or self.gen_length is None:
+            return
+        count = self._block_count()
+        if count is None:
+            raise UserError(
+                f"{name}={steps} cannot be split over blocks whose number shows only while decoding. "
+                f"Use {name}=null (one token per step) or blocks=fixed."
+            )
+        if steps < count:
+            raise UserError(f"{name}={steps} is less than the {count} blocks, each of which takes a forward at least.")
+        if steps % count:
+            raise UserError(
+                f"{name}={steps} does not divide evenly over {count} blocks (gen_length={self.gen_length}, "
+                f"block_length={self.block_length}). Use a multiple of {count}."
+            )
+
+    def _block_count(self) -> int | None:
+        length = self.gen_length or 0
+        if self.block_length is not None and length % self.block_length:
+            raise UserError(
+                f"gen_length={length} is not a multiple of blocks.block_length={self.block_length}, which a fixed "
+                "number of steps needs. Change one of them, or leave the steps null."
+            )
+        count = self.blocks.count(Canvas.of([Request.answer([0], length, 0)], 0))
+        return None if count is None else int(count[0])
+
+
+def altered(part: P, **changes: Any) -> P:
+    """A part like this one with other attributes. A part itself never changes: other decodes may be using it."""
+    new = copy(part)
+    vars(new).update(changes)
+    return new

@@ -1,0 +1,131 @@
+"""How wide the tensors of a turn are: exactly, or as far as the host knows without asking the device.
+
+Every part asks this object instead of the device, so that there is one way to write a part. Exact shapes cost a few
+copies from the device in every turn, which is free on a CPU. Bounded shapes cost none: their answers are the ones that
+lose nothing, and the host synchronises only now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from dllm.rowwise import update_rows
+
+T = TypeVar("T")
+
+
+class Shapes:
+    """What a part may ask. ``waits``: some rows may wait this turn for the host to see that their block is full."""
+
+    waits = False
+
+    def any(self, mask: Tensor) -> bool:
+        """Whether any entry is set, or may be."""
+        raise NotImplementedError
+
+    def all(self, mask: Tensor) -> bool:
+        """Whether the host knows that all entries are set."""
+        raise NotImplementedError
+
+    def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
+        """Bounds that the host computes from what it knows; none where shapes are exact."""
+        raise NotImplementedError
+
+    def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
+        """Set entries of each row of ``mask`` [B, L], or the ``bounds`` that no row exceeds."""
+        raise NotImplementedError
+
+    def reach(self, mask: Tensor) -> int:
+        """Column after the last set entry of ``mask`` [B, L], or its width."""
+        raise NotImplementedError
+
+    def update(self, active: Tensor, new: T, old: T) -> T:
+        """``new`` in the rows ``active`` [B], ``old`` in those that wait."""
+        return update_rows(active, new, old) if self.waits else new
+
+    def after_forward(self) -> Shapes:
+        """After one more forward of every row."""
+        raise NotImplementedError
+
+    def unsynchronised(self) -> Shapes:
+        """The shapes of a turn before which the host has not looked."""
+        raise NotImplementedError
+
+    def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
+        """The shapes of a turn before which the host looked where blocks ``begin`` [B] and how many ``forwards`` [B]
+        they have had."""
+        raise NotImplementedError
+
+
+class Exact(Shapes):
+    """Read off the device in every turn."""
+
+    def any(self, mask: Tensor) -> bool:
+        return bool(mask.any())
+
+    def all(self, mask: Tensor) -> bool:
+        return bool(mask.all())
+
+    def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
+        return ()
+
+    def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
+        return mask.sum(1).tolist()  # type: ignore[no-any-return]
+
+    def reach(self, mask: Tensor) -> int:
+        return int((mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax())
+
+    def after_forward(self) -> Shapes:
+        return self
+
+    def unsynchronised(self) -> Shapes:
+        return self
+
+    def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
+        return self
+
+
+@dataclass(frozen=True)
+class Bounded(Shapes):
+    """What the host knows since it last synchronised. No row has more than ``width`` open columns, no block begins
+    before column ``low``; ``opening``: which rows' blocks have had no forward yet. looked: it synchronised just before
+    this turn, so no row waits, and one question more costs no pause."""
+
+    width: int
+    low: int = 0
+    opening: tuple[bool, ...] = ()
+    looked: bool = True
+
+    @property
+    def waits(self) -> bool:  # type: ignore[override]
+        return not self.looked
+
+    def any(self, mask: Tensor) -> bool:
+        return True
+
+    def all(self, mask: Tensor) -> bool:
+        return False
+
+    def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
+        return known(self)
+
+    def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
+        return bounds
+
+    def reach(self, mask: Tensor) -> int:
+        return mask.shape[1]
+
+    def after_forward(self) -> Shapes:
+        return replace(self, opening=(False,) * len(self.opening))
+
+    def unsynchronised(self) -> Shapes:
+        return replace(self, looked=False)
+
+    def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
+        first = [count == 0 for count in forwards.tolist()]
+        return replace(self, low=int(begin.min()), opening=tuple(first), looked=True)
