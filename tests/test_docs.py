@@ -242,6 +242,13 @@ def test_what_a_page_outside_the_site_names_is_there(page: Path) -> None:
     assert paths and [path for path in paths if not (ROOT / path).exists()] == []
 
 
+def test_the_index_leads_to_every_page_of_the_site() -> None:
+    linked = set(re.findall(r"\]\(([\w/]+\.md)\)", (DOCS / "index.md").read_text()))
+    pages = {str(page.relative_to(DOCS)) for page in PAGES if page.parent.name != "samplers"} - {"index.md"}
+    assert linked == pages
+    assert pages < set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+
+
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed: pip install 'dllm[docs]'")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
