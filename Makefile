@@ -1,22 +1,24 @@
-# Both commands work from nothing on a machine that has Python >= 3.11 and pip.
+# Works from nothing on a machine that has Python >= 3.11 and pip. "make help" lists the targets.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint laws clean
+.PHONY: run help test lint laws clean
 
-run: .venv/installed
+run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
 
-test: .venv/installed lint
+help:  ## Show this list.
+	@sed -n 's/^\([a-z]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-13s %s\n", $$1, $$2}'
+
+test: .venv/installed lint  ## Install, lint, check types, run all tests: what CI runs. A few minutes on two cores.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-# As many cases as LAWS_MINUTES (30) allows, in the order of LAWS_SEED (0), in LAWS_PROCESSES (2).
-laws: .venv/installed
-	$(BIN)/python tests/laws.py
-
-lint: .venv/installed
+lint: .venv/installed  ## ruff and mypy.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+laws: .venv/installed  ## Laws over as many cases as LAWS_MINUTES (30) allow, in the order of LAWS_SEED (0), LAWS_PROCESSES (2) at once.
+	$(BIN)/python tests/laws.py
 
 # torch goes first: anything that depends on it would otherwise pick a build by itself.
 .venv/installed: pyproject.toml constraints.txt
@@ -27,5 +29,5 @@ lint: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-clean:
+clean:  ## Remove .venv and what building left behind.
 	rm -rf .venv build *.egg-info

@@ -34,6 +34,7 @@ READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 ADDED = ("add_a_sampler", "add_a_cache", "add_a_task")  # pages that make files; a test of their own runs them
 # Pages whose commands another test runs, or that take minutes: here their commands are only read.
 BASES = {"sampler": Sampler, "cache": Cache, "task": Task}
+COMING = "dllm/contract.py"  # to be deleted when it has come
 ONLY_READ = ("README", "CONTRIBUTING", "parallelbench", "standard", "sweeps", "evaluation", "kernels", "benchmarks")
 
 
@@ -222,6 +223,30 @@ def test_every_sampler_has_its_page(name: str) -> None:
 def test_every_part_is_in_its_table(group: str, page: str) -> None:
     text = (DOCS / f"{page}.md").read_text()
     assert [name for name in choices(group) if f"| `{name}` |" not in text] == []
+
+
+@pytest.mark.parametrize("group", ["sampler", "blocks", "cache", "eos"])
+def test_the_readme_has_a_line_for_every_part(group: str) -> None:
+    found = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    pages = dict(found)
+    page = {"sampler": "docs/samplers/{}.md", "cache": "docs/caches.md"}.get(group, f"docs/{group}.md")
+    assert [name for name in choices(group) if pages.get(name) != page.format(name)] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=named)
+def test_what_a_page_outside_the_site_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    linked = [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith(("http", "#"))]
+    written = re.findall(r"`((?:dllm|docs|experiments|tests)/[\w/.-]+)`", text)
+    paths = [path.partition("#")[0] for path in [*linked, *written] if "NAME" not in path and path != COMING]
+    assert paths and [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_index_leads_to_every_page_of_the_site() -> None:
+    linked = set(re.findall(r"\]\(([\w/]+\.md)\)", (DOCS / "index.md").read_text()))
+    pages = {str(page.relative_to(DOCS)) for page in PAGES if page.parent.name != "samplers"} - {"index.md"}
+    assert linked == pages
+    assert pages < set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
 
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:

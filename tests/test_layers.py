@@ -1,83 +1,166 @@
-"""Who may import whom: the table of CONTRIBUTING.md holds."""
+"""Who may import whom: the table of CONTRIBUTING.md, read from top to bottom, and no circle between modules."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dllm"
-CORE = {file.stem for file in PACKAGE.glob("*.py")}
 FILES = sorted(file for file in PACKAGE.rglob("*.py") if "conf" not in file.parts)
 
+# What the redesign has still to mend; to be emptied, then to be deleted together with what reads it.
+COMING = {"contract", "proposing"}  # rows of modules that are still to be written
+LEAVING = {"scores": "proposing"}  # a module that goes, and the row that it is read in until then
+TO_MEND = {  # folder or module: what it imports although that stands in no row above
+    "blocks": {"compose.setting", "samplers.base", "scores"},
+    "cache": {"blocks.base", "compose.setting", "record.cost", "samplers.base", "scores"},
+    "compose": {"scores"},
+    "denoise": {"record.cost"},
+    "eos": {"blocks.base", "samplers.base", "scores"},
+    "forward": {"record.cost"},
+    "models": {"scores"},
+    "record": {"analysis.logprobs"},
+    "samplers": {"blocks.base", "compose.setting", "scores"},
+}
+CIRCLES = {("record.notebook", "record.results")}  # a module, and what it imports, which imports it
 
-def allowed() -> dict[str, set[str]]:
-    """Folder -> modules and folders that it may import, from the table."""
-    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
-    return {folder: set(re.findall(r"`([\w.]+)`", cell)) for folder, cell in rows}
+
+def rows() -> list[list[str]]:
+    """The names in the first column of the table, row by row."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Who may import whom")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| ((?:`\w+`[ ,]*)+) \|", text, re.MULTILINE)
+    return [re.findall(r"`(\w+)`", cell) for cell in cells]
+
+
+def place_of(module: str) -> str:
+    """The folder, or the module at the top of the package, that a module below ``dllm`` belongs to."""
+    return module.partition(".")[0]
+
+
+def row_of(place: str) -> str:
+    """The name by which the table has a folder or module."""
+    return LEAVING.get(place, place)
+
+
+def above(place: str) -> set[str]:
+    """Names in the rows above the one that names ``place``."""
+    order = rows()
+    (row,) = [number for number, names in enumerate(order) if row_of(place) in names]
+    return {name for names in order[:row] for name in names}
+
+
+def named(file: Path) -> str:
+    """A file's module, without the leading ``dllm``: ``cache.dual``; a package's ``__init__`` is the package."""
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+MODULES = {named(file): file for file in FILES}
 
 
 def imports(file: Path) -> Iterator[str]:
-    """Every module that a file imports, also inside functions and for types alone."""
+    """Every module that a file imports, also inside functions and for types alone; of ``from a import b`` a.b."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file} imports relatively"
-            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def folder_of(file: Path) -> str:
-    parts = file.relative_to(PACKAGE).parts
-    return parts[0] if len(parts) > 1 else "core"
+def ours(names: Iterable[str]) -> set[str]:
+    """Those of the imported ``names`` that are modules of this package, without the leading ``dllm``."""
+    found = set()
+    for name in names:
+        top, _, module = name.partition(".")
+        if top == "dllm":
+            found.add(next(part for part in (module, module.rpartition(".")[0], "__init__") if part in MODULES))
+    return found
 
 
-def names_of(module: str) -> set[str]:
-    """What a rule may call a module: its dotted name below dllm, every folder above it, and ``core``."""
-    parts = module.split(".")[1:]
-    return {".".join(parts[:length]) for length in range(1, len(parts) + 1)} | ({"core"} if core(parts) else set())
+def refused(place: str, names: Iterable[str]) -> set[str]:
+    """Those of the imported ``names`` that modules of ``place`` may not import."""
+    return {module for module in ours(names) if row_of(place_of(module)) not in above(place) | {row_of(place)}}
 
 
-def core(parts: list[str]) -> bool:
-    return not parts or parts[0] in CORE
+def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """Some modules that import each other in a circle, the first one again at the end; none: an empty list."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as found:
+        return list(found.args[1])
+    return []
 
 
-def refused(folder: str, modules: Iterable[str]) -> list[str]:
-    """Those of ``modules`` that files of ``folder`` may not import."""
-    rules = allowed()[folder] | {folder}
-    return [name for name in modules if name.partition(".")[0] == "dllm" and not names_of(name) & rules]
+def test_the_table_names_every_folder_and_every_module_at_the_top_once() -> None:
+    listed = [name for names in rows() for name in names]
+    assert len(listed) == len(set(listed))
+    assert {place_of(module) for module in MODULES} - set(LEAVING) == set(listed) - COMING
 
 
-def test_the_table_names_every_folder() -> None:
-    folders = {file.parent.name for file in PACKAGE.glob("*/__init__.py")} - {"conf"}
-    assert set(allowed()) == folders | {"core"}
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_from_rows_above_its_own(module: str) -> None:
+    found = refused(place_of(module), imports(MODULES[module]))
+    assert found - TO_MEND.get(place_of(module), set()) == set()
 
 
-@pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(PACKAGE)) for file in FILES])
-def test_a_file_imports_what_its_folder_may(file: Path) -> None:
-    assert refused(folder_of(file), imports(file)) == []
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {module: ours(imports(file)) - {module} for module, file in MODULES.items()}
+    known = {module: TO_MEND.get(place_of(module), set()) for module in graph}
+    kept = {
+        module: {one for one in found if one not in known[module] and (module, one) not in CIRCLES}
+        for module, found in graph.items()
+    }
+    assert circle(kept) == []
+
+
+def test_what_is_left_to_mend_is_no_more_than_there_is() -> None:
+    now: dict[str, set[str]] = {}
+    for module, file in MODULES.items():
+        if found := refused(place_of(module), imports(file)):
+            now.setdefault(place_of(module), set()).update(found)
+    assert {place: found for place, found in TO_MEND.items() if found - now.get(place, set())} == {}
+    gone = [(one, other) for one, other in CIRCLES if one not in MODULES or other not in ours(imports(MODULES[one]))]
+    assert gone == []
+
+
+@pytest.mark.xfail(reason="the redesign is under way", strict=True)
+def test_nothing_is_left_to_mend() -> None:
+    assert not (COMING or LEAVING or TO_MEND or CIRCLES)
 
 
 @pytest.mark.parametrize(
-    ("module", "bad"),
+    ("place", "module", "bad"),
     [
-        ("dllm.models.transformer", True), ("dllm.tasks.base", True), ("dllm.blocks.fixed", True),
-        ("dllm.cache.base", True), ("dllm", True), ("dllm.blocks.base", False), ("dllm.samplers.static", False),
-        ("torch", False),
+        ("samplers", "dllm.tasks.base", True), ("samplers", "dllm.blocks.fixed", True),
+        ("samplers", "dllm.cache.base.Cache", True), ("samplers", "dllm.Decoder", True),
+        ("samplers", "dllm.samplers.static.Static", False), ("samplers", "dllm.canvas.Canvas", False),
+        ("samplers", "torch", False), ("kernels", "dllm.models.transformer", True), ("view", "dllm.app.jobs", True),
+        ("app", "dllm.view.live", False), ("errors", "dllm.common.debug", True),
     ],
 )  # fmt: skip
-def test_the_check_finds_what_a_sampler_may_not(module: str, bad: bool) -> None:
-    assert bool(refused("samplers", [module])) == bad
+def test_the_check_finds_what_points_upwards(place: str, module: str, bad: bool) -> None:
+    assert bool(refused(place, [module])) == bad
 
 
-def test_imports_inside_functions_count(tmp_path: Path) -> None:
+def test_the_check_finds_a_circle_and_only_that() -> None:
+    assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}})) == {"a", "b", "c"}
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_imports_inside_functions_and_for_types_count(tmp_path: Path) -> None:
     file = tmp_path / "new.py"
-    file.write_text("def use():\n    import dllm.tasks.base\n    from dllm.models import bundle\n")
-    assert list(imports(file)) == ["dllm.tasks.base", "dllm.models"]
+    file.write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import dllm.canvas\n"
+        "def use():\n    from dllm.models import bundle\n"
+    )
+    assert ours(imports(file)) == {"canvas", "models.bundle"}
 
 
 PLACES = {
