@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from dllm.common import debug
+from dllm.common.rowwise import Rowwise, join, move, select
 from dllm.errors import UserError
-from dllm.rowwise import Rowwise, join, move, select
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
-from dllm.rowwise import Owner, Rowwise
+from dllm.common.rowwise import Owner, Rowwise
 from dllm.shapes import Shapes
 
 State = dict[str, Tensor]  # a sampler's memory of its rows, by name; every tensor [B, ...]

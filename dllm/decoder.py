@@ -61,7 +61,7 @@ class Decoder:
         self.cache: Cache = part("cache", cache)
         policy: EndOfText = part("eos", eos)
         self.eos = StopStrings(policy, stop, self.prompts.text) if stop else policy
-        self.sampling = replace(sampling or sampling_of(options), tempered=rule.tempered)
+        self.sampling = replace(sampling or sampling_from(options), tempered=rule.tempered)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
@@ -180,7 +180,7 @@ def finite(turns: Iterator[Turn], name: str) -> Iterator[Turn]:
         yield turn
 
 
-def sampling_of(options: dict[str, Any]) -> Sampling:
+def sampling_from(options: dict[str, Any]) -> Sampling:
     """Sampling from keyword arguments. Raises UserError for one that does not exist."""
     known = [entry.name for entry in fields(Sampling) if entry.name != "tempered"]
     for name in options:

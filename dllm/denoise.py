@@ -12,11 +12,11 @@ from itertools import count
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.common.rowwise import select, update_rows
 from dllm.contract import Turn, View
 from dllm.eos.base import EndOfText
 from dllm.forward import Forward
 from dllm.rows import Rows
-from dllm.rowwise import select, update_rows
 from dllm.samplers.base import Sampler
 
 

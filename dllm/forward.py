@@ -14,13 +14,13 @@ from dllm.cache.base import Cache, Session
 from dllm.cache.guided import Guided
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas, packed
+from dllm.common.rowwise import some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Logits, Need, Scores
 from dllm.eos.base import EndOfText
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.proposing import Proposer, spread, stored
 from dllm.rows import Rows
-from dllm.rowwise import some
 from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling
@@ -53,10 +53,10 @@ class Hidden:
         """Hidden rows ``at`` [N, r] of each candidate: [N, r, D]."""
         rows, hidden, _ = self.calls[0]
         if rows is None:
-            return take(hidden, at)
+            return hidden_rows(hidden, at)
         out = hidden.new_zeros(*at.shape, hidden.shape[-1])
         for rows, hidden, _ in self.calls:
-            out[rows] = take(hidden, at[rows].clamp(max=hidden.shape[1] - 1))
+            out[rows] = hidden_rows(hidden, at[rows].clamp(max=hidden.shape[1] - 1))
         return out
 
     def last(self, count: int) -> Tensor:
@@ -231,7 +231,7 @@ class Forward:
         return replace(both, tokens=both.tokens.masked_fill(blank, self.proposer.ids.mask))
 
 
-def take(hidden: Tensor, at: Tensor) -> Tensor:
+def hidden_rows(hidden: Tensor, at: Tensor) -> Tensor:
     """Rows ``at`` [N, r] of hidden [N, n, D]."""
     return hidden.gather(1, at.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 

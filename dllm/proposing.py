@@ -13,13 +13,13 @@ from torch import Tensor
 
 from dllm.canvas import Canvas, per_row
 from dllm.common.noise import gumbel
+from dllm.common.ranking import one_of
 from dllm.contract import Logits, Lookup
 from dllm.kernels.credit import slot_logits
 from dllm.kernels.head_statistics import head_statistics, shipped
 from dllm.kernels.row_statistics import ALL, row_statistics
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
-from dllm.ranking import one_of
 from dllm.setting import Sampling
 
 

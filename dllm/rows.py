@@ -13,8 +13,8 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Session
 from dllm.canvas import Canvas
+from dllm.common.rowwise import Owner, join, select
 from dllm.contract import BlockState, State
-from dllm.rowwise import Owner, join, select
 from dllm.samplers.base import Sampler
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from dllm.rowwise import update_rows
-
-T = TypeVar("T")
+from dllm.common.rowwise import T, update_rows
 
 
 class Shapes:

@@ -50,7 +50,7 @@ class Case:
     eos: Any = "keep"
     model: str = ""
     sampling: Sampling = Sampling()
-    every: int | None = None
+    check_every: int | None = None
     turns: int | None = None  # how many to run; None: all
     trace: bool = False
     apart: bool = False  # rows of other widths run in calls of their own, which so few rows would never be worth
@@ -120,7 +120,7 @@ def decoded(case: Case, network: Transformer | None = None) -> list[Result]:
     collector = Collector(batch, ids, str, (), case.trace)
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, grid_at_zero=config.attention_block is not None)
     with patch.dict(ROWS_PER_CALL, dict.fromkeys(ROWS_PER_CALL, 1) if case.apart else {}):
-        for turn in islice(denoise(canvas, forward, sampler, blocks, eos, case.every), case.turns):
+        for turn in islice(denoise(canvas, forward, sampler, blocks, eos, case.check_every), case.turns):
             collector.observe(turn)
     return collector.results() if case.turns is None else []
 
@@ -254,9 +254,9 @@ def samplings() -> Iterator[Case]:
 
 def together() -> list[Case]:
     """Combinations of parts, for two turns each: a seeded sample, or all there are."""
-    every = [Combination(*one) for one in product(*(choices(group) for group in PARTS), MODELS)]
-    random.Random(14).shuffle(every)
-    fits = (one for one in every if allowed(one))
+    check_every = [Combination(*one) for one in product(*(choices(group) for group in PARTS), MODELS)]
+    random.Random(14).shuffle(check_every)
+    fits = (one for one in check_every if allowed(one))
     return [
         Case(str(one), one.sampler, one.blocks, one.cache, one.eos, one.model, HOT, turns=2)
         for one in islice(fits, None if full() else 12)

@@ -34,6 +34,8 @@ from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.window import Window
 from dllm.canvas import Canvas, Request
+from dllm.common.ranking import top
+from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Scores, State, Step, Turn, View
 from dllm.denoise import denoise
 from dllm.eos.base import EndOfText
@@ -46,8 +48,6 @@ from dllm.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
-from dllm.ranking import top
-from dllm.rowwise import Owner
 from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence

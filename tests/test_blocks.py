@@ -15,11 +15,11 @@ from dllm.blocks.tccf import TCCF
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
+from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, State, Step, View
 from dllm.denoise import denoise
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
-from dllm.rowwise import Owner
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.static import Static
 from dllm.setting import Sampling, Setting

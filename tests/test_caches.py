@@ -45,12 +45,13 @@ from dllm.cache.prefix import FromBlockOn
 from dllm.cache.recap import Recap
 from dllm.cache.window import Window
 from dllm.canvas import Canvas, Request
+from dllm.common.rowwise import some
 from dllm.compose.validate import validate
 from dllm.contract import BlockState, ForwardPlan
 from dllm.denoise import denoise
 from dllm.eos.keep import Keep
 from dllm.models.config import ModelConfig
-from dllm.rowwise import some
+from dllm.rows import Rows
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.order import Order
@@ -364,9 +365,9 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
         forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())
         with torch.inference_mode():
             canvas = Canvas.of(requests(), 61)
-            session, span = forward.start(canvas), blocks.start(canvas)
-            forward(canvas, span, session)
-            chosen = session.select(torch.tensor([2, 0]))
+            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks)
+            forward(rows)
+            chosen = rows.session.select(torch.tensor([2, 0]))
         assert not isinstance(chosen, Everything)
         stored = [tensor for tensor in vars(chosen).values() if isinstance(tensor, Tensor) and tensor.dim() == 2]
         assert all(store is None or len(store[0]) == 2 for store in chosen.stores)  # type: ignore[attr-defined]

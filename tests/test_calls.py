@@ -10,7 +10,7 @@ import pytest
 from harness import Combination, full, model, turns
 
 from dllm import Decoder, load
-from dllm.cache.calls import groups
+from dllm.cache.calls import grouped
 from dllm.canvas import Request
 
 NAMES = ["Kai", "Emma", "Hugo", "Ada", "Ben", "Cleo", "Dan", "Eva"]
@@ -37,7 +37,7 @@ def test_no_other_grouping_costs_less(seed: int) -> None:
     rng = random.Random(seed)
     widths = [rng.choice([1, 3, 8, 9, 16, 40, 160]) for _ in range(rng.randint(1, 7))]
     price = rng.choice([0, 5, 16, 256])
-    found = groups(widths, price)
+    found = grouped(widths, price)
     assert sorted(row for rows in found for row in rows) == list(range(len(widths)))
     assert price_of(found, widths, price) == min(
         price_of(other, widths, price) for other in partitions(list(range(len(widths))))
@@ -45,8 +45,8 @@ def test_no_other_grouping_costs_less(seed: int) -> None:
 
 
 def test_rows_without_columns_are_in_no_call() -> None:
-    assert groups([8, 0, 8, 90], 16) == [[3], [0, 2]]
-    assert groups([0, 0], 16) == [[0, 1]]
+    assert grouped([8, 0, 8, 90], 16) == [[3], [0, 2]]
+    assert grouped([0, 0], 16) == [[0, 1]]
 
 
 def mixed(number: int) -> list[Request]:

@@ -34,7 +34,6 @@ READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 ADDED = ("add_a_sampler", "add_a_cache", "add_a_task")  # pages that make files; a test of their own runs them
 # Pages whose commands another test runs, or that take minutes: here their commands are only read.
 BASES = {"sampler": Sampler, "cache": Cache, "task": Task}
-COMING = "dllm/contract.py"  # to be deleted when it has come
 ONLY_READ = ("README", "CONTRIBUTING", "parallelbench", "standard", "sweeps", "evaluation", "kernels", "benchmarks")
 
 
@@ -238,7 +237,7 @@ def test_what_a_page_outside_the_site_names_is_there(page: Path) -> None:
     text = page.read_text()
     linked = [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith(("http", "#"))]
     written = re.findall(r"`((?:dllm|docs|experiments|tests)/[\w/.-]+)`", text)
-    paths = [path.partition("#")[0] for path in [*linked, *written] if "NAME" not in path and path != COMING]
+    paths = [path.partition("#")[0] for path in [*linked, *written] if "NAME" not in path]
     assert paths and [path for path in paths if not (ROOT / path).exists()] == []
 
 

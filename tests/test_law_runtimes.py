@@ -33,7 +33,7 @@ class Case(Shown):
 
     runtime: str
     combination: Combination
-    every: int
+    check_every: int
     heat: float
 
     def accepted(self) -> bool:
@@ -45,7 +45,7 @@ class Case(Shown):
         config = model(self.combination.model).config
         try:
             parts_of(self.combination, sampling)
-            Runtime(self.runtime, self.every).check(kv, sampler, config, DEVICE[self.runtime], blocks)
+            Runtime(self.runtime, self.check_every).check(kv, sampler, config, DEVICE[self.runtime], blocks)
         except UserError:
             return False
         return True
@@ -56,8 +56,8 @@ def cases(runtime: str) -> Iterator[Case]:
     caches = [name for name in choices("cache") if build("cache", name).static]
     models = MODELS[:1] if runtime == "compile" else MODELS
     groups = choices("sampler"), choices("blocks"), caches, choices("eos"), models, LOOKS, HEATS
-    for *names, every, heat in drawn(*groups):
-        case = Case(runtime, Combination(*names), every, heat)
+    for *names, check_every, heat in drawn(*groups):
+        case = Case(runtime, Combination(*names), check_every, heat)
         if case.accepted():
             yield case
 
@@ -76,8 +76,8 @@ def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], in
     """Of every row: its canvas, its acting forwards, the turn that fixed each position, the rows it asked for."""
     name, parts = case.combination.model, parts_of(case.combination)
     sampling = Sampling(temperature=case.heat, tempered=parts[0].tempered)
-    every, runs = (None, None) if eager else (case.every, network(case.runtime, name))
-    found = results(model(name), parts, requests(), sampling, every, runs)
+    check_every, runs = (None, None) if eager else (case.check_every, network(case.runtime, name))
+    found = results(model(name), parts, requests(), sampling, check_every, runs)
     return [(one.canvas, one.nfe, one.turns, one.query_tokens) for one in found]
 
 

@@ -14,22 +14,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dllm"
 FILES = sorted(file for file in PACKAGE.rglob("*.py") if "conf" not in file.parts)
 
-# What the redesign has still to mend; to be emptied, then to be deleted together with what reads it.
-COMING = {"contract", "proposing"}  # rows of modules that are still to be written
-LEAVING = {"scores": "proposing"}  # a module that goes, and the row that it is read in until then
-TO_MEND = {  # folder or module: what it imports although that stands in no row above
-    "blocks": {"compose.setting", "samplers.base", "scores"},
-    "cache": {"blocks.base", "compose.setting", "record.cost", "samplers.base", "scores"},
-    "compose": {"scores"},
-    "denoise": {"record.cost"},
-    "eos": {"blocks.base", "samplers.base", "scores"},
-    "forward": {"record.cost"},
-    "models": {"scores"},
-    "record": {"analysis.logprobs"},
-    "samplers": {"blocks.base", "compose.setting", "scores"},
-}
-CIRCLES = {("record.notebook", "record.results")}  # a module, and what it imports, which imports it
-
 
 def rows() -> list[list[str]]:
     """The names in the first column of the table, row by row."""
@@ -43,15 +27,10 @@ def place_of(module: str) -> str:
     return module.partition(".")[0]
 
 
-def row_of(place: str) -> str:
-    """The name by which the table has a folder or module."""
-    return LEAVING.get(place, place)
-
-
 def above(place: str) -> set[str]:
     """Names in the rows above the one that names ``place``."""
     order = rows()
-    (row,) = [number for number, names in enumerate(order) if row_of(place) in names]
+    (row,) = [number for number, names in enumerate(order) if place in names]
     return {name for names in order[:row] for name in names}
 
 
@@ -86,7 +65,7 @@ def ours(names: Iterable[str]) -> set[str]:
 
 def refused(place: str, names: Iterable[str]) -> set[str]:
     """Those of the imported ``names`` that modules of ``place`` may not import."""
-    return {module for module in ours(names) if row_of(place_of(module)) not in above(place) | {row_of(place)}}
+    return {module for module in ours(names) if place_of(module) not in above(place) | {place}}
 
 
 def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
@@ -101,38 +80,17 @@ def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
 def test_the_table_names_every_folder_and_every_module_at_the_top_once() -> None:
     listed = [name for names in rows() for name in names]
     assert len(listed) == len(set(listed))
-    assert {place_of(module) for module in MODULES} - set(LEAVING) == set(listed) - COMING
+    assert {place_of(module) for module in MODULES} == set(listed)
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_imports_from_rows_above_its_own(module: str) -> None:
-    found = refused(place_of(module), imports(MODULES[module]))
-    assert found - TO_MEND.get(place_of(module), set()) == set()
+    assert refused(place_of(module), imports(MODULES[module])) == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {module: ours(imports(file)) - {module} for module, file in MODULES.items()}
-    known = {module: TO_MEND.get(place_of(module), set()) for module in graph}
-    kept = {
-        module: {one for one in found if one not in known[module] and (module, one) not in CIRCLES}
-        for module, found in graph.items()
-    }
-    assert circle(kept) == []
-
-
-def test_what_is_left_to_mend_is_no_more_than_there_is() -> None:
-    now: dict[str, set[str]] = {}
-    for module, file in MODULES.items():
-        if found := refused(place_of(module), imports(file)):
-            now.setdefault(place_of(module), set()).update(found)
-    assert {place: found for place, found in TO_MEND.items() if found - now.get(place, set())} == {}
-    gone = [(one, other) for one, other in CIRCLES if one not in MODULES or other not in ours(imports(MODULES[one]))]
-    assert gone == []
-
-
-@pytest.mark.xfail(reason="the redesign is under way", strict=True)
-def test_nothing_is_left_to_mend() -> None:
-    assert not (COMING or LEAVING or TO_MEND or CIRCLES)
+    assert circle(graph) == []
 
 
 @pytest.mark.parametrize(

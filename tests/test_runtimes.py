@@ -29,7 +29,7 @@ FIXED = part("blocks", "fixed")
 
 
 def answers(
-    combination: Combination, network: Network | None = None, every: int | None = 3,
+    combination: Combination, network: Network | None = None, check_every: int | None = 3,
     batch: Sequence[Request] | None = None, guidance: float = 0.0,
 ) -> dict[int, list[int]]:  # fmt: skip
     """Tokens by request, decoded in float32; rows finish at different turns."""
@@ -38,7 +38,7 @@ def answers(
     forward = forward if network is None else replace(forward, network=network)
     canvas, out, sizes = Canvas.of(batch or requests(), net.config.pad_id or 0), {}, set()
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3], every):
+        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3], check_every):
             sizes.add(len(turn.candidates.request))
             for row, name in enumerate(turn.candidates.request.tolist()):
                 out[name] = turn.candidates.tokens[row].tolist()
@@ -121,13 +121,13 @@ def test_decodes_of_many_shapes_take_turns() -> None:
     for batch in (*batches, *reversed(batches)):
         assert answers(combination, network, batch=batch) == answers(combination, batch=batch)
         assert len(network.recorded) <= 3
-        assert len(network.grounds) == 1
+        assert len(network.pools) == 1
     assert "release" in log
-    held = {buffer.data_ptr() for ground in network.grounds for buffer in ground.flat}
+    held = {buffer.data_ptr() for pool in network.pools for buffer in pool.flat}
     assert all(set(key.addresses) <= held for key in network.recorded), "nothing is recorded on memory given back"
 
 
-def test_two_decodes_at_once_have_grounds_of_their_own() -> None:
+def test_two_decodes_at_once_have_buffers_of_their_own() -> None:
     network, _ = graphs()
     combination, other = Combination("confidence", "fixed", "dual"), requests()[1:]
     net, parts = model(combination.model, torch.float32), parts_of(combination)
@@ -147,9 +147,9 @@ def test_two_decodes_at_once_have_grounds_of_their_own() -> None:
                 for row, name in enumerate(turn.candidates.request.tolist()):
                     out[number][name] = turn.candidates.tokens[row].tolist()
     assert out == [answers(combination, check_every=1), answers(combination, check_every=1, batch=other)]
-    assert len(network.grounds) == 2
+    assert len(network.pools) == 2
     answers(combination, network)
-    assert len(network.grounds) == 1, "only one is kept while nobody uses it"
+    assert len(network.pools) == 1, "only one is kept while nobody uses it"
 
 
 @pytest.mark.parametrize("stale", ["tokens", "positions", "columns", "visible"])

@@ -50,17 +50,17 @@ class Trap(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def turns(combination: Combination, every: int | None, dtype: torch.dtype = torch.float64) -> Iterator[Turn]:
+def turns(combination: Combination, check_every: int | None, dtype: torch.dtype = torch.float64) -> Iterator[Turn]:
     network, parts = model(combination.model, dtype), parts_of(combination)
     forward = forward_of(network, parts, Sampling(tempered=parts[0].tempered))
     canvas = Canvas.of(requests(), network.config.pad_id or 0)
     with torch.inference_mode():
-        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], every)
+        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], check_every)
 
 
-def answers(combination: Combination, every: int | None) -> dict[int, list[int]]:
+def answers(combination: Combination, check_every: int | None) -> dict[int, list[int]]:
     out = {}
-    for turn in turns(combination, every):
+    for turn in turns(combination, check_every):
         for row, name in enumerate(turn.candidates.request.tolist()):
             canvas = turn.candidates
             out[name] = canvas.tokens[row, : int(canvas.length[row])].masked_fill(
@@ -79,8 +79,8 @@ def combinations() -> list[Combination]:
 @pytest.mark.parametrize("combination", combinations(), ids=str)
 def test_the_same_tokens_whenever_the_host_looks(combination: Combination) -> None:
     expected = answers(combination, None)
-    for every in (1, 5):
-        assert answers(combination, every) == expected
+    for check_every in (1, 5):
+        assert answers(combination, check_every) == expected
 
 
 @pytest.mark.parametrize("combination", [c for c in combinations() if c.sampler != "static"], ids=str)
@@ -127,16 +127,16 @@ def test_every_runtime_gives_the_same_answer() -> None:
     assert [result.tokens for result in static(prompts)] == expected
 
 
-@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("check_every", [1, 4])
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
-def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str, every: int) -> None:
+def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str, check_every: int) -> None:
     """Eight active tokens commit up to eight a turn: with a bound for one a turn, rows were dropped, and 16 forwards
     became 66 (mini-llada)."""
     prompt, network = 'Sort the list:\n["Kai", "Emma", "Hugo"]', load(name)
     window = part("cache", "window", active_tokens=8, window_tokens=40)
     eager, static = (
         Decoder(network, "confidence", "whole", window, gen_length=128, runtime=runtime)(prompt)[0]
-        for runtime in (Runtime(), Runtime("static", every))
+        for runtime in (Runtime(), Runtime("static", check_every))
     )
     assert (static.tokens, static.nfe, static.turns) == (eager.tokens, eager.nfe, eager.turns)
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.common.ranking import best, one_of
+from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, Need, Rule, Scores
 from dllm.errors import UserError, in_range
-from dllm.ranking import best, one_of
-from dllm.rowwise import update_rows
 from dllm.setting import Setting, altered
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
+from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, Need, Rule, Scores
 from dllm.errors import UserError
-from dllm.rowwise import Owner, update_rows
 from dllm.setting import Setting
 from dllm.shapes import Bounded, Exact
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, Rule
 from dllm.errors import UserError, name_of
-from dllm.rowwise import update_rows
 from dllm.setting import Setting, altered
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
+from dllm.common.rowwise import Owner, join, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
-from dllm.rowwise import Owner, join, select
 from dllm.setting import Setting
 
 

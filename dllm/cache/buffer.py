@@ -20,10 +20,10 @@ from dllm.cache.calls import rows_by_call
 from dllm.cache.passes import Call, Drafts, Pass, SideBySide
 from dllm.canvas import Canvas, packed
 from dllm.common import debug
+from dllm.common.rowwise import Owner, padded, some
 from dllm.contract import BlockState, ForwardPlan
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Access, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
-from dllm.rowwise import Owner, padded, some
 from dllm.shapes import Shapes
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 ROWS_PER_CALL = {"cpu": 16, "cuda": 256}
 
 
-def groups(widths: Sequence[int], price: int) -> list[list[int]]:
+def grouped(widths: Sequence[int], price: int) -> list[list[int]]:
     """Row numbers by call, such that rows (each as wide as its call) and ``price`` rows for every call are fewest.
 
     Rows without columns take part only where all are so. In an optimal choice, calls are intervals of the widths.
@@ -39,7 +39,7 @@ def groups(widths: Sequence[int], price: int) -> list[list[int]]:
 
 def rows_by_call(widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
     """The same with row numbers as tensors [b] (None: all rows), and each call's width."""
-    found = groups(widths, ROWS_PER_CALL.get(device.type, 256))
+    found = grouped(widths, ROWS_PER_CALL.get(device.type, 256))
     if len(found) == 1 and len(found[0]) == len(widths):
         return [(None, max(widths))]
     return [(torch.tensor(rows, device=device), max(widths[row] for row in rows)) for rows in found]

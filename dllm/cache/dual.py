@@ -9,9 +9,9 @@ from torch import Tensor
 from dllm.cache.base import Cache, Session
 from dllm.cache.blockwise import Blockwise, refuse_undoing
 from dllm.canvas import Canvas
+from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Need, Rule
 from dllm.models.config import ModelConfig
-from dllm.rowwise import Owner
 from dllm.setting import Setting
 from dllm.shapes import Bounded
 

@@ -14,12 +14,12 @@ from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, st
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import KeptRows, places, predictors, rows_of
 from dllm.canvas import Canvas, packed
+from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.errors import UserError, in_range, nearest
 from dllm.kernels.drift import received, similarity
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, Projected
-from dllm.rowwise import Owner
 
 TRIGGERS = ("same_step", "next_step")
 

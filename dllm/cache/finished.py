@@ -9,10 +9,10 @@ from dllm.cache.base import Cache, Session
 from dllm.cache.buffer import Buffered
 from dllm.cache.passes import Call
 from dllm.canvas import Canvas
+from dllm.common.rowwise import Owner, some
 from dllm.contract import BlockState, ForwardPlan
 from dllm.models.config import ModelConfig
 from dllm.models.memory import AttentionOrder
-from dllm.rowwise import Owner, some
 
 
 class Finished(Cache):

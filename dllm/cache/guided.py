@@ -14,9 +14,9 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
+from dllm.common.rowwise import Owner, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.models.memory import Memory
-from dllm.rowwise import Owner, select
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dllm.cache.base import Cache, Session
 from dllm.cache.calls import rows_by_call
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas, packed
+from dllm.common.rowwise import Owner, some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.models.config import ModelConfig
 from dllm.models.memory import AttentionOrder, Fresh, Memory
-from dllm.rowwise import Owner, some
 
 
 class NoCache(Cache):

@@ -13,8 +13,8 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from dllm.common.rowwise import Owner
 from dllm.models.memory import KeyValues
-from dllm.rowwise import Owner
 
 
 @dataclass(frozen=True)

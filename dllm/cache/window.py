@@ -13,14 +13,14 @@ from dllm.cache.base import Cache, Session
 from dllm.cache.buffer import Buffered
 from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
+from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Need, Rule
 from dllm.errors import UserError, nearest
 from dllm.models.config import ModelConfig
-from dllm.rowwise import Owner
 from dllm.setting import Setting
 from dllm.shapes import Bounded
 
-CHOICES = {"queries": ("masks", "range"), "refresh_scope": ("window", "all"),
+WINDOW_OPTIONS = {"queries": ("masks", "range"), "refresh_scope": ("window", "all"),
            "refresh_candidates": ("active", "all", "first")}  # fmt: skip
 
 
@@ -47,8 +47,8 @@ class Window(Cache):
     ) -> None:  # fmt: skip
         chosen = {"queries": queries, "refresh_scope": refresh_scope, "refresh_candidates": refresh_candidates}
         for name, value in chosen.items():
-            if value not in CHOICES[name]:
-                known = CHOICES[name]
+            if value not in WINDOW_OPTIONS[name]:
+                known = WINDOW_OPTIONS[name]
                 raise UserError(f"cache.{name}={value!r} must be one of {', '.join(known)}.{nearest(value, known)}")
         for name, count in (("active_tokens", active_tokens), ("refresh_interval", refresh_interval)):
             if count < 1:

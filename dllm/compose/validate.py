@@ -16,7 +16,7 @@ from dllm.kernels import row_statistics
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
 
-STATISTICS = (*row_statistics.STATISTICS, "current", "shadow")  # see ``dllm.contract.Scores``
+ASKABLE = (*row_statistics.STATISTICS, "current", "shadow")  # see ``dllm.contract.Scores``
 
 
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
@@ -40,10 +40,10 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
         )
     blocks.check(setting, sampler)
     needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
-    for name in sorted({name for need in needs for name in need.statistics} - set(STATISTICS)):
+    for name in sorted({name for need in needs for name in need.statistics} - set(ASKABLE)):
         raise UserError(
-            f"Need(statistics=...) of a part names {name!r}, and a forward can be asked for {', '.join(STATISTICS)}; "
-            f"logits=True gives the rest.{nearest(name, STATISTICS)}"
+            f"Need(statistics=...) of a part names {name!r}, and a forward can be asked for {', '.join(ASKABLE)}; "
+            f"logits=True gives the rest.{nearest(name, ASKABLE)}"
         )
     try:
         policy.check(setting, sampler, needs)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from dllm.canvas import Canvas
+from dllm.common.ranking import best
 from dllm.contract import Need, Step, View
 from dllm.eos.base import EndOfText, after_first
 from dllm.errors import UserError
-from dllm.ranking import best
 
 
 class EoTP(EndOfText):

@@ -95,7 +95,7 @@ class BufferPool:
 
 
 @dataclass(frozen=True)
-class Key:
+class RecordingKey:
     """What two forwards must have in common to share a recording: shapes by name, numbers the host knows, addresses.
     buffers: how many rows have some, of which a part may run; rows that have left leave the address as it was."""
 
@@ -128,8 +128,8 @@ class Graphs:
 
     def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS) -> None:
         self.model, self.recorder, self.most = model, recorder, most
-        self.recorded: OrderedDict[Key, Recorded] = OrderedDict()
-        self.seen: OrderedDict[Key, None] = OrderedDict()
+        self.recorded: OrderedDict[RecordingKey, Recorded] = OrderedDict()
+        self.seen: OrderedDict[RecordingKey, None] = OrderedDict()
         self.pools: list[BufferPool] = []
 
     def __call__(
@@ -143,19 +143,19 @@ class Graphs:
         inputs = {name: value for name, value in named.items() if value is not None}
         key = self._key(inputs, access)
         if key not in self.recorded and key not in self.seen:
-            put(self.seen, key, None, 4 * self.most)
+            remember(self.seen, key, None, 4 * self.most)
             return self.model(tokens, positions, access, columns)
         if key not in self.recorded:
-            for old in put(self.recorded, key, self._record(inputs, access), self.most):
+            for old in remember(self.recorded, key, self._record(inputs, access), self.most):
                 old.recording.release()
         self.recorded.move_to_end(key)
         return self.recorded[key](inputs), columns
 
-    def _key(self, inputs: dict[str, Tensor], access: Access) -> Key:
+    def _key(self, inputs: dict[str, Tensor], access: Access) -> RecordingKey:
         shapes = tuple((name, value.shape) for name, value in inputs.items())
         addresses = tuple(buffer.data_ptr() for store in access.stores for buffer in store or ())
-        rows = 0 if access.rows is None else len(held(access.stores[0])[0])
-        return Key(shapes, access.reach, self.model.triton, addresses, rows)
+        rows = 0 if access.rows is None else len(furnished(access.stores[0])[0])
+        return RecordingKey(shapes, access.reach, self.model.triton, addresses, rows)
 
     def _record(self, inputs: dict[str, Tensor], access: Access) -> Recorded:
         """Inputs and output are made outside the memory that recordings share."""
@@ -194,12 +194,12 @@ class Graphs:
             self.recorded.pop(key).recording.release()
 
 
-def held(store: KeyValues | None) -> KeyValues:
+def furnished(store: KeyValues | None) -> KeyValues:
     assert store is not None, "buffers are furnished before the first forward"
     return store
 
 
-def put(known: OrderedDict[Key, Any], key: Key, value: Any, most: int) -> list[Any]:
+def remember(known: OrderedDict[RecordingKey, Any], key: RecordingKey, value: Any, most: int) -> list[Any]:
     """Add an entry; returns the oldest ones, which leave so that no more than ``most`` stay."""
     known[key] = value
     return [known.popitem(last=False)[1] for _ in range(max(0, len(known) - most))]

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from dllm.canvas import Canvas, per_row
+from dllm.common.ranking import best
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, in_range
-from dllm.ranking import best
 from dllm.samplers.base import Sampler
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas, Request
+from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, Scores, State, Step, View
-from dllm.rowwise import Owner
 from dllm.setting import Setting
 
 

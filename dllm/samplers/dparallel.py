@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dllm.canvas import Canvas, per_row
+from dllm.common.ranking import best
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import in_range
-from dllm.ranking import best
 from dllm.samplers.base import Sampler
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.noise import gumbel, uniform
+from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError, in_range, nearest
-from dllm.ranking import top
 from dllm.samplers.base import Sampler, margin
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.setting import Setting

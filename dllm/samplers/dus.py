@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from dllm.common.ranking import best
 from dllm.contract import State, Step, View
 from dllm.errors import UserError
-from dllm.ranking import best
 from dllm.samplers.base import Sampler
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from dllm.canvas import Canvas, per_row
+from dllm.common.ranking import best, top
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import in_range
-from dllm.ranking import best, top
 from dllm.samplers.base import Sampler
 
 

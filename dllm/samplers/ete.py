@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas, per_row
+from dllm.common.ranking import best
+from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError, in_range
-from dllm.ranking import best
-from dllm.rowwise import Owner
 from dllm.samplers.base import Sampler
 
 POSITIONS, SCORES = ("entropy", "lowest_confidence", "leftmost"), ("pseudo_likelihood", "cascade_count", "prior")

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from dllm.canvas import Canvas, per_row
+from dllm.common.ranking import rank
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import in_range
-from dllm.ranking import rank
 from dllm.samplers.base import Sampler
 
 

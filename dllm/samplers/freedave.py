@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
+from dllm.common.ranking import best
+from dllm.common.rowwise import Owner
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, name_of
-from dllm.ranking import best
-from dllm.rowwise import Owner
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper, inside
 from dllm.setting import Setting

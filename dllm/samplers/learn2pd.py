@@ -11,9 +11,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from dllm.canvas import Canvas, per_row
+from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError, in_range, name_of
-from dllm.ranking import top
 from dllm.samplers.base import Sampler, each_row, quota
 from dllm.samplers.static import block_steps, steps_per_block
 from dllm.setting import Setting, altered
@@ -39,7 +39,7 @@ class Learn2PD(Sampler):
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         self.threshold, self.steps = threshold, steps
         self.shipped = filter is None  # ``resolved`` finds it, when the model is known
-        self.weights, self.trained = read(Path(filter)) if isinstance(filter, str) else (filter or {}, {})
+        self.weights, self.trained = read_filter(Path(filter)) if isinstance(filter, str) else (filter or {}, {})
 
     @property
     def width(self) -> int:
@@ -57,7 +57,7 @@ class Learn2PD(Sampler):
                 f"({setting.name or '?'}) and block length ({length}). Make one with: "
                 f"python -m experiments.train_filter model={setting.name or 'NAME'} block_length={length}"
             )
-        weights, trained = read(file)
+        weights, trained = read_filter(file)
         return altered(self, weights=weights, trained=trained)
 
     def needs(self) -> tuple[Need, ...]:
@@ -108,7 +108,7 @@ def linear(x: Tensor, filter: State, name: str) -> Tensor:
     return torch.einsum("bij,bj->bi", filter[f"{name}.weight"], x) + filter[f"{name}.bias"]
 
 
-def read(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_filter(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a filter's file. Raises UserError for what is none."""
     try:
         with safe_open(file, framework="pt") as stored:

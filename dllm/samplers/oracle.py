@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from dllm.canvas import Canvas
+from dllm.common.ranking import best
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, name_of
-from dllm.ranking import best
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
 

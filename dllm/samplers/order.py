@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.noise import uniform
+from dllm.common.ranking import rank, top
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError
-from dllm.ranking import rank, top
 from dllm.samplers.base import Sampler, quota
 from dllm.samplers.static import block_steps, check_per_step, scheduled, steps_per_block
 from dllm.setting import Setting

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from dllm.canvas import Canvas, per_row
+from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, in_range
-from dllm.ranking import top
 from dllm.samplers.base import Sampler, each_row, quota
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.setting import Setting

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from dllm.canvas import Canvas
+from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
-from dllm.ranking import top
 from dllm.samplers.base import Sampler, quota
 from dllm.samplers.static import block_steps, check_per_step
 
@@ -25,7 +25,7 @@ class RCR(Sampler):
         self.per_step = per_step
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return fresh(canvas)
+        return no_record(canvas)
 
     def step(self, view: View, state: State) -> Step:
         committed = own_commits(view, state)
@@ -35,7 +35,7 @@ class RCR(Sampler):
         return view.step(keep & view.open, remask=committed & ~keep, state={"record": record})
 
 
-def fresh(canvas: Canvas) -> State:
+def no_record(canvas: Canvas) -> State:
     """State of a rule that remembers how sure each commit was. ``record`` [B, L] confidence at commit; steps [B] 0:
     one forward for ``per_step`` masks."""
     return {"record": torch.zeros_like(canvas.tokens, dtype=torch.float64), "steps": torch.zeros_like(canvas.start)}

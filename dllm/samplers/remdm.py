@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from dllm.canvas import Canvas
+from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError
-from dllm.ranking import top
 from dllm.samplers.base import Sampler, quota
-from dllm.samplers.rcr import fresh, own_commits
+from dllm.samplers.rcr import no_record, own_commits
 from dllm.samplers.static import block_steps, check_per_step
 from dllm.setting import Setting
 
@@ -42,7 +42,7 @@ class ReMDM(Sampler):
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         zero = torch.zeros_like(canvas.start)
-        return {**fresh(canvas), "block": zero - 1, "extras": zero, "owed": zero}
+        return {**no_record(canvas), "block": zero - 1, "extras": zero, "owed": zero}
 
     def step(self, view: View, state: State) -> Step:
         same = state["block"] == view.blocks.number

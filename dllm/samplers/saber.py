@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from dllm.canvas import Canvas
+from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError
-from dllm.ranking import top
 from dllm.samplers.base import Sampler
 
 

@@ -6,9 +6,9 @@ import torch
 
 from dllm.canvas import Canvas
 from dllm.common.noise import uniform
+from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError, nearest
-from dllm.ranking import top
 from dllm.samplers.base import Sampler, margin, quota
 from dllm.setting import Setting
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from dllm.canvas import Canvas, Request
+from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.rowwise import Owner
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting, altered
 

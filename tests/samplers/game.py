@@ -10,9 +10,9 @@ from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas, Request
+from dllm.common.rowwise import update_rows
 from dllm.contract import Logits, Scores, Step, View
 from dllm.proposing import stored
-from dllm.rowwise import update_rows
 from dllm.samplers.base import Sampler
 
 PROMPT, MASK, PAD = 2, 60, 61
