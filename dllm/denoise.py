@@ -18,7 +18,7 @@ from dllm.cache.base import Session
 from dllm.canvas import Canvas, merge, of, select
 from dllm.eos.base import EndOfText
 from dllm.forward import Forward
-from dllm.record.cost import Work
+from dllm.record.cost import ForwardCost
 from dllm.samplers.base import Sampler, State, Step, View
 from dllm.scores import Scores
 
@@ -36,7 +36,7 @@ class Turn:
     forwarded: Canvas
     forwarded_by: Tensor | None
     kept: Tensor | None
-    work: Work
+    work: ForwardCost
     view: View
     step: Step
     candidates: Canvas

@@ -15,7 +15,7 @@ from dllm.cache.guided import Guided
 from dllm.canvas import Canvas, first_of, of, pack, select
 from dllm.eos.base import EndOfText
 from dllm.models.transformer import Transformer
-from dllm.record.cost import Work
+from dllm.record.cost import ForwardCost
 from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Lookup, Need, Propose, Sampling, Scores, spread
@@ -102,7 +102,7 @@ class Forward:
         session: Session,
         owner: Tensor | None = None,
         upcoming: Tensor | None = None,
-    ) -> tuple[Scores, Work]:
+    ) -> tuple[Scores, ForwardCost]:
         """Scores of ``candidates`` [N] and the work it took.
 
         ``span`` [B] is where each row's blocks stand, ``owner`` [N] whose candidate each is (None: N = B).
@@ -123,7 +123,7 @@ class Forward:
 
     def _score(
         self, canvas: Canvas, span: Span, plan: Plan, session: Session, owner: Tensor | None, wanted: Tensor
-    ) -> tuple[Scores, Work]:
+    ) -> tuple[Scores, ForwardCost]:
         length = len(canvas.columns)
         hidden = self._hidden(canvas, plan, session, owner)
         place, halves = hidden.place(canvas.columns), hidden.count // len(canvas.request)

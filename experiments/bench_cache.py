@@ -32,7 +32,7 @@ from dllm.forward import Forward
 from dllm.kernels.packed import can_pack, pack
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
-from dllm.record.cost import Cost
+from dllm.record.cost import CostModel
 from dllm.samplers.base import Sampler
 from dllm.scores import Ids, Sampling
 
@@ -91,7 +91,7 @@ def parts_of(name: str, **options: Any) -> tuple[Sampler, Any, Cache]:
 def forwards(model: Transformer, name: str, answer: int, done: int, **options: Any) -> Iterator[Sample]:
     """Decode from ``done`` on, timing every forward with the step that follows it."""
     sampler, blocks, cache = parts_of(name, **options)
-    config, keep, cost = model.config, Keep(), Cost(model.config, 4)
+    config, keep, cost = model.config, Keep(), CostModel(model.config, 4)
     assert config.mask_id is not None and config.eos_id is not None
     ids = Ids(config.mask_id, config.eos_id, ())
     forward = Forward.of(model, cache, ids, Sampling(), sampler, blocks, keep)
@@ -147,7 +147,7 @@ def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, b
         CONFIG, width=16, layers=1, heads=1, kv_heads=1, head_dim=16, mlp_width=16, rotary_dim=16, vocab=64, mask_id=63,
         eos_id=62, pad_id=62,
     )  # fmt: skip
-    model, cost, out, place = random_model(tiny), Cost(CONFIG, 4), [], 0
+    model, cost, out, place = random_model(tiny), CostModel(CONFIG, 4), [], 0
     sampler, blocks, cache = parts_of(name)
     forward = Forward.of(model, cache, Ids(63, 62, ()), Sampling(), sampler, blocks, Keep())
     with torch.inference_mode():

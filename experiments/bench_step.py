@@ -30,7 +30,7 @@ from dllm.kernels.choose import CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
-from dllm.record.cost import Cost, Machine, Work, measured
+from dllm.record.cost import CostModel, ForwardCost, Machine, measured
 from dllm.runtime.runtime import FIXED, RUNTIMES, Network, Runtime
 from dllm.scores import Ids, Sampling
 
@@ -141,7 +141,7 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
     On a GPU turns are timed by events on its own stream: waiting for every turn would hide what a runtime gains by
     running ahead.
     """
-    network, works = runtime.network(model), list[Work]()
+    network, works = runtime.network(model), list[ForwardCost]()
     for number, _ in enumerate(decode(model, cache, load, runtime.every, network), 1):
         if number == (limit if runtime.name in FIXED else 3):  # these compile and record on the way
             break
@@ -151,7 +151,7 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
         works.append(turn.work)
         if len(works) == limit:
             break
-    times, cost = [begin.until(end) for begin, end in pairwise(marks)], Cost(model.config, model.dtype.itemsize)
+    times, cost = [begin.until(end) for begin, end in pairwise(marks)], CostModel(model.config, model.dtype.itemsize)
     floors = [cost.floor(float(cost.flops(work).sum()), float(cost.bytes(work).sum()), machine) for work in works]
     middle, late = statistics.median(times), sorted(times)[int(0.95 * (len(times) - 1))]
     rate, total = len(times) / sum(times), sum(floors) / sum(times)

@@ -19,7 +19,7 @@ from dllm.canvas import Canvas, first_of
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Copies, Memory
-from dllm.record.cost import Work
+from dllm.record.cost import ForwardCost
 
 if TYPE_CHECKING:
     from dllm.compose.setting import Setting
@@ -147,7 +147,7 @@ class Session(Memory):
     def kept(self, rows: Tensor) -> None:
         """Which of several candidates [B] the forward just done goes on with."""
 
-    def count(self) -> Work:
+    def count(self) -> ForwardCost:
         """What the forward just done computed, per candidate and layer."""
         raise NotImplementedError
 

@@ -23,7 +23,7 @@ from dllm.canvas import Canvas, merge, of, pack, select
 from dllm.common import debug
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Copies, Exchanged, Projected
-from dllm.record.cost import Work
+from dllm.record.cost import ForwardCost
 
 
 class Buffered(Session):
@@ -231,12 +231,12 @@ class Buffered(Session):
             fresh = buffer.transpose(1, 2)[rows[:, None], slots]
             buffer.transpose(1, 2).index_put_((rows[:, None], columns[at]), fresh)
 
-    def count(self) -> Work:
+    def count(self) -> ForwardCost:
         queries = self.wanted.sum(1, keepdim=True)
         refreshed = torch.where((self.wanted == self.valid).all(1, keepdim=True), queries, 0)
         queries = queries if self.extra is None else queries + self.extra
         ran = computed(self.calls, len(queries), self.length, queries.device)
-        return Work(queries, self.keys.sum(1, keepdim=True), refreshed, ran)
+        return ForwardCost(queries, self.keys.sum(1, keepdim=True), refreshed, ran)
 
     def select(self, rows: Tensor) -> Session:
         copies, stores = Copies(), list[Store | None]()

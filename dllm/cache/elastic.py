@@ -18,7 +18,7 @@ from dllm.errors import UserError, in_range, nearest
 from dllm.kernels.drift import received, similarity
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Projected
-from dllm.record.cost import Work
+from dllm.record.cost import ForwardCost
 
 TRIGGERS = ("same_step", "next_step")
 
@@ -174,7 +174,7 @@ class Drifting(Buffered):
         self.tracked[:, :keys] = most.any(0)
         return out
 
-    def count(self) -> Work:
+    def count(self) -> ForwardCost:
         layers = torch.arange(self.config.layers, device=self.wanted.device)
         # A test lets only later layers compute everything: what the bounds are in the end, they were in every layer.
         valid, wanted = self.valid.sum(1, keepdim=True), self.wanted.sum(1, keepdim=True)
@@ -184,7 +184,7 @@ class Drifting(Buffered):
         for layer in range(1, len(self.ran)):  # a number is no copy from the host; it changes once or twice
             if self.ran[layer] != self.ran[layer - 1]:
                 computed[:, layer:] = self.ran[layer]
-        return Work(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole, computed)
+        return ForwardCost(queries, self.keys.sum(1, keepdim=True).expand_as(queries), queries * whole, computed)
 
     def select(self, rows: Tensor) -> Session:
         for part in (self.inputs, self.asked, self.past):

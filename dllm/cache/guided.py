@@ -16,7 +16,7 @@ from dllm.cache.access import Access, Room
 from dllm.cache.base import Call, Plan, Session
 from dllm.canvas import Canvas, select
 from dllm.models.transformer import Exchanged, Projected
-from dllm.record.cost import Work
+from dllm.record.cost import ForwardCost
 
 
 class Guided(Session):
@@ -66,7 +66,7 @@ class Guided(Session):
     def kept(self, rows: Tensor) -> None:
         self.inner.kept(twice(rows, self.candidates))
 
-    def count(self) -> Work:
+    def count(self) -> ForwardCost:
         return self.inner.count().halves()
 
     def select(self, rows: Tensor) -> Session:

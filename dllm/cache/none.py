@@ -14,7 +14,7 @@ from dllm.cache.calls import rows_by_call
 from dllm.canvas import Canvas, of, pack
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Fresh, block_causal
-from dllm.record.cost import Work
+from dllm.record.cost import ForwardCost
 
 
 class NoCache(Cache):
@@ -68,9 +68,9 @@ class Everything(Fresh, Session):
         super().use(call)
         self.visible = call.visible
 
-    def count(self) -> Work:
+    def count(self) -> ForwardCost:
         ran = computed(self.calls, len(self.rows), self.length, self.rows.device)
-        return Work(self.rows, self.rows, torch.zeros_like(self.rows), ran)
+        return ForwardCost(self.rows, self.rows, torch.zeros_like(self.rows), ran)
 
     def select(self, rows: Tensor) -> Session:
         return self

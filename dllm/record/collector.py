@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dllm.canvas import Request
 from dllm.denoise import Turn
-from dllm.record.cost import Cost, Work, joined
+from dllm.record.cost import CostModel, ForwardCost, joined
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, load
 from dllm.record.trace import Trace, TurnRecord, record_turn
@@ -44,14 +44,14 @@ class Collector:
 
     def __init__(
         self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
-        words: Words = numbered, cost: Cost | None = None, watch: Stopwatch | None = None,
+        words: Words = numbered, cost: CostModel | None = None, watch: Stopwatch | None = None,
     ) -> None:  # fmt: skip
         self.requests, self.ids, self.text, self.stop, self.trace = requests, ids, text, stop, trace
         self.words, self.cost = words, cost
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
         self.spent = torch.zeros(len(requests), 5, dtype=torch.float64)
-        self.works: list[tuple[Tensor, Work]] = []  # not yet added to ``spent``: once a row is enough
+        self.works: list[tuple[Tensor, ForwardCost]] = []  # not yet added to ``spent``: once a row is enough
         self.fixed: Tensor | None = None
         self.watch = watch or Stopwatch()
         self.watch.start()

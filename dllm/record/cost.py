@@ -18,7 +18,7 @@ from dllm.models.config import ModelConfig
 
 
 @dataclass(frozen=True)
-class Work:
+class ForwardCost:
     """One forward of N candidates, per layer (l = layers, or 1 where all layers are alike).
 
     queries [N, l]: rows computed; keys [N, l]: rows that each of them attends to; refreshed [N, l]: rows computed again
@@ -34,14 +34,14 @@ class Work:
     scored: Tensor | None = None
     copies: int = 1
 
-    def halves(self) -> Work:
+    def halves(self) -> ForwardCost:
         """Of 2 N rows, of which the second half repeats the first under guidance: N candidates, the rows summed."""
         queries, keys, refreshed, computed = (
             part.unflatten(0, (2, -1)) for part in (self.queries, self.keys, self.refreshed, self.computed)
         )
-        return Work(queries.sum(0), keys.amax(0), refreshed.sum(0), computed.sum(0), copies=2 * self.copies)
+        return ForwardCost(queries.sum(0), keys.amax(0), refreshed.sum(0), computed.sum(0), copies=2 * self.copies)
 
-    def of(self, acts: Tensor | None) -> Work:
+    def of(self, acts: Tensor | None) -> ForwardCost:
         """Without what was asked for rows that wait (``acts`` [N]: the others); ``computed`` says that they ran.
         """
         if acts is None:
@@ -50,13 +50,13 @@ class Work:
         return replace(self, **asked)
 
 
-def joined(works: Sequence[Work]) -> Work:
+def joined(works: Sequence[ForwardCost]) -> ForwardCost:
     """Several forwards of one decode as one list of candidates."""
     scored = [work.scored for work in works if work.scored is not None]
     queries, keys, refreshed, computed = (
         torch.cat([getattr(work, name) for work in works]) for name in ("queries", "keys", "refreshed", "computed")
     )
-    return Work(queries, keys, refreshed, computed, torch.cat(scored) if scored else None, works[0].copies)
+    return ForwardCost(queries, keys, refreshed, computed, torch.cat(scored) if scored else None, works[0].copies)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def measured(device: torch.device, dtype: torch.dtype | None = None) -> Machine:
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostModel:
     """The account of one model: ``width`` bytes per value of weights, keys and activations.
 
     FLOPs(forward) = sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k, and 2 D V per row the head runs on, with q
@@ -118,7 +118,7 @@ class Cost:
     config: ModelConfig
     width: int = 2
 
-    def flops(self, work: Work) -> Tensor:
+    def flops(self, work: ForwardCost) -> Tensor:
         """[N] float64."""
         c, queries = self.config, work.queries.double()
         attention = 4 * c.heads * c.head_dim * queries * work.keys
@@ -134,7 +134,7 @@ class Cost:
         row = 4 * c.width * c.heads * c.head_dim + 4 * c.width * c.kv_width
         return torch.tensor([float(row + self._mlp(layer)) for layer in range(c.layers)], dtype=torch.float64)
 
-    def bytes(self, work: Work) -> Tensor:
+    def bytes(self, work: ForwardCost) -> Tensor:
         """[N] float64, without the weights, which all rows of a batch share."""
         c = self.config
         rows = (work.queries + work.copies * work.keys).sum(1).double() * (c.layers // work.queries.shape[1])
@@ -171,6 +171,6 @@ class Cost:
         return 3 * c.width * (moe.top_k * moe.width + moe.shared_width) + c.width * moe.experts
 
 
-def _scored(work: Work) -> Tensor:
+def _scored(work: ForwardCost) -> Tensor:
     assert work.scored is not None, "the forward has not said how many rows the head ran on"
     return work.scored.double()
