@@ -17,9 +17,9 @@ from dllm.blocks.base import Span
 from dllm.canvas import Canvas, per_row
 from dllm.common.noise import gumbel
 from dllm.errors import in_range
-from dllm.kernels.credit import slot_logits
-from dllm.kernels.head_statistics import head_statistics, shipped
-from dllm.kernels.row_statistics import ALL, row_statistics
+from dllm.kernels.head_statistics import can_fuse, head_statistics
+from dllm.kernels.row_statistics import ALL_STATISTICS, row_statistics
+from dllm.kernels.slot_logits import slot_logits
 
 if TYPE_CHECKING:
     from dllm.models.transformer import Transformer
@@ -174,7 +174,7 @@ def statistics(
 
 def names(wanted: frozenset[str]) -> frozenset[str]:
     """The row statistics that the ``wanted`` ones are made of."""
-    return (wanted & ALL) | {"first"} | ({"logsumexp"} if "current" in wanted else set())
+    return (wanted & ALL_STATISTICS) | {"first"} | ({"logsumexp"} if "current" in wanted else set())
 
 
 def named(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tensor]:
@@ -254,7 +254,7 @@ class Propose:
 
     def lookup(self, rows: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
         """Logits of few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""
-        triton = self.triton and shipped(hidden, weight)
+        triton = self.triton and can_fuse(hidden, weight)
 
         def find(source: Tensor, ids: Tensor) -> Tensor:
             found = slot_logits(source, weight, ids, triton)

@@ -29,7 +29,7 @@ from dllm.canvas import Canvas, Request
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import Keep
 from dllm.forward import Forward
-from dllm.kernels.packed import can_pack, pack
+from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel
@@ -65,7 +65,7 @@ def random_model(config: ModelConfig, seed: int = 0) -> Transformer:
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=0.02)
     if can_pack(model.device, model.dtype):  # as ``dllm.load`` does
-        pack(model)
+        pack_weights(model)
     return model
 
 

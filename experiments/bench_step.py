@@ -26,8 +26,8 @@ from dllm.canvas import Canvas, Request
 from dllm.denoise import Turn, denoise
 from dllm.eos.base import Keep
 from dllm.forward import Forward
-from dllm.kernels.choose import CHOICES, use_triton
-from dllm.kernels.packed import can_pack, pack
+from dllm.kernels.choose import KERNEL_CHOICES, use_triton
+from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, ForwardCost, Machine, measured
@@ -119,7 +119,7 @@ def against_plain(load: Workload, repeats: int) -> None:
     network = random_model(SMALL, torch.device("cpu"), torch.float32)
     ours = copy.deepcopy(network)
     if can_pack(ours.device, ours.dtype):  # as ``dllm.load`` does
-        pack(ours)
+        pack_weights(ours)
     prompt, times, equal = prompt_of(load.prompt), ([], []), True
     for _ in range(repeats + 1):
         began = time.perf_counter()
@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--caches", nargs="+", default=["none", "prefix", "dual", "elastic", "window"])
     parser.add_argument("--batches", type=int, nargs="+", default=None, help="default: 1 4 16 on a GPU, 1 2 on a CPU")
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, help="default: all on a GPU, eager static on a CPU")
-    parser.add_argument("--kernels", nargs="+", choices=CHOICES, default=["auto"])
+    parser.add_argument("--kernels", nargs="+", choices=KERNEL_CHOICES, default=["auto"])
     parser.add_argument("--prompt", type=int, default=None)
     parser.add_argument("--answer", type=int, default=None)
     parser.add_argument("--per-turn", type=int, default=1)
@@ -215,7 +215,7 @@ def main() -> None:
     for model_name in options.models or (["llada-8b", "dream-7b"] if gpu else ["small"]):
         model = random_model(MODELS[model_name], device, dtype)
         if can_pack(device, dtype) and "compile" not in (options.runtimes or ()):
-            pack(model)
+            pack_weights(model)
         for kernels in options.kernels:
             model.use_kernels(use_triton(kernels, device))
             print(f"\n{model_name}, kernels={kernels}\n"

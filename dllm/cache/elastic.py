@@ -15,7 +15,8 @@ from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, st
 from dllm.cache.rows import Rows, places, predictors, rows_of
 from dllm.canvas import Canvas, pack
 from dllm.errors import UserError, in_range, nearest
-from dllm.kernels.drift import received, similarity
+from dllm.kernels.attention_received import attention_received
+from dllm.kernels.attention_similarity import attention_similarity
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Projected
 from dllm.record.cost import ForwardCost
@@ -146,8 +147,8 @@ class Drifting(Buffered):
         if self._tests(layer):
             share, seen = self.copies(self.share, device), self.copies(self.seen, device)
             pair = self.past.pair(layer, computed, weights[:, :, window : looks.shape[1]])
-            self._test(layer, (similarity(*pair, seen, self.policy.similarity, fresh.triton) * share).sum(1))
-        self.totals.append(received(weights[:, :, :window], looking, fresh.triton))
+            self._test(layer, (attention_similarity(*pair, seen, self.policy.similarity, fresh.triton) * share).sum(1))
+        self.totals.append(attention_received(weights[:, :, :window], looking, fresh.triton))
         return out if len(self.totals) < self.config.layers else self._track(out)
 
     def _test(self, layer: int, similarity: Tensor) -> None:

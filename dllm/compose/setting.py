@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dllm.scores import Need, Sampling
 
 P = TypeVar("P")
-STATISTICS = (*row_statistics.STATISTICS, "current", "shadow")  # see ``dllm.scores.Scores``
+STATISTICS = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.scores.Scores``
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,21 @@
-"""Every shipped configuration of every kernel."""
+"""Every kernel, and every configuration that we ship."""
 
 from __future__ import annotations
 
-from dllm.kernels import add_norm, commit, credit, drift, head_statistics, rope_scatter, row_statistics
+from dllm.kernels import (
+    add_norm,
+    attention_received,
+    attention_similarity,
+    commit,
+    credit,
+    head_statistics,
+    rope_scatter,
+    row_statistics,
+    slot_logits,
+)
 
-BUILDS = (
-    *row_statistics.BUILDS, *head_statistics.BUILDS, *commit.BUILDS, *credit.BUILDS, *add_norm.BUILDS,
-    *rope_scatter.BUILDS, *drift.BUILDS,
+KERNELS = (
+    row_statistics, head_statistics, commit, credit, slot_logits, add_norm, rope_scatter, attention_similarity,
+    attention_received,
 )  # fmt: skip
+BUILDS = tuple(build for kernel in KERNELS for build in kernel.BUILDS)

@@ -50,7 +50,7 @@ class ForwardCost:
         return replace(self, **asked)
 
 
-def joined(works: Sequence[ForwardCost]) -> ForwardCost:
+def join_costs(works: Sequence[ForwardCost]) -> ForwardCost:
     """Several forwards of one decode as one list of candidates."""
     scored = [work.scored for work in works if work.scored is not None]
     queries, keys, refreshed, computed = (

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 
-def load() -> float:
+def machine_load() -> float:
     """Processes that had or wanted a core, per core of the machine, mean of the last minute; 0 where nobody counts."""
     return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2) if hasattr(os, "getloadavg") else 0.0
 
@@ -25,7 +25,7 @@ class Clock(Protocol):
     def between(self, begin: Any, end: Any) -> float: ...
 
 
-class Host:
+class HostClock:
     """The clock of a CPU, whose operations are done when their calls return."""
 
     def mark(self) -> float:
@@ -35,7 +35,7 @@ class Host:
         return end - begin
 
 
-class Queue:
+class DeviceClock:
     """The clock of a GPU, which works behind the host's back: its marks stand in its queue of work.
 
     By the host's clock, whoever waits for the GPU first is charged with its work: an observer that reads a tensor
@@ -59,13 +59,13 @@ class Stopwatch:
     """Seconds since ``start`` without pauses; cpu: those in which the thread that decodes had a core of the CPU."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.clock = clock or Host()
+        self.clock = clock or HostClock()
         self.start()
 
     @staticmethod
     def on(device: torch.device) -> Stopwatch:
         """For work on this device."""
-        return Stopwatch(Host() if device.type == "cpu" else Queue(device))
+        return Stopwatch(HostClock() if device.type == "cpu" else DeviceClock(device))
 
     def start(self) -> None:
         """Begin anew."""
