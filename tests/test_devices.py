@@ -35,8 +35,9 @@ from dllm.canvas import Canvas, Request
 from dllm.compose.parts import choices
 from dllm.denoise import denoise
 from dllm.models.weights import device_of as home_of
-from dllm.models.weights import random_model, spread_over_devices
+from dllm.models.weights import spread_over_devices
 from dllm.scores import Sampling
+from tests.random_models import random_model
 
 CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplings(), *together()]
 # Known to copy in every turn. What is mended fails ``test_what_is_known_to_copy``, so that its line goes.

@@ -1,4 +1,4 @@
-"""Every kernel, and every configuration that we ship."""
+"""All files of kernels, and all configurations that we ship."""
 
 from __future__ import annotations
 

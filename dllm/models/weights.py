@@ -275,13 +275,3 @@ def save_model(model: Transformer, folder: str | Path) -> None:
                for name, parts in grouped.items()}  # fmt: skip
     save_file(tensors, path / SINGLE, metadata={"format": "pt"})
     (path / "config.json").write_text(json.dumps(dict(model.config.published), indent=1) + "\n")
-
-
-def random_model(published: Mapping[str, Any], seed: int = 0, std: float = 0.15) -> Transformer:
-    """A model of the given config with seeded random weights, for tests and benchmarks."""
-    model = Transformer(ModelConfig.from_published(published))
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator) * std
-        parameter.data = 1 + noise if "norm" in name else noise
-    return model.eval().requires_grad_(False)

@@ -1,7 +1,7 @@
-"""What a forward costs: query rows, keys, FLOPs, bytes, and the time no machine can beat.
+"""The cost of a forward: query rows, keys, FLOPs, bytes, and the least time that a machine needs for it.
 
-A row is a position whose hidden state is computed in a layer. FLOPs count multiply and add separately; norms, rotations
-and softmax are left out (under 1 % of an 8B model).
+A query row is a position whose hidden state a layer computes. A multiplication and an addition count as two FLOPs.
+Norms, rotations and softmax are left out (under 1 % of an 8B model).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dllm.models.config import ModelConfig
 
 @dataclass(frozen=True)
 class ForwardCost:
-    """One forward of N candidates, per layer (l = layers, or 1 where all layers are alike).
+    """The rows of one forward of N candidates, per layer (l = layers, or 1 where all layers have the same).
 
-    queries [N, l]: rows computed; keys [N, l]: rows that each of them attends to; refreshed [N, l]: rows computed again
-    because the layer recomputes the whole row of the canvas (0 in layers that reuse); computed [N, l]: rows that the
-    forward really ran, with those that only pad a row to its call's width; scored [N]: rows the head ran on; copies:
-    how often every row has keys of its own (2 under guidance). The session fills in all but scored, the forward that.
+    queries [N, l]: rows that were asked for. keys [N, l]: rows that each of them attends to. refreshed [N, l]: rows of
+    layers that recompute the whole canvas (0 in layers that reuse). computed [N, l]: rows that really ran, with those
+    that only pad a candidate to its call's width. scored [N]: rows that the head ran on (None: not yet known; the cache
+    counts all but these, the forward adds them). copies: sets of keys of each row (2 under guidance).
     """
 
     queries: Tensor
@@ -35,34 +35,32 @@ class ForwardCost:
     copies: int = 1
 
     def halves(self) -> ForwardCost:
-        """Of 2 N rows, of which the second half repeats the first under guidance: N candidates, the rows summed."""
+        """The cost of N candidates from that of 2 N rows, whose second half repeats the first under guidance."""
         queries, keys, refreshed, computed = (
             part.unflatten(0, (2, -1)) for part in (self.queries, self.keys, self.refreshed, self.computed)
         )
         return ForwardCost(queries.sum(0), keys.amax(0), refreshed.sum(0), computed.sum(0), copies=2 * self.copies)
 
-    def of(self, acts: Tensor | None) -> ForwardCost:
-        """Without what was asked for rows that wait (``acts`` [N]: the others); ``computed`` says that they ran.
-        """
-        if acts is None:
+    def of(self, active: Tensor | None) -> ForwardCost:
+        """The same, where nothing was asked for rows that wait. active [N]: the others. ``computed`` stays."""
+        if active is None:
             return self
-        asked = {name: getattr(self, name) * acts[:, None] for name in ("queries", "keys", "refreshed")}
-        return replace(self, **asked)
+        queries, keys, refreshed = (part * active[:, None] for part in (self.queries, self.keys, self.refreshed))
+        return replace(self, queries=queries, keys=keys, refreshed=refreshed)
 
 
-def join_costs(works: Sequence[ForwardCost]) -> ForwardCost:
+def join_costs(costs: Sequence[ForwardCost]) -> ForwardCost:
     """Several forwards of one decode as one list of candidates."""
-    scored = [work.scored for work in works if work.scored is not None]
-    queries, keys, refreshed, computed = (
-        torch.cat([getattr(work, name) for work in works]) for name in ("queries", "keys", "refreshed", "computed")
-    )
-    return ForwardCost(queries, keys, refreshed, computed, torch.cat(scored) if scored else None, works[0].copies)
+    parts = ([one.queries for one in costs], [one.keys for one in costs], [one.refreshed for one in costs],
+             [one.computed for one in costs])  # fmt: skip
+    queries, keys, refreshed, computed = map(torch.cat, parts)
+    scored = [one.scored for one in costs if one.scored is not None]
+    return ForwardCost(queries, keys, refreshed, computed, torch.cat(scored) if scored else None, costs[0].copies)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Peak rates: dense matrix FLOP/s in the usual dtype (bfloat16 on GPUs), and memory bytes/s. From data sheets,
-    without sparsity; ``measured`` for the machine at hand."""
+    """Peak rates of a machine: FLOP/s of dense matrix products (bfloat16 on GPUs, no sparsity), and memory bytes/s."""
 
     name: str
     flops: float
@@ -80,7 +78,10 @@ MACHINES = {
 
 
 def machine(name: str) -> Machine:
-    """A GPU by name, or ``this`` for the machine at hand, whose rates are measured (about a second)."""
+    """A GPU by name, with the rates of its data sheet, or ``this`` machine, whose rates are measured in about a second.
+
+    Raises UserError for an unknown name.
+    """
     if name == "this":
         return measured(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if name not in MACHINES:
@@ -90,7 +91,7 @@ def machine(name: str) -> Machine:
 
 
 def measured(device: torch.device, dtype: torch.dtype | None = None) -> Machine:
-    """Rates that the machine at hand reaches in a large matrix product and a large copy: the best of five."""
+    """The rates of this machine in a large matrix product and a large copy, the best of five measurements."""
     from torch.utils.benchmark import Timer
 
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
@@ -107,56 +108,54 @@ def measured(device: torch.device, dtype: torch.dtype | None = None) -> Machine:
 
 @dataclass(frozen=True)
 class CostModel:
-    """The account of one model: ``width`` bytes per value of weights, keys and activations.
+    """FLOPs and bytes of one model's forwards. width: bytes per value of weights, keys and activations.
 
-    FLOPs(forward) = sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k, and 2 D V per row the head runs on, with q
-    queries, k keys, A = heads x head size, K the width of the keys, F the MLP's. Bytes: the weights once, 2 K per key
-    read and per query written, and the logits. Routed experts: F counts those a row visits, the weights those that one
-    row visits, the least that a forward reads: which of them several rows share only a run can tell.
+    FLOPs of a forward: the sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k, and 2 D V per row of the head, with
+    q queries, k keys, D the width, A = heads x head size, K the width of the keys, F the MLP's, V the vocabulary.
+
+    Bytes: the weights once, 2 K values per key read and per query written, and the logits. With routed experts F is the
+    width of a row's own experts. The weights then are those of a single row's experts, the least that a forward reads:
+    how many experts several rows share is known only after the run.
     """
 
     config: ModelConfig
     width: int = 2
 
-    def flops(self, work: ForwardCost) -> Tensor:
-        """[N] float64."""
-        c, queries = self.config, work.queries.double()
-        attention = 4 * c.heads * c.head_dim * queries * work.keys
+    def flops(self, cost: ForwardCost) -> Tensor:
+        """FLOPs [N] of the candidates, in float64."""
+        c, queries = self.config, cost.queries.double()
+        attention = 4 * c.heads * c.head_dim * queries * cost.keys
         alike = queries.shape[1] == 1
         layers = self.rows.sum(0, keepdim=True) if alike else self.rows
         total = (queries * layers.to(queries.device)).sum(1) + attention.sum(1) * (c.layers if alike else 1)
-        return total + 2 * c.width * c.vocab * _scored(work)
+        return total + 2 * c.width * c.vocab * _scored(cost)
 
     @cached_property
     def rows(self) -> Tensor:
-        """FLOPs of one query row in each layer, attention scores aside [layers]."""
+        """FLOPs [layers] of one query row in each layer, without attention scores."""
         c = self.config
         row = 4 * c.width * c.heads * c.head_dim + 4 * c.width * c.kv_width
         return torch.tensor([float(row + self._mlp(layer)) for layer in range(c.layers)], dtype=torch.float64)
 
-    def bytes(self, work: ForwardCost) -> Tensor:
-        """[N] float64, without the weights, which all rows of a batch share."""
+    def bytes(self, cost: ForwardCost) -> Tensor:
+        """Bytes [N] of the candidates in float64, without the weights, which a batch shares."""
         c = self.config
-        rows = (work.queries + work.copies * work.keys).sum(1).double() * (c.layers // work.queries.shape[1])
-        return self.width * (2 * c.kv_width * rows + c.vocab * _scored(work))
+        rows = (cost.queries + cost.copies * cost.keys).sum(1).double() * (c.layers // cost.queries.shape[1])
+        return self.width * (2 * c.kv_width * rows + c.vocab * _scored(cost))
 
     def weights(self) -> float:
-        """The least bytes of weights that a forward reads; the embedding is a lookup and not counted."""
+        """The least bytes of weights that a forward reads. The embedding is a lookup and does not count."""
         c = self.config
         layer = 2 * c.width * c.heads * c.head_dim + 2 * c.width * c.kv_width
         values = c.layers * layer + sum(self._mlp_weights(index) for index in range(c.layers))
         return self.width * (values + c.width * c.vocab)
 
     def floor(self, flops: float, moved: float, machine: Machine) -> float:
-        """Seconds of one forward that no implementation beats: arithmetic or memory, whichever takes longer.
+        """The least seconds of one forward: of its arithmetic or of its memory traffic, whichever takes longer.
 
-        ``flops`` and ``moved`` summed over the rows of the batch.
+        flops, moved: summed over the batch. moved: bytes without the weights.
         """
         return max(flops / machine.flops, (moved + self.weights()) / machine.bytes)
-
-    def floors(self, flops: Sequence[float], moved: Sequence[float], machine: Machine) -> float:
-        """The same summed over forwards of one row decoded alone."""
-        return sum(self.floor(f, b, machine) for f, b in zip(flops, moved, strict=True))
 
     def _mlp(self, layer: int) -> float:
         c, moe = self.config, self.config.moe
@@ -171,6 +170,6 @@ class CostModel:
         return 3 * c.width * (moe.top_k * moe.width + moe.shared_width) + c.width * moe.experts
 
 
-def _scored(work: ForwardCost) -> Tensor:
-    assert work.scored is not None, "the forward has not said how many rows the head ran on"
-    return work.scored.double()
+def _scored(cost: ForwardCost) -> Tensor:
+    assert cost.scored is not None, "the forward fills in how many rows the head ran on"
+    return cost.scored.double()
