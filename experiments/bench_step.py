@@ -1,10 +1,10 @@
-"""How fast a turn is, beside what no implementation beats: ``python -m experiments.bench_step``.
+"""Time the turns of a decode beside the least time that the machine needs: ``python -m experiments.bench_step``.
 
-On a CUDA machine: an 8B LLaDA-shaped and a 7B Dream-shaped model in bfloat16 with seeded random weights made on the
-device; forwards/s, tokens/s, p50 and p95 of a turn for every cache, batch size and runtime, beside the floor that
-``dllm.record.cost`` computes from the turn's own work and the machine's measured rates. On a CPU the same for a model
-of 100 M parameters, scaled down. ``--plain`` compares the decode without a cache with a plain loop in the style of the
-published code, for LLaDA's vocabulary of 126,464: same weights, same tokens.
+On a CUDA machine: an 8B LLaDA-shaped and a 7B Dream-shaped model in bfloat16, with seeded random weights. Prints
+forwards/s, tokens/s, median and 95th percentile of a turn for every cache, batch size and runtime, and the floor that
+``dllm.record.cost`` computes from the turn's cost and the machine's measured rates. On a CPU the same for a model of
+100 M parameters and shorter texts. ``--plain`` compares the decode without a cache with a plain loop in the style of
+the published code, for LLaDA's vocabulary of 126,464: the weights and the tokens are the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import copy
 import os
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +48,7 @@ MODELS = {
                         mlp_width=18944, vocab=152064, eps=1e-6, theta=1e6, mask_id=151666, eos_id=151643,
                         pad_id=151643, rotary_dim=128, rope_float32=False, qkv_bias=True, prediction_shift=1),
 }  # fmt: skip
-WHOLE = ("elastic", "window")  # published without blocks
+WHOLE = ("elastic", "window")  # caches without blocks in their papers
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Workload:
 
 
 def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Transformer:
-    """Weights made where they stay: an 8B model never passes through the host."""
+    """A model whose weights are made on its device: an 8B model never passes through the host."""
     with torch.device("meta"):
         model = Transformer(config).to(dtype).eval().requires_grad_(False)
     model = model.to_empty(device=device)
@@ -92,9 +93,11 @@ def decode(
 
 
 def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor, float]:
-    """The plain loop: the whole canvas forward, logits of every row, float64 softmax over all of them. Returns the
-    tokens, and how near any choice came to another one: the least log-ratio of the last confidence that was committed
-    and the first that was not (rounding moves them by 1e-5)."""
+    """The plain loop: a forward of the whole canvas, logits of every row, a float64 softmax over all of them.
+
+    Returns the tokens, and the closest choice: the least log-ratio of the last confidence that was committed and the
+    first that was not (rounding moves them by 1e-5).
+    """
     config, closest = model.config, float("inf")
     x = torch.tensor([prompt + [config.mask_id or 0] * load.answer])
     with torch.inference_mode():
@@ -115,7 +118,7 @@ def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor
 
 
 def against_plain(load: Workload, repeats: int) -> None:
-    """Seconds of both loops, one after the other ``repeats`` times, so that a busy machine slows both."""
+    """Time both loops in turn, ``repeats`` times, so that a busy machine slows both."""
     network = random_model(SMALL, torch.device("cpu"), torch.float32)
     ours = copy.deepcopy(network)
     if can_pack(ours.device, ours.dtype):  # as ``dllm.load`` does
@@ -136,10 +139,10 @@ def against_plain(load: Workload, repeats: int) -> None:
 
 
 def measure(model: Transformer, cache: str, load: Workload, machine: Machine, limit: int, runtime: Runtime) -> str:
-    """One line of the table: the first ``limit`` turns of a decode, after another to warm up.
+    """One line of the table: the first ``limit`` turns of a decode, after another decode to warm up.
 
-    On a GPU turns are timed by events on its own stream: waiting for every turn would hide what a runtime gains by
-    running ahead.
+    A GPU times its turns by events on its stream: waiting for every turn would hide what a runtime gains by running
+    ahead.
     """
     network, works = runtime.network(model), list[ForwardCost]()
     for number, _ in enumerate(decode(model, cache, load, runtime.every, network), 1):
@@ -161,7 +164,7 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
 
 
 class Mark:
-    """A moment on the device's own clock."""
+    """A moment on the device's clock."""
 
     def __init__(self, device: torch.device) -> None:
         self.event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
@@ -170,7 +173,7 @@ class Mark:
             self.event.record()
 
     def until(self, other: Mark) -> float:
-        """Seconds to a later moment, for which this waits."""
+        """Seconds to a later moment. Waits for it."""
         if self.event is None or other.event is None:
             return other.now - self.now
         other.event.synchronize()
@@ -178,14 +181,14 @@ class Mark:
 
 
 def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Runtime]:
-    """Those of ``chosen`` that a cache can have; None: all on a GPU, those that compile nothing on a CPU."""
+    """Those of ``chosen`` that a cache supports. None: all on a GPU, on a CPU those that compile nothing."""
     for name in chosen or (RUNTIMES if gpu else ("eager", "static")):
         if name == "eager" or part("cache", cache).static:
             yield Runtime(name, 1 if name == "eager" else 32)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plain", action="store_true", help="against the plain loop, on the CPU")
     parser.add_argument("--models", nargs="+", choices=MODELS, help="default: small on a CPU, the others on a GPU")
     parser.add_argument("--caches", nargs="+", default=["none", "prefix", "dual", "elastic", "window"])
@@ -198,7 +201,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=None, help="turns to time in each line")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.answer is not None and options.answer % options.per_turn:
         parser.error("--per-turn must divide --answer")
     torch.set_num_threads(options.threads)
@@ -209,7 +212,7 @@ def main() -> None:
     print(f"{name}, {str(dtype)[6:]}, prompt {prompt}, answer {answer}, block 32, load {os.getloadavg()[0]:.1f}")
     if options.plain:
         against_plain(Workload(1, prompt, answer, 32, options.per_turn), options.repeats)
-        return
+        return 0
     machine = measured(device, dtype)
     print(f"measured ceiling: {machine.flops / 1e12:.2f} TFLOP/s, {machine.bytes / 1e9:.0f} GB/s")
     for model_name in options.models or (["llada-8b", "dream-7b"] if gpu else ["small"]):
@@ -228,7 +231,8 @@ def main() -> None:
                         limit = options.turns or (64 if gpu else 34)
                         print(measure(model, cache, load, machine, limit, runtime), flush=True)
         del model
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, not_one_of
 from dllm.kernels.jit import interpreted
 
 KERNEL_CHOICES = ("auto", "triton", "torch")
@@ -21,8 +21,7 @@ def use_triton(choice: str, device: torch.device | str) -> bool:
     for ``triton`` where Triton cannot run.
     """
     if choice not in KERNEL_CHOICES:
-        known = ", ".join(KERNEL_CHOICES)
-        raise UserError(f"kernels={choice!r} must be one of {known}.{nearest(str(choice), KERNEL_CHOICES)}")
+        raise not_one_of("kernels", choice, KERNEL_CHOICES)
     if choice == "torch":
         return False
     problem = obstacle(torch.device(device))
@@ -38,10 +37,7 @@ def obstacle(device: torch.device) -> str | None:
     if device.type != "cuda":
         if interpreted():
             return None
-        return (
-            f"Triton needs a GPU and the model is on {device.type}. TRITON_INTERPRET=1 runs it in the interpreter, for "
-            "tests."
-        )
+        return f"Triton needs a GPU and the model is on {device.type}. For tests TRITON_INTERPRET=1 interprets it."
     if torch.version.hip is not None:
         kind = str(torch.cuda.get_device_properties(device).gcnArchName).split(":")[0]
         known = ", ".join(AMD_GPUS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, nearest, not_one_of
 from dllm.kernels.choose import use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
@@ -99,7 +99,7 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """A supported dtype, given by name or as torch's object. Raises UserError for any other."""
     found = DTYPES.get(str(dtype).removeprefix("torch."))
     if found is None:
-        raise UserError(f"dtype={str(dtype)!r} must be one of {', '.join(DTYPES)}.{nearest(str(dtype), DTYPES)}")
+        raise not_one_of("dtype", str(dtype), DTYPES)
     return found
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dllm.errors import UserError, nearest
+from dllm.errors import not_one_of
 from dllm.models.config import ModelConfig
 
 
@@ -85,8 +85,7 @@ def machine(name: str) -> Machine:
     if name == "this":
         return measured(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if name not in MACHINES:
-        known = [*MACHINES, "this"]
-        raise UserError(f"machine {name!r} is unknown; choose one of {', '.join(known)}.{nearest(name, known)}")
+        raise not_one_of("machine", name, [*MACHINES, "this"])
     return MACHINES[name]
 
 
