@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from einops import reduce
 from torch import Tensor
 
 from dllm.kernels.jit import LaunchConfig, jit, power_of_two
@@ -28,8 +27,8 @@ _CONFIG = LaunchConfig({"BLOCK": 32}, warps=4)  # of two sets of 32 heads; with 
 def reference(old: Tensor, new: Tensor, keys: Tensor, axis: str) -> Tensor:
     """Similarity [B, m] of attention rows ``old`` and ``new`` [B, H, m, S]. keys [B]: how many keys are visible."""
     if axis == "keys":
-        return reduce(cosine(old, new, 3), "b h m -> b m", "mean")
-    return reduce(cosine(old, new, 1), "b m s -> b m", "sum") / keys[:, None]  # both weights are 0 at hidden keys
+        return cosine(old, new, 3).mean(1)
+    return cosine(old, new, 1).sum(-1) / keys[:, None]  # both weights are 0 at hidden keys
 
 
 def cosine(a: Tensor, b: Tensor, dim: int) -> Tensor:
