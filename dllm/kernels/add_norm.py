@@ -9,16 +9,13 @@ the memory traffic. At batch 1 a launch takes longer than the 1 MB that it moves
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two
-
-if TYPE_CHECKING:
-    import triton.language as tl
+from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
 
 
 def reference(x: Tensor, residual: Tensor | None, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -8,15 +8,10 @@ attention of its window. Fused attention returns no weights, so ``dllm.cache.dri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, jit
-
-if TYPE_CHECKING:
-    import triton.language as tl
+from dllm.kernels.jit import LaunchConfig, jit, tl
 
 _CONFIG = LaunchConfig({"ROWS": 32, "BLOCK": 64}, warps=4)
 

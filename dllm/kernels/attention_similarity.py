@@ -11,15 +11,10 @@ Each [B, m], 1 for equal rows. Norms below 1e-8 count as 1e-8. Fused attention r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, jit, power_of_two
-
-if TYPE_CHECKING:
-    import triton.language as tl
+from dllm.kernels.jit import LaunchConfig, jit, power_of_two, tl
 
 _CONFIG = LaunchConfig({"BLOCK": 32}, warps=4)  # of two sets of 32 heads; with more keys at once registers spill
 

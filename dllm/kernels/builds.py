@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from dllm.kernels import (
-    add_norm,
-    attention_received,
-    attention_similarity,
-    commit,
-    credit,
-    head_statistics,
-    rope_scatter,
-    row_statistics,
-    slot_logits,
-)
+from importlib import import_module
 
-KERNELS = (
-    row_statistics, head_statistics, commit, credit, slot_logits, add_norm, rope_scatter, attention_similarity,
-    attention_received,
+_FILES = (
+    "row_statistics", "head_statistics", "commit", "credit", "slot_logits", "add_norm", "rope_scatter",
+    "attention_similarity", "attention_received",
 )  # fmt: skip
+KERNELS = tuple(import_module(f"dllm.kernels.{name}") for name in _FILES)
 BUILDS = tuple(build for kernel in KERNELS for build in kernel.BUILDS)

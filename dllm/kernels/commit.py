@@ -9,12 +9,10 @@ Nothing is committed in a row without such positions. Reads logits [B, n, V], or
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, jit
+from dllm.kernels.jit import LaunchConfig, jit, tl
 from dllm.kernels.row_statistics import (
     Summaries,
     final_statistics,
@@ -23,9 +21,6 @@ from dllm.kernels.row_statistics import (
     statistics_of,
     summarise_logits,
 )
-
-if TYPE_CHECKING:
-    import triton.language as tl
 
 
 def reference(

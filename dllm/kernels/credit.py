@@ -15,15 +15,10 @@ least the number of turns that a block takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, jit, power_of_two
-
-if TYPE_CHECKING:
-    import triton.language as tl
+from dllm.kernels.jit import LaunchConfig, jit, power_of_two, tl
 
 SLOTS = 16
 POSITIONS_PER_PROGRAM = 8

@@ -10,13 +10,13 @@ product. Above ``FUSED_ROWS`` rows the library multiplies, in chunks that ``row_
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, contiguous_rows, interpreted, jit, power_of_two, processors
+from dllm.kernels.jit import LaunchConfig, contiguous_rows, interpreted, jit, power_of_two, processors, tl
 from dllm.kernels.row_statistics import (
     ALL_STATISTICS,
     Summaries,
@@ -27,9 +27,6 @@ from dllm.kernels.row_statistics import (
     summarise_tile,
 )
 from dllm.kernels.slot_logits import slot_logits
-
-if TYPE_CHECKING:
-    import triton.language as tl
 
 CHUNK_ROWS = 256  # rows whose logits exist at once: 65 MB of bfloat16 at a vocabulary of 126,464
 CONFIGS = {  # by rows; at 64 rows a deeper tile spills registers on gfx942

@@ -12,10 +12,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    import triton.language as tl
+else:
+    tl = None  # ``triton.language`` in the files of kernels, from the first launch on
 
 
 class Kernel:
@@ -30,12 +35,12 @@ class Kernel:
     @cached_property
     def built(self) -> Any:
         import triton
-        import triton.language as tl
+        import triton.language
 
         # Triton 3.10 changes this default, and with it the last bit of many sums.
         os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
         names = self.function.__globals__
-        names.update(triton=triton, tl=tl)
+        names.update(triton=triton, tl=triton.language)
         for name in self.function.__code__.co_names:  # our device functions that the body calls
             if isinstance(names.get(name), Kernel):
                 names[name] = names[name].built

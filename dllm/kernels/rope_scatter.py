@@ -11,16 +11,13 @@ launches for the rotations and two for the indexed stores.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two
-
-if TYPE_CHECKING:
-    import triton.language as tl
+from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
 
 HEADS_PER_PROGRAM = 8
 

@@ -14,15 +14,12 @@ nothing but -inf has token 0, probabilities, gap and entropy 0, and logsumexp -i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, contiguous_rows, jit, power_of_two, processors
-
-if TYPE_CHECKING:
-    import triton.language as tl
+from dllm.kernels.jit import LaunchConfig, contiguous_rows, jit, power_of_two, processors, tl
 
 ROW_STATISTICS = ("first", "second", "gap", "entropy", "logsumexp")  # first, second: p1 and p2
 ALL_STATISTICS = frozenset(ROW_STATISTICS)

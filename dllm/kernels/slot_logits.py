@@ -7,16 +7,11 @@ log-probability of the token that stands at a position.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from dllm.kernels.credit import SLOTS
-from dllm.kernels.jit import LaunchConfig, contiguous_rows, jit
-
-if TYPE_CHECKING:
-    import triton.language as tl
+from dllm.kernels.jit import LaunchConfig, contiguous_rows, jit, tl
 
 _CONFIG = LaunchConfig({"BLOCK": 1024}, warps=4)
 
