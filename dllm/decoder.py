@@ -24,7 +24,7 @@ from dllm.models.bundle import Model
 from dllm.models.quantize import check_runtime
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.record.collector import Collector
-from dllm.record.cost import Cost
+from dllm.record.cost import CostModel
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots
@@ -69,7 +69,7 @@ class Decoder:
         self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
         check_runtime(model.quantize, self.runtime.name)
         self.runtime.check(self.cache, self.sampler, model.config, model.transformer.device, self.blocks)
-        self.cost = Cost(model.config, model.transformer.dtype.itemsize)
+        self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
         self.forward = Forward.of(
             model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos,
             self.runtime.network(model.transformer),

@@ -34,6 +34,12 @@ def name_of(part: object) -> str:
     return str(getattr(part, "name", kind.__name__.lower() if file == "base" else file))
 
 
+def not_one_of(option: str, value: object, known: Iterable[str]) -> UserError:
+    """The error for a value of ``option`` that is none of the ``known`` ones."""
+    choices = list(known)
+    return UserError(f"{option}={value!r} must be one of {', '.join(choices)}.{nearest(str(value), choices)}")
+
+
 def in_range(name: str, value: Any, low: float, high: float, advice: str = "") -> None:
     """Refuse a parameter outside [low, high]; sequences and tensors are checked entry by entry."""
     import torch

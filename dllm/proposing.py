@@ -15,9 +15,9 @@ from dllm.canvas import Canvas, per_row
 from dllm.common.noise import gumbel
 from dllm.common.ranking import one_of
 from dllm.contract import Logits, Lookup
-from dllm.kernels.credit import slot_logits
-from dllm.kernels.head_statistics import head_statistics, shipped
-from dllm.kernels.row_statistics import ALL, row_statistics
+from dllm.kernels.head_statistics import can_fuse, head_statistics
+from dllm.kernels.row_statistics import ALL_STATISTICS, row_statistics
+from dllm.kernels.slot_logits import slot_logits
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.setting import Sampling
@@ -42,7 +42,7 @@ def statistics(
 
 def required(wanted: frozenset[str]) -> frozenset[str]:
     """The row statistics that the ``wanted`` ones are made of."""
-    return (wanted & ALL) | {"first"} | ({"logsumexp"} if "current" in wanted else set())
+    return (wanted & ALL_STATISTICS) | {"first"} | ({"logsumexp"} if "current" in wanted else set())
 
 
 def renamed(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tensor]:
@@ -113,7 +113,7 @@ class Proposer:
 
     def lookup(self, columns: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
         """Logits of few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""
-        triton = self.triton and shipped(hidden, weight)
+        triton = self.triton and can_fuse(hidden, weight)
 
         def find(source: Tensor, ids: Tensor) -> Tensor:
             found = slot_logits(source, weight, ids, triton)

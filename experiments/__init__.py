@@ -1,0 +1,1 @@
+"""Programs that are run by hand: training of the mini models, measurements, reports."""

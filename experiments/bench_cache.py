@@ -1,11 +1,12 @@
-"""Wall clock of every cache against none, beside the FLOPs it saves: ``python -m experiments.bench_cache``.
+"""Measure how much time every cache saves, beside the FLOPs it saves: ``python -m experiments.bench_cache``.
 
-A seeded random LLaDA-shaped model (width 768, 12 layers, MLP 2304, 32,768 tokens, float32), prompt 512, one token per
-step. The first, a middle and the last block of the answer are decoded for real, forward by forward, with what lies
-before them already decided; the rest is integrated: each kind of forward (refresh or reuse) takes, between measured
-places, the time that lies between. None is timed beside every policy, since other work on the machine slows both.
-Prints speed-up and FLOP ratio, whose quotient is what the implementation makes of the policy; peak memory over 1.2 x
-(model + buffers); threads and load.
+The model is LLaDA-shaped with seeded random weights (width 768, 12 layers, MLP 2304, 32,768 tokens, float32). The
+prompt has 512 tokens, and every step commits one. The first, a middle and the last block of the answer are decoded and
+timed, with all before them already decided. The time of the others is interpolated, for each kind of forward (refresh
+or reuse). ``cache=none`` is timed beside every cache, since other work on the machine slows both.
+
+Prints tokens/s, speed-up, FLOP ratio and their quotient, the share of the saving that is reached; peak memory over
+1.2 x (model + buffers); threads and load.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from dllm.contract import Turn
 from dllm.denoise import denoise
 from dllm.eos.keep import Keep
 from dllm.forward import Forward
-from dllm.kernels.packed import can_pack, pack
+from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
-from dllm.record.cost import Cost
+from dllm.record.cost import CostModel
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling
 
@@ -44,14 +45,14 @@ CONFIG = ModelConfig(
     max_length=8192, eps=1e-5, theta=5e5, mask_id=32767, eos_id=32766, pad_id=32766, rotary_dim=64,
 )  # fmt: skip
 POLICIES = ("none", "prefix", "dual", "dkv", "dkv_greedy", "recap", "elastic", "window")
-BLOCKWISE = ("prefix", "dual", "dkv", "dkv_greedy", "recap")  # the others are published without blocks
-TARGETS = {"dual": 10.8, "window": 11.6, "prefix": 1.6}  # speed-ups at an answer of 1,024
-FEW = {"none": 2, "prefix": 5, "recap": 5, "dkv": 12, "dkv_greedy": 5}  # forwards timed a place; the rest: a block
+BLOCKWISE = ("prefix", "dual", "dkv", "dkv_greedy", "recap")  # the others have no blocks in their papers
+TARGETS = {"dual": 10.8, "window": 11.6, "prefix": 1.6}  # least speed-ups at an answer of 1,024 tokens
+MAX_FORWARDS = {"none": 2, "prefix": 5, "recap": 5, "dkv": 12, "dkv_greedy": 5}  # timed per place; others: a block
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One forward: the answer's position it was at, its kind, FLOPs, seconds."""
+    """One forward: the position of the answer it began at, whether it computed the whole canvas, FLOPs and seconds."""
 
     place: int
     full: bool
@@ -67,18 +68,18 @@ def random_model(config: ModelConfig, seed: int = 0) -> Transformer:
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=0.02)
     if can_pack(model.device, model.dtype):  # as ``dllm.load`` does
-        pack(model)
+        pack_weights(model)
     return model
 
 
 def parameters(config: ModelConfig) -> int:
-    """Packed weights are no parameters any more; a model without storage counts them."""
+    """The number of a model's parameters. Packed weights are none, so a model without storage is counted."""
     with torch.device("meta"):
         return sum(p.numel() for p in Transformer(config).parameters())
 
 
 def request(answer: int, done: int, vocab: int) -> Request:
-    """A prompt and an answer whose first ``done`` tokens are there already."""
+    """A prompt and an answer whose first ``done`` tokens are committed."""
     tokens = torch.randint(0, vocab - 2, (PROMPT + done,), generator=torch.Generator().manual_seed(1)).tolist()
     rest = answer - done
     return Request([*tokens, *[vocab - 1] * rest], [False] * len(tokens) + [True] * rest, start=PROMPT)
@@ -91,9 +92,9 @@ def parts_of(name: str, **options: Any) -> tuple[Sampler, Any, Cache]:
 
 
 def forwards(model: Transformer, name: str, answer: int, done: int, **options: Any) -> Iterator[Sample]:
-    """Decode from ``done`` on, timing every forward with the step that follows it."""
+    """Decode from position ``done`` on, and time every forward with the step that follows it."""
     sampler, blocks, cache = parts_of(name, **options)
-    config, keep, cost = model.config, Keep(), Cost(model.config, 4)
+    config, keep, cost = model.config, Keep(), CostModel(model.config, 4)
     assert config.mask_id is not None and config.eos_id is not None
     ids = Ids(config.mask_id, config.eos_id, ())
     forward = Forward.of(model, cache, ids, Sampling(), sampler, blocks, keep)
@@ -123,24 +124,27 @@ def drift(turn: Turn, config: ModelConfig) -> float:
 
 
 def places(answer: int) -> list[int]:
-    """Where the first, a middle and the last block begin."""
+    """The begin of the first, a middle and the last block."""
     return [0, answer // 2 // BLOCK * BLOCK, answer - BLOCK]
 
 
 def measure(model: Transformer, name: str, answer: int) -> tuple[list[Sample], list[Sample]]:
-    """Forwards of a policy, and at the same places and time some of none: a busy machine slows both alike."""
+    """Forwards of a cache, and at the same places and time some of ``cache=none``: a busy machine slows both."""
     samples: dict[str, list[Sample]] = {name: [], "none": []}
     for done in places(answer):
         for other in dict.fromkeys((name, "none")):
-            few = min(FEW.get(other, BLOCK + 1), answer - done)
+            count = min(MAX_FORWARDS.get(other, BLOCK + 1), answer - done)
             loop = forwards(model, other, answer, done)
-            samples[other] += [sample for _, sample in zip(range(few), loop, strict=False)]
+            samples[other] += [sample for _, sample in zip(range(count), loop, strict=False)]
     return samples[name], samples["none"]
 
 
 def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, bool, float]]:
-    """Place, kind and FLOPs of every forward of a whole decode. What is computed does not depend on the weights, so a
-    tiny model under the same policy tells; Elastic-Cache alone looks at them, and its forwards are those timed."""
+    """Place, kind and FLOPs of every forward of a whole decode.
+
+    What a cache computes does not depend on the weights, so a tiny model under the same cache tells. Elastic-Cache is
+    the exception: its forwards are those that were timed.
+    """
     if name == "elastic":
         reuse = [(s.place, s.flops) for s in samples if not s.full]
         first = next(s.flops for s in samples if s.full)
@@ -149,7 +153,7 @@ def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, b
         CONFIG, width=16, layers=1, heads=1, kv_heads=1, head_dim=16, mlp_width=16, rotary_dim=16, vocab=64, mask_id=63,
         eos_id=62, pad_id=62,
     )  # fmt: skip
-    model, cost, out, place = random_model(tiny), Cost(CONFIG, 4), [], 0
+    model, cost, out, place = random_model(tiny), CostModel(CONFIG, 4), [], 0
     sampler, blocks, cache = parts_of(name)
     forward = Forward.of(model, cache, Ids(63, 62, ()), Sampling(), sampler, blocks, Keep())
     with torch.inference_mode():
@@ -161,7 +165,7 @@ def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, b
 
 
 def integrate(samples: Sequence[Sample], whole: Sequence[tuple[int, bool, float]]) -> float:
-    """Seconds of the whole decode. A forward's rate (seconds per FLOP) is that of its kind, linear in the place."""
+    """Seconds of the whole decode. The rate (seconds per FLOP) of each kind is linear between the measured places."""
     rates: dict[bool, list[tuple[float, float]]] = {}
     for kind in (True, False):
         by_place: dict[int, list[Sample]] = {}
@@ -176,7 +180,7 @@ def integrate(samples: Sequence[Sample], whole: Sequence[tuple[int, bool, float]
 
 
 def at(points: Sequence[tuple[float, float]], place: float) -> float:
-    """Linear between the points, constant outside."""
+    """Linear interpolation between the points, constant outside."""
     before = [p for p in points if p[0] <= place]
     after = [p for p in points if p[0] > place]
     if not before or not after:
@@ -186,7 +190,7 @@ def at(points: Sequence[tuple[float, float]], place: float) -> float:
 
 
 def peak(model: Transformer, name: str, answer: int) -> tuple[float, float]:
-    """Peak resident bytes beyond what was there before the first forward, and the buffers' own. Linux only."""
+    """Peak resident bytes beyond those before the first forward, and the bytes of the buffers. Linux only."""
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
     for _ in zip(range(3), forwards(model, name, answer, answer - BLOCK), strict=False):
@@ -204,7 +208,7 @@ def status(key: str) -> float:
 
 
 def compare(model: Transformer, answer: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    """A row per policy. The model was run once before, so that no first-time costs are counted."""
+    """A row per cache. The model must have run once, so that no first-time costs count."""
     rows, weights = [], 4 * parameters(CONFIG)
     plain = plan("none", answer, ())
     for name in names:
@@ -250,8 +254,8 @@ def typical(samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, nargs="+", default=[256, 1024])
     parser.add_argument("--caches", nargs="+", default=list(POLICIES))
     parser.add_argument("--window", type=int, nargs="*", default=[128, 256, 512, 1024, 2048])

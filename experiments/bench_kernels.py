@@ -1,22 +1,32 @@
-"""What every kernel reaches of the machine: ``python -m experiments.bench_kernels`` on a CUDA machine.
+"""Time every kernel beside its reference, and print its share of the ceiling: ``python -m experiments.bench_kernels``.
 
-Per kernel and shape: microseconds (median and 95th percentile of ``--repeats``), GB/s and TFLOP/s counted from what it
-must at least read, write and multiply, the share of the measured ceiling (a large copy, a large matrix product), and
-the same for the plain torch operations that define it. On a CPU the definitions alone are timed, scaled down.
+Per kernel and shape: microseconds (median and 95th percentile of ``--repeats``), GB/s and TFLOP/s of what it must at
+least read, write and multiply, and the share of the ceiling that a large copy and a large matrix product reach on this
+machine. On a CPU only the references are timed, at smaller shapes.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dllm.kernels import add_norm, commit, credit, drift, head_statistics, rope_scatter, row_statistics
+from dllm.kernels import (
+    add_norm,
+    attention_received,
+    attention_similarity,
+    commit,
+    credit,
+    head_statistics,
+    rope_scatter,
+    row_statistics,
+)
 from dllm.kernels.choose import use_triton
 from dllm.record.cost import Machine, measured
 
@@ -25,7 +35,7 @@ Run = Callable[[bool], object]
 
 @dataclass(frozen=True)
 class Case:
-    """``run(triton)`` once moves ``moved`` bytes and does ``flops`` operations at the least."""
+    """``run(triton)`` must at least move ``moved`` bytes and do ``flops`` operations."""
 
     name: str
     shape: str
@@ -55,8 +65,8 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
         flops = 2.0 * rows * width * vocabulary
         both = nbytes(weight, hidden)
         yield Case("head, fused", f"{rows} rows", lambda on, h=hidden: (
-            head_statistics.fused(h, weight) if on else head_statistics.reference(h, weight)), both, flops)
-        yield Case("head, chunked", f"{rows} rows", lambda on, h=hidden: head_statistics.chunked(
+            head_statistics.fused_head(h, weight) if on else head_statistics.reference(h, weight)), both, flops)
+        yield Case("head, chunked", f"{rows} rows", lambda on, h=hidden: head_statistics.chunked_head(
             h, lambda x: head_statistics.logits_of(x, weight), triton=on), both, flops)
     gain = noise(width)
     for rows in (32,) if small else (32, 256, 8192):
@@ -69,30 +79,31 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
         columns = torch.randperm(2 * rows, device=device)[None, :rows]
         yield Case("rope_scatter", f"{rows} tokens", lambda on, q=q, k=k, v=v, c=angle, s=columns, a=keys, b=values: (
             rope_scatter.rope_scatter(q, k, v, c, c, s, a, b, True, on)), 2 * nbytes(q, k, v))
-    yield from few(device, heads, vocabulary, noise)
+    yield from small_cases(device, heads, vocabulary, noise)
 
 
-def few(device: torch.device, heads: int, vocabulary: int, noise: Callable[..., Tensor]) -> Iterator[Case]:
-    """What works on the rows of one block, or on a few attention rows."""
+def small_cases(device: torch.device, heads: int, vocabulary: int, noise: Callable[..., Tensor]) -> Iterator[Case]:
+    """Kernels on the rows of one block, or on a few attention rows."""
     rows, slots, keys = 32, credit.SLOTS, 1024
     logits = noise(1, rows, vocabulary).float()
-    columns, ready = torch.arange(rows, device=device)[None], torch.ones(1, rows, dtype=torch.bool, device=device)
+    columns, committable = torch.arange(rows, device=device)[None], torch.ones(1, rows, dtype=torch.bool, device=device)
     tokens, threshold = torch.zeros(1, rows, dtype=torch.int64, device=device), torch.ones(1, device=device).double()
-    yield Case("commit", f"{rows} x {vocabulary}", lambda on: commit.commit(
-        logits, columns, ready, tokens, ready, threshold, on), nbytes(logits))  # fmt: skip
+    yield Case("commit", f"{rows} x {vocabulary}", lambda on: commit.threshold_commit(
+        logits, columns, committable, tokens, committable, threshold, on), nbytes(logits))  # fmt: skip
     found = row_statistics.row_statistics(logits[0])
     ids = torch.randint(0, vocabulary, (rows, slots), device=device)
     held, one = torch.rand(rows, slots, device=device).double(), torch.ones(rows, device=device).double()
     picked = logits[0].gather(1, ids)
     yield Case("sparse_credit", f"{rows} x {slots} slots", lambda on: credit.sparse_credit(
-        picked, found["token"], found["first"], found["logsumexp"], ids, held, ready[0], one, one, one, on),
+        picked, found["token"], found["first"], found["logsumexp"], ids, held, committable[0], one, one, one, on),
         2 * nbytes(ids, held) + nbytes(picked))  # fmt: skip
     old, new, window = (noise(1, *rest, keys).softmax(-1).float() for rest in ((heads, 4), (heads, 4), (heads, 16)))
     seen = torch.tensor([keys], device=device)
-    yield Case("drift.similarity", f"4 rows, {keys} keys", lambda on: drift.similarity(old, new, seen, "heads", on),
-               nbytes(old, new))
+    yield Case("attention_similarity", f"4 rows, {keys} keys", lambda on: (
+        attention_similarity.attention_similarity(old, new, seen, "heads", on)), nbytes(old, new))
     real = torch.ones(1, 16, dtype=torch.bool, device=device)
-    yield Case("drift.received", f"16 rows, {keys} keys", lambda on: drift.received(window, real, on), nbytes(window))
+    yield Case("attention_received", f"16 rows, {keys} keys", lambda on: (
+        attention_received.attention_received(window, real, on)), nbytes(window))
 
 
 def timed(run: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:
@@ -119,16 +130,16 @@ def timed(run: Callable[[], object], device: torch.device, repeats: int) -> tupl
 def line(case: Case, way: str, times: tuple[float, float], machine: Machine) -> str:
     middle, late = times
     share = max(case.moved / machine.bytes, case.flops / machine.flops) / middle
-    return (f"{case.name:17} {case.shape:21} {way:7} {1e6 * middle:10.1f} {1e6 * late:10.1f} "
+    return (f"{case.name:20} {case.shape:21} {way:7} {1e6 * middle:10.1f} {1e6 * late:10.1f} "
             f"{case.moved / middle / 1e9:9.1f} {case.flops / middle / 1e12:9.2f} {100 * share:8.1f} %")  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", nargs="+", help="kernels whose names begin so")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     gpu = torch.cuda.is_available()
     device, dtype = torch.device("cuda" if gpu else "cpu"), torch.bfloat16 if gpu else torch.float32
@@ -136,14 +147,15 @@ def main() -> None:
     machine = measured(device, dtype)
     name = torch.cuda.get_device_name() if gpu else f"CPU, {options.threads} threads, load {os.getloadavg()[0]:.1f}"
     print(f"{name}, {str(dtype)[6:]}, ceiling {machine.flops / 1e12:.2f} TFLOP/s, {machine.bytes / 1e9:.0f} GB/s")
-    print("kernel            shape                 way         p50 us     p95 us      GB/s   TFLOP/s  of ceiling")
+    print("kernel               shape                 way         p50 us     p95 us      GB/s   TFLOP/s  of ceiling")
     for case in cases(not gpu, device, dtype):
         if options.only and not case.name.startswith(tuple(options.only)):
             continue
         for way, on in ways.items():
             print(line(case, way, timed(lambda on=on, case=case: case.run(on), device, options.repeats), machine),
                   flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

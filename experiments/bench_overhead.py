@@ -1,16 +1,16 @@
-"""How much of a decode is spent outside the model: ``python -m experiments.bench_overhead``.
+"""Measure the share of a decode that is spent outside the model: ``python -m experiments.bench_overhead``.
 
-Decodes one prompt of every task of the mini suite at batch 1 (cache=none, no live view, prompts already token ids)
-and times the network (transformer and head) apart from the whole. Prints the share of everything else, per sampler,
-with threads and load.
+Decodes one prompt of every task of the mini suite at batch 1 (cache=none, no live view, prompts as token ids), and
+times the network (transformer and head) apart from the whole. Prints the share of all else per sampler, threads, load.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class Stopwatch:
 
 
 def share_outside(model: Model, sampler: str, repeats: int) -> tuple[float, float]:
-    """Share of the decode outside the model, and milliseconds per forward in the model."""
+    """The share of the decode outside the model, and the model's milliseconds per forward."""
     decoder, watch, network = Decoder(model, sampler=sampler, gen_length=32), Stopwatch(), model.transformer
     prompts: list[Any] = [decoder.encode(generate(task, 0, 1)[0].prompt) for task in TASKS]
     decoder(prompts)  # warm up
@@ -51,21 +51,21 @@ def share_outside(model: Model, sampler: str, repeats: int) -> tuple[float, floa
     return 1 - watch.seconds / whole, 1000 * watch.seconds / turns
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="mini-llada")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--samplers", nargs="+", default=["confidence", "static", "factor", "localleap"])
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    load_now = os.getloadavg()[0]
-    print(f"{options.model}, batch 1, answer 32, threads {options.threads}, load {load_now:.1f}")
+    print(f"{options.model}, batch 1, answer 32, threads {options.threads}, load {os.getloadavg()[0]:.1f}")
     model = load(options.model)
     for sampler in options.samplers:
         outside, per_forward = share_outside(model, sampler, options.repeats)
         print(f"{sampler:12} outside the model {100 * outside:4.1f} %   model {per_forward:.2f} ms per forward")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,10 +1,10 @@
-"""How fast a turn is, beside what no implementation beats: ``python -m experiments.bench_step``.
+"""Time the turns of a decode beside the least time that the machine needs: ``python -m experiments.bench_step``.
 
-On a CUDA machine: an 8B LLaDA-shaped and a 7B Dream-shaped model in bfloat16 with seeded random weights made on the
-device; forwards/s, tokens/s, p50 and p95 of a turn for every cache, batch size and runtime, beside the floor that
-``dllm.record.cost`` computes from the turn's own work and the machine's measured rates. On a CPU the same for a model
-of 100 M parameters, scaled down. ``--plain`` compares the decode without a cache with a plain loop in the style of the
-published code, for LLaDA's vocabulary of 126,464: same weights, same tokens.
+On a CUDA machine: an 8B LLaDA-shaped and a 7B Dream-shaped model in bfloat16, with seeded random weights. Prints
+forwards/s, tokens/s, median and 95th percentile of a turn for every cache, batch size and runtime, and the floor that
+``dllm.record.cost`` computes from the turn's cost and the machine's measured rates. On a CPU the same for a model of
+100 M parameters and shorter texts. ``--plain`` compares the decode without a cache with a plain loop in the style of
+the published code, for LLaDA's vocabulary of 126,464: the weights and the tokens are the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import copy
 import os
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +28,12 @@ from dllm.contract import ForwardCost, Turn
 from dllm.denoise import denoise
 from dllm.eos.keep import Keep
 from dllm.forward import Forward
-from dllm.kernels.choose import CHOICES, use_triton
-from dllm.kernels.packed import can_pack, pack
+from dllm.kernels.choose import KERNEL_CHOICES, use_triton
+from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
-from dllm.record.cost import Cost, Machine, measured
+from dllm.record.cost import CostModel, Machine, measured
 from dllm.runtime.runtime import FIXED, RUNTIMES, Network, Runtime
 from dllm.setting import Sampling
 
@@ -49,7 +50,7 @@ MODELS = {
                         mlp_width=18944, vocab=152064, eps=1e-6, theta=1e6, mask_id=151666, eos_id=151643,
                         pad_id=151643, rotary_dim=128, rope_float32=False, qkv_bias=True, prediction_shift=1),
 }  # fmt: skip
-WHOLE = ("elastic", "window")  # published without blocks
+WHOLE = ("elastic", "window")  # caches without blocks in their papers
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Workload:
 
 
 def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Transformer:
-    """Weights made where they stay: an 8B model never passes through the host."""
+    """A model whose weights are made on its device: an 8B model never passes through the host."""
     with torch.device("meta"):
         model = Transformer(config).to(dtype).eval().requires_grad_(False)
     model = model.to_empty(device=device)
@@ -94,9 +95,11 @@ def decode(
 
 
 def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor, float]:
-    """The plain loop: the whole canvas forward, logits of every row, float64 softmax over all of them. Returns the
-    tokens, and how near any choice came to another one: the least log-ratio of the last confidence that was committed
-    and the first that was not (rounding moves them by 1e-5)."""
+    """The plain loop: a forward of the whole canvas, logits of every row, a float64 softmax over all of them.
+
+    Returns the tokens, and the closest choice: the least log-ratio of the last confidence that was committed and the
+    first that was not (rounding moves them by 1e-5).
+    """
     config, closest = model.config, float("inf")
     x = torch.tensor([prompt + [config.mask_id or 0] * load.answer])
     with torch.inference_mode():
@@ -117,11 +120,11 @@ def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor
 
 
 def against_plain(load: Workload, repeats: int) -> None:
-    """Seconds of both loops, one after the other ``repeats`` times, so that a busy machine slows both."""
+    """Time both loops in turn, ``repeats`` times, so that a busy machine slows both."""
     network = random_model(SMALL, torch.device("cpu"), torch.float32)
     ours = copy.deepcopy(network)
     if can_pack(ours.device, ours.dtype):  # as ``dllm.load`` does
-        pack(ours)
+        pack_weights(ours)
     prompt, times, equal = prompt_of(load.prompt), ([], []), True
     for _ in range(repeats + 1):
         began = time.perf_counter()
@@ -138,10 +141,10 @@ def against_plain(load: Workload, repeats: int) -> None:
 
 
 def measure(model: Transformer, cache: str, load: Workload, machine: Machine, limit: int, runtime: Runtime) -> str:
-    """One line of the table: the first ``limit`` turns of a decode, after another to warm up.
+    """One line of the table: the first ``limit`` turns of a decode, after another decode to warm up.
 
-    On a GPU turns are timed by events on its own stream: waiting for every turn would hide what a runtime gains by
-    running ahead.
+    A GPU times its turns by events on its stream: waiting for every turn would hide what a runtime gains by running
+    ahead.
     """
     network, works = runtime.network(model), list[ForwardCost]()
     for number, _ in enumerate(decode(model, cache, load, runtime.every, network), 1):
@@ -153,7 +156,7 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
         works.append(turn.cost)
         if len(works) == limit:
             break
-    times, cost = [begin.until(end) for begin, end in pairwise(marks)], Cost(model.config, model.dtype.itemsize)
+    times, cost = [begin.until(end) for begin, end in pairwise(marks)], CostModel(model.config, model.dtype.itemsize)
     floors = [cost.floor(float(cost.flops(work).sum()), float(cost.bytes(work).sum()), machine) for work in works]
     middle, late = statistics.median(times), sorted(times)[int(0.95 * (len(times) - 1))]
     rate, total = len(times) / sum(times), sum(floors) / sum(times)
@@ -163,7 +166,7 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
 
 
 class Mark:
-    """A moment on the device's own clock."""
+    """A moment on the device's clock."""
 
     def __init__(self, device: torch.device) -> None:
         self.event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
@@ -172,7 +175,7 @@ class Mark:
             self.event.record()
 
     def until(self, other: Mark) -> float:
-        """Seconds to a later moment, for which this waits."""
+        """Seconds to a later moment. Waits for it."""
         if self.event is None or other.event is None:
             return other.now - self.now
         other.event.synchronize()
@@ -180,27 +183,27 @@ class Mark:
 
 
 def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Runtime]:
-    """Those of ``chosen`` that a cache can have; None: all on a GPU, those that compile nothing on a CPU."""
+    """Those of ``chosen`` that a cache supports. None: all on a GPU, on a CPU those that compile nothing."""
     for name in chosen or (RUNTIMES if gpu else ("eager", "static")):
         if name == "eager" or part("cache", cache).static:
             yield Runtime(name, 1 if name == "eager" else 32)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[2])
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plain", action="store_true", help="against the plain loop, on the CPU")
     parser.add_argument("--models", nargs="+", choices=MODELS, help="default: small on a CPU, the others on a GPU")
     parser.add_argument("--caches", nargs="+", default=["none", "prefix", "dual", "elastic", "window"])
     parser.add_argument("--batches", type=int, nargs="+", default=None, help="default: 1 4 16 on a GPU, 1 2 on a CPU")
     parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, help="default: all on a GPU, eager static on a CPU")
-    parser.add_argument("--kernels", nargs="+", choices=CHOICES, default=["auto"])
+    parser.add_argument("--kernels", nargs="+", choices=KERNEL_CHOICES, default=["auto"])
     parser.add_argument("--prompt", type=int, default=None)
     parser.add_argument("--answer", type=int, default=None)
     parser.add_argument("--per-turn", type=int, default=1)
     parser.add_argument("--turns", type=int, default=None, help="turns to time in each line")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.answer is not None and options.answer % options.per_turn:
         parser.error("--per-turn must divide --answer")
     torch.set_num_threads(options.threads)
@@ -211,13 +214,13 @@ def main() -> None:
     print(f"{name}, {str(dtype)[6:]}, prompt {prompt}, answer {answer}, block 32, load {os.getloadavg()[0]:.1f}")
     if options.plain:
         against_plain(Workload(1, prompt, answer, 32, options.per_turn), options.repeats)
-        return
+        return 0
     machine = measured(device, dtype)
     print(f"measured ceiling: {machine.flops / 1e12:.2f} TFLOP/s, {machine.bytes / 1e9:.0f} GB/s")
     for model_name in options.models or (["llada-8b", "dream-7b"] if gpu else ["small"]):
         model = random_model(MODELS[model_name], device, dtype)
         if can_pack(device, dtype) and "compile" not in (options.runtimes or ()):
-            pack(model)
+            pack_weights(model)
         for kernels in options.kernels:
             model.use_kernels(use_triton(kernels, device))
             print(f"\n{model_name}, kernels={kernels}\n"
@@ -230,7 +233,8 @@ def main() -> None:
                         limit = options.turns or (64 if gpu else 34)
                         print(measure(model, cache, load, machine, limit, runtime), flush=True)
         del model
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

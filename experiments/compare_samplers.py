@@ -1,7 +1,7 @@
-"""Every sampler at its defaults on held-back items of both mini models: ``python -m experiments.compare_samplers``.
+"""Compare all samplers at their defaults on held-back items: ``python -m experiments.compare_samplers``.
 
-Prints a Markdown table per model, with 95 % intervals, and checks the relations that the methods promise; the exit
-code is 1 when one of them fails. ``--count 16`` takes 16 items of each of the 13 tasks.
+Prints a Markdown table for each mini model, with 95 % intervals, and checks the relations that the methods promise. The
+exit code is 1 when one fails. ``--count 16`` takes 16 items of each of the 13 tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OWN_TEXT = {"ete"}  # may write tokens that are not the model's first choice
 
 @dataclass(frozen=True)
 class Column:
-    """What one sampler did on all items."""
+    """One sampler's results on all items, and the score of each."""
 
     name: str
     rows: list[Result]
@@ -56,8 +56,8 @@ def mean(values: Sequence[float]) -> float:
 
 
 class Comparison:
-    """One model. ``columns`` by sampler; ``minimum`` is each item's lossless minimum, without and with FreeDave's
-    depth."""
+    """All samplers on one model. columns: by sampler. minimum, minimum_at_depth: the lossless minimum of each item,
+    without a limit and at FreeDave's draft depth."""
 
     def __init__(self, model: Model, count: int, seed: int) -> None:
         self.model = model
@@ -92,7 +92,7 @@ class Comparison:
         return Column(name, rows, right)
 
     def same(self, column: Column) -> list[bool]:
-        """Which items have the text of one token per step."""
+        """The items whose text is that of one token per step."""
         static = self.columns["static"].rows
         return [row.tokens == other.tokens for row, other in zip(column.rows, static, strict=True)]
 
@@ -115,7 +115,7 @@ class Comparison:
         )  # fmt: skip
 
     def relations(self) -> list[tuple[str, bool]]:
-        """What must hold, in words, and whether it does."""
+        """Each relation in words, and whether it holds."""
         missing = {"confidence", "localleap", "credit", "freedave"} - set(self.columns)
         if missing:
             return [(f"all of the samplers compared here run; {', '.join(sorted(missing))} did not", False)]
@@ -136,7 +136,7 @@ class Comparison:
         ]  # fmt: skip
 
     def _bounded(self, column: Column) -> tuple[str, bool]:
-        """The oracle against one sampler, on the items whose whole canvas is that of one token per step."""
+        """The oracle's forwards and one sampler's, on the items whose whole canvas is that of one token per step."""
         static, oracle = self.columns["static"].rows, self.columns["oracle"].rows
         pairs = [
             (best.nfe, row.nfe)
@@ -149,18 +149,18 @@ class Comparison:
         return f"oracle {bound:.2f} <= {column.name} {spent:.2f} forwards on {len(pairs)} like texts", bound <= spent
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--count", type=int, default=16, help="items per task; there are 13 tasks")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     parser.add_argument("--dtype", default="float32", help="of the arithmetic")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
     failed = False
-    for name in given.models:
-        comparison = Comparison(load(name, dtype=given.dtype), given.count, given.seed)
+    for name in options.models:
+        comparison = Comparison(load(name, dtype=options.dtype), options.count, options.seed)
         comparison.run()
         print(f"\n### {comparison.model.name}, {len(comparison.items)} items\n\n{comparison.table()}\n")
         for line in comparison.refused:

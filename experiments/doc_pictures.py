@@ -1,7 +1,7 @@
-"""The pictures of the documentation: ``python -m experiments.doc_pictures [FOLDER]`` (default docs/pictures).
+"""Draw the pictures of the documentation: ``python -m experiments.doc_pictures [FOLDER]`` (default docs/pictures).
 
-Drawings are SVG text made from decodes of the mini model. ``--screenshots`` also takes those of the trace viewer, for
-which Chromium and playwright must be there.
+The drawings are SVG text, made from decodes of the mini model. ``--screenshots`` also takes those of the trace viewer,
+which needs Chromium and playwright.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import io
 import math
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -73,7 +74,7 @@ def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **option
 
 
 def film(result: Result, title: str) -> str:
-    """A line per forward: what is masked, what is fixed, in the colour of the forward that fixed it."""
+    """A line per forward: masked positions, and committed ones in the colour of their forward."""
     trace = result.traced()
     turns = len(trace.turns)
     widths = [max(len(shown(word)), 1) * LETTER + 8 for word in result.words]
@@ -197,18 +198,19 @@ def screenshots(folder: Path) -> None:
         browser.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     parser.add_argument("--screenshots", action="store_true")
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
     for name, svg in drawn():
-        (given.folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-        print(given.folder / f"{name}.svg")
-    if given.screenshots:
-        screenshots(given.folder)
+        (options.folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+        print(options.folder / f"{name}.svg")
+    if options.screenshots:
+        screenshots(options.folder)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

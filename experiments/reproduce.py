@@ -1,11 +1,11 @@
-"""``python -m experiments.reproduce``: every number and picture of README and docs that needs no GPU, made again.
+"""Make all numbers and pictures of README and docs again that need no GPU: ``python -m experiments.reproduce``.
 
-Each entry runs a command and compares what it prints or writes with a document. It fails when a figure differs by more
-than the entry's tolerance. ``--list`` shows the entries, ``--only NAME...`` runs some of them.
+Each entry runs a command and compares its output with a document. It fails when a figure differs by more than the
+entry's tolerance. ``--list`` shows the entries, ``--only NAME...`` runs some of them.
 
-Counts and scores repeat exactly on one machine; on another, two nearly equal logits may change places, which moves a
-score by a point and a mean by a little. Two entries run at a time, each on one thread. What is timed runs after them,
-by itself, and is compared by ratios: a speed belongs to a machine.
+Counts and scores repeat exactly on one machine. On another, two nearly equal logits may change places, which moves a
+score by a point and a mean by less. Two entries run at a time, each on one thread. Entries that measure time run after
+them, one by one, and are compared by ratios, since a speed belongs to a machine.
 """
 
 from __future__ import annotations
@@ -49,10 +49,13 @@ ANY = Tolerance(float("inf"))
 
 @dataclass(frozen=True)
 class Entry:
-    """One document's figures. commands: arguments of Python, one after the other; OUT stands for an empty folder.
-    compare: differences of the document from what was printed, and written to that folder; ``made``: a pattern for
-    the paths of the files there that count; ``columns``: those of a table with tolerances of their own, from 1; timed:
-    it measures time, and runs alone."""
+    """The figures of one document.
+
+    commands: arguments of Python, run one after the other; OUT stands for an empty folder. minutes: how long they take.
+    compare: gives the differences between the document and what was printed or written to the folder. made: a pattern
+    for the paths of the files that count. columns: those of a table with a tolerance of their own, counted from 1.
+    timed: the entry measures time, and runs alone.
+    """
 
     name: str
     document: str
@@ -63,9 +66,6 @@ class Entry:
     made: str = "[^/]+"
     columns: Mapping[int, Tolerance] = field(default_factory=dict)
     timed: bool = False
-
-
-# -- comparing --------------------------------------------------------------------------------------------------
 
 
 def tables(text: str) -> Table:
@@ -82,7 +82,7 @@ def tables(text: str) -> Table:
 
 
 def same_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
-    """Every table row that was printed stands in the document, and the other way round under the same headings."""
+    """The printed tables and the document's have the same rows under the same headings, with cells that agree."""
     document, made = tables((ROOT / entry.document).read_text()), tables(printed)
     if not made:
         yield "the command printed no table"
@@ -124,7 +124,7 @@ def same_page(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
 
 
 def same_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
-    """Every file that was written stands in the document's folder with the same content."""
+    """Every written file is in the document's folder, with the same content."""
     made = sorted(f for f in folder.rglob("*") if re.fullmatch(entry.made, f.relative_to(folder).as_posix()))
     if not made:
         yield "the command wrote no file"
@@ -137,7 +137,7 @@ def same_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
 
 
 def same_ratio(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
-    """The speed-up that was printed is that of the table's first row of as many threads, from the same tokens."""
+    """The printed speed-up agrees with the table's first row of as many threads, and the tokens are the same."""
     threads = entry.commands[0][entry.commands[0].index("--threads") + 1]
     rows = [line.strip("|").split("|") for line in (ROOT / entry.document).read_text().splitlines() if "x |" in line]
     said = next((cells[-1].strip() for cells in rows if cells[1].strip() == threads), None)
@@ -149,12 +149,10 @@ def same_ratio(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
 
 
 def all_equal(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
-    """The command's own comparison; its exit code says the rest."""
+    """The command compares by itself, and its exit code tells the result."""
     if not printed.strip():
         yield "the command printed nothing"
 
-
-# -- what there is ----------------------------------------------------------------------------------------------
 
 DATA = ROOT / "tests" / "data"
 GOLDENS = [str(file.relative_to(ROOT)) for file in sorted(DATA.glob("goldens/*.json"))]
@@ -199,7 +197,7 @@ ENTRIES = [
 
 
 def run(entry: Entry) -> list[str]:
-    """What differs; empty when nothing does."""
+    """The differences. Empty: the document is reproduced."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "out"
         folder.mkdir()
@@ -226,9 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="show the entries and stop")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
-    given = parser.parse_args(arguments)
-    chosen = [entry for entry in ENTRIES if entry.name in given.only]
-    if given.list:
+    options = parser.parse_args(arguments)
+    chosen = [entry for entry in ENTRIES if entry.name in options.only]
+    if options.list:
         for entry in chosen:
             words = "; ".join("python " + " ".join(command[:5]) for command in entry.commands)
             print(f"{entry.name:16} {entry.document:46} about {entry.minutes:g} min, {entry.tolerance}: {words}")
@@ -244,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def reported(entry: Entry) -> bool:
-    """Run an entry and print what came of it."""
+    """Run an entry and print its result. True: it is reproduced."""
     began = time.perf_counter()
     problems = run(entry)
     minutes = (time.perf_counter() - began) / 60
@@ -255,4 +253,4 @@ def reported(entry: Entry) -> bool:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

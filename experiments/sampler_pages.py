@@ -1,9 +1,11 @@
-"""``python -m experiments.sampler_pages``: each sampler's page says what docs/samplers.md found on the mini models."""
+"""Write the figures of docs/samplers.md into each sampler's page: ``python -m experiments.sampler_pages``."""
 
 from __future__ import annotations
 
+import argparse
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dllm.compose.parts import choices
@@ -16,7 +18,7 @@ SCORE, FORWARDS, SAME = 0, 1, 3  # columns of the table behind the name
 
 
 def paragraph(name: str, found: Table) -> str:
-    """What the tables say of one sampler."""
+    """The figures of one sampler in a paragraph."""
     return textwrap.fill(f"{MARK} {' '.join(_sentences(name, found))} {LINK}", 118, break_on_hyphens=False)
 
 
@@ -31,20 +33,26 @@ def _sentences(name: str, found: Table) -> Iterator[str]:
 
 
 def with_paragraph(page: str, text: str) -> str:
-    """The page with the paragraph before its source, in place of an older one."""
+    """The page with the paragraph before its source, instead of an older one."""
     kept = [part for part in page.split("\n\n") if not part.startswith(MARK)]
     at = next(number for number, part in enumerate(kept) if part.startswith(BEFORE))
     return "\n\n".join([*kept[:at], text, *kept[at:]])
 
 
 def pages() -> dict[Path, str]:
-    """Every sampler's page as it should be."""
+    """Every sampler's page with the current figures."""
     found = tables((DOCS / "samplers.md").read_text())
     files = {name: DOCS / "samplers" / f"{name}.md" for name in choices("sampler")}
     return {file: with_paragraph(file.read_text(), paragraph(name, found)) for name, file in files.items()}
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
     for file, text in pages().items():
         file.write_text(text)
         print(file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

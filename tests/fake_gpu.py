@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from dllm.models.transformer import Transformer
 from dllm.models.weights import device_of as home_of
-from dllm.models.weights import spread
+from dllm.models.weights import spread_over_devices
 
 CPU, GPU, SECOND = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
 FROM_DATA = ("tensor", "as_tensor", "asarray", "new_tensor")  # make a tensor of what lies in the host's memory
@@ -229,5 +229,5 @@ def placed(model: Transformer, placement: Mapping[str, Any]) -> Transformer:
     copy.rotary.tables.clear()
     for name, parameter in copy.named_parameters():
         put(parameter, device_of(home_of(name, placement)))
-    spread(copy, placement)
+    spread_over_devices(copy, placement)
     return copy

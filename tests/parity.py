@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_config
+from dllm.models.weights import load_model, read_model_config
 
 GATES = {torch.float32: 2e-5, torch.float64: 1e-10}
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
@@ -44,7 +44,7 @@ def cases_of(folder: Path) -> dict[str, dict[str, Tensor]]:
 
 def model_for(folder: Path, case: dict[str, Tensor], dtype: torch.dtype) -> Transformer:
     """The folder's model; the case's block_length, or its absence, sets the attention pattern of block models."""
-    config = read_config(folder)
+    config = read_model_config(folder)
     if config.attention_block is not None:
         block = case.get("block_length")
         config = replace(config, attention_block=None if block is None else int(block))

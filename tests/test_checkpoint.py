@@ -18,7 +18,7 @@ MIB = 1 << 20
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two shards of 3 MiB, which count as large, a day old; hashes are remembered in ``tmp_path``."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(checkpoint, "LARGE", MIB)
+    monkeypatch.setattr(checkpoint, "LARGE_BYTES", MIB)
     there = tmp_path / "model"
     there.mkdir()
     (there / "config.json").write_text("{}")
@@ -61,8 +61,8 @@ def test_what_is_no_part_of_the_model_does_not_count(folder: Path) -> None:
 
 def test_a_large_file_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
-    read = checkpoint.read
-    monkeypatch.setattr(checkpoint, "read", lambda file: reads.append(file.name) or read(file))
+    read = checkpoint.sha256_of
+    monkeypatch.setattr(checkpoint, "sha256_of", lambda file: reads.append(file.name) or read(file))
     assert fingerprint(folder) == fingerprint(folder)
     assert sorted(reads) == ["config.json"] * 2 + ["model-1.safetensors", "model-2.safetensors"]
 

@@ -12,10 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dllm import UserError
 from dllm.cache.guided import halves
-from dllm.contract import ForwardCost
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
-from dllm.record.cost import MACHINES, Cost, machine, measured
+from dllm.record.cost import MACHINES, CostModel, ForwardCost, machine, measured
 
 LLADA_8B = ModelConfig(
     family="llada", width=4096, layers=32, heads=32, kv_heads=32, head_dim=128, mlp_width=12288, vocab=126464,
@@ -36,14 +35,14 @@ def test_reported_flops_are_those_that_torch_counts(cache: str, name: str) -> No
     # The counter knows the plain products that the maths backend makes, not the fused CPU kernel.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         for turn in turns(Combination("static", blocks, cache, model=name), requests()[1:2]):
-            reported += float(Cost(network.config).flops(turn.cost))
+            reported += float(CostModel(network.config).flops(turn.cost))
     assert reported == counter.get_total_flops()
 
 
 def test_reported_flops_of_elastic_are_its_layers_rows() -> None:
     """The rows differ by layer; the few attention rows that it looks at are not in the account (under 2 % at 8B)."""
     network = model("tiny-llada")
-    cost, c = Cost(network.config), network.config
+    cost, c = CostModel(network.config), network.config
     for turn in turns(Combination("confidence", "whole", "elastic"), requests()[:1]):
         rows, keys, total = turn.cost.queries[0].tolist(), turn.cost.keys[0].tolist(), 0.0
         assert len(rows) == c.layers
@@ -55,7 +54,7 @@ def test_reported_flops_of_elastic_are_its_layers_rows() -> None:
 def test_a_full_forward_of_llada_8b_costs_what_the_literature_says() -> None:
     """About 2 x 7.0e9 x 1024 FLOPs and 4 x 4096 x 1024^2 x 32 for attention; 16 GB of weights in bfloat16, with
     the embedding (1.04 GB) left out as a lookup."""
-    cost = Cost(LLADA_8B)
+    cost = CostModel(LLADA_8B)
     full = float(cost.flops(work(1024, 1024, 0)))
     assert full == pytest.approx(2 * 6.98e9 * 1024 + 4 * 4096 * 1024**2 * 32, rel=2e-3)
     assert float(cost.flops(work(32, 1024, 32))) == pytest.approx(4.97e11, rel=0.01)
@@ -86,14 +85,15 @@ def test_routed_experts_count_once_visited() -> None:
     assert moe is not None
     dense = replace(network.config, moe=None, mlp_width=moe.top_k * moe.width + moe.shared_width)
     all_ = replace(network.config, moe=replace(moe, top_k=moe.experts))
-    assert Cost(network.config).weights() < Cost(all_).weights()  # the least that any forward reads
+    assert CostModel(network.config).weights() < CostModel(all_).weights()  # the least that any forward reads
     router = 2 * network.config.width * moe.experts * len(moe.sparse_layers)
     assert len(moe.sparse_layers) == network.config.layers
-    assert float(Cost(network.config).flops(work(1, 1, 0))) == float(Cost(dense).flops(work(1, 1, 0))) + router
+    routed, plain = (float(CostModel(config).flops(work(1, 1, 0))) for config in (network.config, dense))
+    assert routed == plain + router
 
 
 def test_guidance_reads_the_keys_of_both_halves() -> None:
-    cost, three = Cost(LLADA_8B), torch.tensor([[3], [4], [3], [4]])
+    cost, three = CostModel(LLADA_8B), torch.tensor([[3], [4], [3], [4]])
     both = ForwardCost(three, 5 * three, 0 * three, three, 0 * three[:, 0])
     one = halves(both)
     for count in (cost.flops, cost.bytes):

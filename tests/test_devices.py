@@ -35,8 +35,9 @@ from dllm.canvas import Canvas, Request
 from dllm.compose.parts import choices
 from dllm.denoise import denoise
 from dllm.models.weights import device_of as home_of
-from dllm.models.weights import random_model, spread
+from dllm.models.weights import spread_over_devices
 from dllm.setting import Sampling
+from tests.random_models import random_model
 
 CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplings(), *together()]
 # Known to copy in every turn. What is mended fails ``test_what_is_known_to_copy``, so that its line goes.
@@ -98,7 +99,7 @@ def test_static_turns_run_on_torchs_own_fake_tensors(
         module, _, leaf = place.rpartition(".")
         fake = mode.fake(weight, device_of(home_of(place, placement)))
         network.get_submodule(module)._parameters[leaf] = fake  # type: ignore[assignment]
-    spread(network, placement)
+    spread_over_devices(network, placement)
     batch = [Request.answer(prompt, length, 60) for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
     with mode, torch.inference_mode():
         canvas, forward = Canvas.of(batch, 0, GPU), forward_of(network, (sampler, blocks, cache, eos), Sampling())
@@ -154,6 +155,8 @@ def test_layers_in_the_hosts_memory_run_on_the_first_gpu(monkeypatch: pytest.Mon
                  "norm": "cpu", "lm_head": "cpu"}  # fmt: skip
     with FakeGPUs() as mode:
         network = placed(model("tiny-llada"), placement)
+        assert network.places is not None and network.places.offloaded
+        assert network.head_weight is None, "its weights are not where they are used"
         with torch.inference_mode():
             found = decoded(case, network)
     assert [one.canvas for one in found] == [one.canvas for one in expected]

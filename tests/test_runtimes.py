@@ -10,7 +10,7 @@ import pytest
 import torch
 from harness import PROMPTS, Combination, forward_of, model, parts_of, requests
 from recording import FakeGraph
-from torch import Tensor, nn
+from torch import Tensor
 
 from dllm import Decoder, UserError, load, part
 from dllm.cache.base import Session
@@ -18,6 +18,7 @@ from dllm.canvas import Canvas, Request
 from dllm.denoise import denoise
 from dllm.models.config import MoEConfig
 from dllm.models.memory import Access
+from dllm.models.transformer import Places
 from dllm.runtime.compiled import Compiled
 from dllm.runtime.graphs import Graphs, Recorded
 from dllm.runtime.runtime import Network, Runtime
@@ -224,11 +225,11 @@ def test_models_that_cannot_be_recorded_are_refused() -> None:
     packed = load("mini-llada")
     with pytest.raises(UserError, match="runtime=compile cannot look into packed weights: .*pack=False"):
         Decoder(packed, runtime="compile")
-    spread: nn.Module = load("mini-dream", pack=False).transformer
-    spread.layers[1]._hf_hook = object()  # type: ignore[index, union-attr]
+    spread = load("mini-dream", pack=False).transformer
+    spread.places = Places([CPU, CPU], CPU, CPU)
     for name in ("compile", "cudagraph"):
         with pytest.raises(UserError, match=f"runtime={name} needs the model on one GPU, and this one is spread"):
-            Runtime(name).network(spread)  # type: ignore[arg-type]
+            Runtime(name).network(spread)
 
 
 def test_without_a_compiler_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

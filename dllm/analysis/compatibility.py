@@ -21,7 +21,7 @@ from dllm.compose.validate import validate
 from dllm.errors import Unfit, UserError
 from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
-from dllm.models.weights import read_config
+from dllm.models.weights import read_model_config
 from dllm.setting import Setting
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
@@ -53,7 +53,7 @@ class Kind:
 
     @staticmethod
     def all() -> list[Kind]:
-        llada, dream = (read_config(CHECKPOINTS / name) for name in ("mini-llada", "mini-dream"))
+        llada, dream = (read_model_config(CHECKPOINTS / name) for name in ("mini-llada", "mini-dream"))
         return [
             Kind("LLaDA, LLaDA 1.5, LLaDA-MoE: a position predicts itself", llada, "mini-llada"),
             Kind("Dream: a position predicts its successor", dream, "mini-dream"),

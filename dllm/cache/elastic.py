@@ -17,7 +17,8 @@ from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.errors import UserError, in_range, nearest
-from dllm.kernels.drift import received, similarity
+from dllm.kernels.attention_received import attention_received
+from dllm.kernels.attention_similarity import attention_similarity
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, Projected
 
@@ -219,8 +220,9 @@ class DriftMemory(BufferMemory):
         if self._tests(layer):
             mean, seen = self.copies(forward.mean, device), self.copies(forward.seen, device)
             pair = session.past.pair(layer, before, weights[:, :, window : probes.shape[1]])
-            self._test(layer, (similarity(*pair, seen, session.policy.similarity, fresh.triton) * mean).sum(1))
-        progress.received.append(received(weights[:, :, :window], in_window, fresh.triton))
+            alike = attention_similarity(*pair, seen, session.policy.similarity, fresh.triton)
+            self._test(layer, (alike * mean).sum(1))
+        progress.received.append(attention_received(weights[:, :, :window], in_window, fresh.triton))
         if len(progress.received) == session.config.layers:
             self._track()
         return out

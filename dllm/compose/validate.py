@@ -16,7 +16,7 @@ from dllm.kernels import row_statistics
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
 
-ASKABLE = (*row_statistics.STATISTICS, "current", "shadow")  # see ``dllm.contract.Scores``
+ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.contract.Scores``
 
 
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:

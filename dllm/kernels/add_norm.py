@@ -1,25 +1,25 @@
-"""Residual add and RMSNorm in one pass over the rows: x + r, and norm(x + r) * gain.
+"""Residual add and RMSNorm (arXiv 1910.07467) in one pass over the rows.
 
-Rounded where the published models round: the sum to the dtype of the rows, the normalised row again before the gain.
-Apart, the two cost six launches and twice the traffic; at batch 1 a launch weighs more than the 1 MB it moves.
+    s = x + r    y = round(s / sqrt(mean(s^2) + eps)) * gain
+
+x, r, s, y [..., D], gain [D]. ``round`` is to the dtype of the rows, as in the published code of LLaDA and Dream: the
+sum is rounded, and the normalised row again before the gain. As separate operations the two take six launches and twice
+the memory traffic. At batch 1 a launch takes longer than the 1 MB that it moves.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.jit import Build, Shape, jit, power_of_two
-
-if TYPE_CHECKING:
-    import triton.language as tl
+from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
 
 
 def reference(x: Tensor, residual: Tensor | None, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x + residual and its RMSNorm, both [..., D]; ``residual`` None: x itself."""
+    """x + residual and its RMSNorm, both [..., D]. residual None: of x alone."""
     total = x if residual is None else x + residual
     wide = total.to(torch.promote_types(x.dtype, torch.float32))
     return total, F.rms_norm(wide, wide.shape[-1:], None, eps).to(x.dtype) * gain
@@ -28,7 +28,7 @@ def reference(x: Tensor, residual: Tensor | None, gain: Tensor, eps: float) -> t
 @jit("rows")
 def _add_norm(x, residual, gain, total, out, rows, D, EPS: tl.constexpr, WIDE: tl.constexpr,
               ROWS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """One program per ROWS rows. residual None: x is normalised, and nothing is added or stored."""
+    """One program per ROWS rows. residual None: nothing is added, and ``total`` is not stored."""
     KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     lanes = tl.arange(0, BLOCK)[None, :]
@@ -46,38 +46,37 @@ def _add_norm(x, residual, gain, total, out, rows, D, EPS: tl.constexpr, WIDE: t
     tl.store(out + place, (normal * scale).to(x.dtype.element_ty), mask=inside)
 
 
-def shape_of(width: int) -> Shape:
-    """Blocks and warps for rows of ``width``: a program holds about 2,048 numbers at least."""
+def _config(width: int) -> LaunchConfig:
+    """For rows of ``width``: a program holds at least about 2,048 numbers."""
     block = power_of_two(width)
-    return Shape({"ROWS": max(1, 2048 // block), "BLOCK": block}, warps=4 if block <= 2048 else 8)
+    return LaunchConfig({"ROWS": max(1, 2048 // block), "BLOCK": block}, warps=4 if block <= 2048 else 8)
 
 
 def add_norm(
     x: Tensor, residual: Tensor | None, gain: Tensor, eps: float, triton: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """``reference``, by the kernel when ``triton``."""
+    """``reference``. triton: the kernel, equal up to the order of the sum."""
     if not triton or x.dtype != gain.dtype or torch.compiler.is_compiling():  # torch.compile fuses this itself
         return reference(x, residual, gain, eps)
     x = x.contiguous()
     out, total = torch.empty_like(x), x if residual is None else torch.empty_like(x)
     if x.numel():
-        width, shape = x.shape[-1], shape_of(x.shape[-1])
+        width, config = x.shape[-1], _config(x.shape[-1])
         rows = x.numel() // width
-        _add_norm[(-(-rows // shape.blocks["ROWS"]),)](
+        _add_norm[(-(-rows // config.blocks["ROWS"]),)](
             x, None if residual is None else residual.contiguous(), gain, total, out, rows, width, EPS=eps,
-            WIDE=x.dtype == torch.float64, **shape.arguments,
+            WIDE=x.dtype == torch.float64, **config.arguments,
         )  # fmt: skip
     return total, out
 
 
 def _build(kind: str, width: int, added: bool) -> Build:
-    shape = shape_of(width)
     types = dict.fromkeys(("x", "residual", "gain", "total", "out"), f"*{kind}") | {"rows": "i32", "D": "i32/16"}
-    constants: dict[str, Any] = {"EPS": 1e-5, "WIDE": False, **shape.blocks}
+    constants: dict[str, Any] = {"EPS": 1e-5, "WIDE": False}
     if not added:
         del types["residual"]
         constants["residual"] = None
-    return Build(f"add_norm-{kind}-{width}-{added}", _add_norm, types, constants, shape.warps, shape.stages)
+    return _config(width).build(f"add_norm-{kind}-{width}-{added}", _add_norm, types, constants)
 
 
 BUILDS = (

@@ -1,10 +1,12 @@
-"""Every shipped configuration of every kernel."""
+"""All files of kernels, and all configurations that we ship."""
 
 from __future__ import annotations
 
-from dllm.kernels import add_norm, commit, credit, drift, head_statistics, rope_scatter, row_statistics
+from importlib import import_module
 
-BUILDS = (
-    *row_statistics.BUILDS, *head_statistics.BUILDS, *commit.BUILDS, *credit.BUILDS, *add_norm.BUILDS,
-    *rope_scatter.BUILDS, *drift.BUILDS,
+_FILES = (
+    "row_statistics", "head_statistics", "commit", "credit", "slot_logits", "add_norm", "rope_scatter",
+    "attention_similarity", "attention_received",
 )  # fmt: skip
+KERNELS = tuple(import_module(f"dllm.kernels.{name}") for name in _FILES)
+BUILDS = tuple(build for kernel in KERNELS for build in kernel.BUILDS)

@@ -1,37 +1,43 @@
-"""The output head and the row statistics in one: the logits of a row exist a tile at a time, and are never stored.
+"""The output head fused with ``row_statistics``: statistics of z = scale * h W^T, without storing the logits z.
 
-Storing them costs some 28 bytes per logit of traffic (written, widened, read by a softmax): 0.9 GB for 256 rows of
-126,464, next to 1 GB of weights. Here a program multiplies a tile of the vocabulary with a few hidden rows and sums it
-up (``row_statistics.fresh``). As long as reading the weights is the limit, the kernel can keep up with the library;
-above ``FUSED_ROWS`` the library multiplies, in chunks of rows followed by ``row_statistics``.
+Hidden rows h [R, D], head W [V, D], statistics [R]. A stored logit costs some 28 bytes of memory traffic (written,
+widened, read by a softmax): 0.9 GB for 256 rows of 126,464, beside 1 GB of weights. Here a program multiplies a tile of
+the vocabulary with a few hidden rows and summarises it (``row_statistics.summarise_tile``), as fused cross-entropy
+losses do (arXiv 2410.10989, 2411.09009). As long as reading W is the limit, the kernel can be as fast as the library's
+product. Above ``FUSED_ROWS`` rows the library multiplies, in chunks that ``row_statistics`` reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.credit import slot_logits
-from dllm.kernels.jit import Build, Shape, contiguous_rows, interpreted, jit, power_of_two, processors
-from dllm.kernels.row_statistics import ALL, Partial, empty_partial, fresh, join, merge, row_statistics
+from dllm.kernels.jit import LaunchConfig, contiguous_rows, interpreted, jit, power_of_two, processors, tl
+from dllm.kernels.row_statistics import (
+    ALL_STATISTICS,
+    Summaries,
+    empty_summaries,
+    join_summaries,
+    row_statistics,
+    statistics_of,
+    summarise_tile,
+)
+from dllm.kernels.slot_logits import slot_logits
 
-if TYPE_CHECKING:
-    import triton.language as tl
-
-CHUNK = 256  # rows whose logits are held at once: 65 MB of bfloat16 at 126,464
-SHAPES = {  # by rows; with 64 of them a deeper tile spills registers on gfx942
-    16: Shape({"BLOCK_R": 16, "BLOCK_V": 128, "BLOCK_D": 64}, warps=4, stages=3),
-    32: Shape({"BLOCK_R": 32, "BLOCK_V": 128, "BLOCK_D": 64}, warps=4, stages=3),
-    64: Shape({"BLOCK_R": 64, "BLOCK_V": 128, "BLOCK_D": 32}, warps=8, stages=4),
+CHUNK_ROWS = 256  # rows whose logits exist at once: 65 MB of bfloat16 at a vocabulary of 126,464
+CONFIGS = {  # by rows; at 64 rows a deeper tile spills registers on gfx942
+    16: LaunchConfig({"BLOCK_R": 16, "BLOCK_V": 128, "BLOCK_D": 64}, warps=4, stages=3),
+    32: LaunchConfig({"BLOCK_R": 32, "BLOCK_V": 128, "BLOCK_D": 64}, warps=4, stages=3),
+    64: LaunchConfig({"BLOCK_R": 64, "BLOCK_V": 128, "BLOCK_D": 32}, warps=8, stages=4),
 }
-# By arithmetic, not measured: a weight of two bytes serves two operations a row, so reading it is the limit up to
-# FLOP/s over bytes/s rows: 139 on an A100 (250 T / 1.8 T, as reached), 184 on an H200 (790 T / 4.3 T). Two tiles of 64
-# rows stay below both. ``experiments.bench_kernels`` times both ways. A stopwatch must not choose, nor the kind of GPU:
-# the ways round differently, so two ranks could decode differently.
+# By arithmetic, not measured. A weight of two bytes takes part in two operations per row, so reading it is the limit up
+# to (FLOP/s) / (bytes/s) rows: 139 on an A100 (250 T / 1.8 T, reached rates), 184 on an H200 (790 T / 4.3 T). Two tiles
+# of 64 rows stay below both. ``experiments.bench_kernels`` times both ways. Neither a measured time nor the kind of GPU
+# may choose: the two ways round differently, so two ranks could decode differently.
 FUSED_ROWS = 128
 _COMPILED: set[tuple[Any, ...]] = set()
 
@@ -46,8 +52,9 @@ def logits_of(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scal
 
 
 def reference(
-    hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0, wanted: frozenset[str] = ALL
-) -> dict[str, Tensor]:
+    hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0,
+    wanted: frozenset[str] = ALL_STATISTICS,
+) -> dict[str, Tensor]:  # fmt: skip
     """``row_statistics`` of the logits of hidden rows [R, D], each [R]."""
     logits = logits_of(hidden, weight, banned, scale)
     return row_statistics(logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted)
@@ -57,10 +64,10 @@ def reference(
 def _head(hidden, weight, sums, index, R, V, D, plane, splits, banned_a, banned_b, SCALE: tl.constexpr,
           UPCAST: tl.constexpr, WIDE: tl.constexpr,
           BLOCK_R: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
-    """One program per tile of rows and split of the vocabulary, whose tiles it takes one after the other.
+    """One program per tile of rows and split of the vocabulary. It takes the tiles of its split one after the other.
 
-    The vocabulary is the long side of the product, so 16 rows are enough for Hopper's wgmma. UPCAST: the interpreter
-    multiplies bfloat16 wrongly (it does arithmetic on the bits).
+    The vocabulary is the long side of the product, so 16 rows suffice for Hopper's wgmma. UPCAST: widen before the
+    product, because the interpreter multiplies the bits of bfloat16 numbers.
     """
     KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -82,12 +89,12 @@ def _head(hidden, weight, sums, index, R, V, D, plane, splits, banned_a, banned_
             if UPCAST:
                 w, h = w.to(KIND), h.to(KIND)
             total = tl.dot(w, h, total, input_precision="ieee", out_dtype=KIND)
-        # Rounded as the library rounds its logits, so that both ways decide alike.
+        # Round as the library rounds its logits, so that both ways propose the same tokens.
         z = (total.to(weight.dtype.element_ty).to(KIND) * SCALE).to(weight.dtype.element_ty).to(KIND)
         real = (tokens < end) & (tokens != banned_a) & (tokens != banned_b)
         z = tl.trans(tl.maximum(tl.where(real[:, None], z, -1e30), -1e30))
-        m_b, at_b, second_b, rest_b, spread_b = fresh(z, tokens[None, :])
-        m, at, second, rest, spread = join(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b)
+        m_b, at_b, second_b, rest_b, spread_b = summarise_tile(z, tokens[None, :])
+        m, at, second, rest, spread = join_summaries(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b)
     place = rows[:, None].to(tl.int64) * splits + tl.program_id(1)
     inside = rows[:, None] < R
     tl.store(index + place, at, mask=inside)
@@ -97,84 +104,89 @@ def _head(hidden, weight, sums, index, R, V, D, plane, splits, banned_a, banned_
     tl.store(sums + 3 * plane + place, spread, mask=inside)
 
 
-def sum_up(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0) -> Partial:
-    """The summaries of the rows' logits, by the fused kernel."""
+def summarise_head(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0) -> Summaries:
+    """The summaries of the logits of hidden rows [R, D] under head ``weight`` [V, D], by the fused kernel."""
     assert len(banned) <= 2, "at most MASK and EOS are banned"
     assert weight.is_contiguous()
     hidden = contiguous_rows(hidden)
     rows, (vocabulary, width) = len(hidden), weight.shape
-    shape = SHAPES[min(64, max(16, power_of_two(rows)))]
-    tiles = -(-rows // shape.blocks["BLOCK_R"])
-    most = power_of_two(vocabulary // shape.blocks["BLOCK_V"] + 1)
-    splits = max(1, min(256, most, power_of_two(2 * processors(hidden.device) // max(tiles, 1) + 1) // 2))
+    config = CONFIGS[min(64, max(16, power_of_two(rows)))]
+    tiles = -(-rows // config.blocks["BLOCK_R"])
+    max_splits = power_of_two(vocabulary // config.blocks["BLOCK_V"] + 1)
+    splits = max(1, min(256, max_splits, power_of_two(2 * processors(hidden.device) // max(tiles, 1) + 1) // 2))
     kind = torch.promote_types(weight.dtype, torch.float32)
-    out = empty_partial(rows, splits, kind, hidden.device)
+    out = empty_summaries(rows, splits, kind, hidden.device)
     if rows:
         first, second = (*banned, -1, -1)[:2]
         arguments = hidden, weight, *out, rows, vocabulary, width, rows * splits, splits, first, second
         upcast, wide = interpreted() and weight.dtype == torch.bfloat16, kind == torch.float64
         constants = {"SCALE": scale, "UPCAST": upcast, "WIDE": wide}
         _compile_every_tile(arguments, constants)
-        _head[(tiles, splits)](*arguments, **constants, **shape.arguments)
+        _head[(tiles, splits)](*arguments, **constants, **config.arguments)
     return out
 
 
 def _compile_every_tile(arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
-    """Before the first launch: the number of rows falls while a block fills, and then comes the next tile."""
+    """Compile all configurations before the first launch: while a block fills, the rows become fewer."""
     _, weight, *_ = arguments
     key = (weight.device, weight.dtype, weight.shape, *constants.values())
     if key not in _COMPILED:
         _COMPILED.add(key)
-        for shape in SHAPES.values():
-            _head.compile(*arguments, **constants, **shape.arguments)
+        for config in CONFIGS.values():
+            _head.compile(*arguments, **constants, **config.arguments)
 
 
-def fused(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0) -> dict[str, Tensor]:
-    return merge(sum_up(hidden, weight, banned, scale))
+def fused_head(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0) -> dict[str, Tensor]:
+    """``reference`` with all statistics, by the fused kernel. At most two ids may be banned."""
+    return statistics_of(summarise_head(hidden, weight, banned, scale))
 
 
-def chunked(
-    hidden: Tensor, logits: Callable[[Tensor], Tensor], wanted: frozenset[str] = ALL, at: Tensor | None = None,
-    triton: bool = False,
+def chunked_head(
+    hidden: Tensor, logits: Callable[[Tensor], Tensor], wanted: frozenset[str] = ALL_STATISTICS,
+    at: Tensor | None = None, triton: bool = False,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The library's product, ``CHUNK`` rows at a time, each chunk summed up and dropped."""
+    """The same by the library's product, ``CHUNK_ROWS`` rows at a time. logits, at: see ``head_statistics``."""
     parts = []
-    for begin in range(0, max(1, len(hidden)), CHUNK):
-        chunk = logits(hidden[begin : begin + CHUNK])
+    for begin in range(0, max(1, len(hidden)), CHUNK_ROWS):
+        chunk = logits(hidden[begin : begin + CHUNK_ROWS])
         parts.append(row_statistics(chunk, wanted, triton))
         if at is not None:
-            parts[-1]["logit"] = chunk.gather(1, at[begin : begin + CHUNK, None]).squeeze(1).double()
+            parts[-1]["logit"] = chunk.gather(1, at[begin : begin + CHUNK_ROWS, None]).squeeze(1).double()
     return parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def head_statistics(
     hidden: Tensor, logits: Callable[[Tensor], Tensor], weight: Tensor | None = None, banned: tuple[int, ...] = (),
-    scale: float = 1.0, wanted: frozenset[str] = ALL, at: Tensor | None = None, triton: bool = False,
+    scale: float = 1.0, wanted: frozenset[str] = ALL_STATISTICS, at: Tensor | None = None, triton: bool = False,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Row statistics of hidden rows [R, D], fused with the head for up to ``FUSED_ROWS``.
+    """Row statistics of hidden rows [R, D], each [R].
 
-    ``logits`` makes [R, V] of them, with banned ids at -inf, in float32 or wider; ``weight``, ``banned`` and ``scale``
-    say the same as a plain product (None: it is none, as when it is quantised). ``at`` [R]: ids whose own logit is
-    wanted too (``logit``, float64).
+    logits: gives the logits [R, V] of hidden rows, -inf at banned ids, in float32 or wider. weight, banned, scale: the
+    same head as a plain product, which the fused kernel can compute. weight None: the head is no plain product, for
+    example because it is quantised. wanted: names of statistics beside ``token``. at [R]: ids whose logits are wanted
+    too, as ``logit`` in float64. triton: the fused kernel for up to ``FUSED_ROWS`` rows, chunks above.
     """
-    if weight is None or not triton or not shipped(hidden, weight) or len(hidden) > FUSED_ROWS:
-        return chunked(hidden, logits, wanted, at, triton)
-    out = fused(hidden, weight, banned, scale)
+    if weight is None or not triton or not can_fuse(hidden, weight) or len(hidden) > FUSED_ROWS:
+        return chunked_head(hidden, logits, wanted, at, triton)
+    out = fused_head(hidden, weight, banned, scale)
     if at is not None:
         out["logit"] = scale * slot_logits(hidden, weight, at[:, None], triton).squeeze(1).double()
     return {name: value for name, value in out.items() if name in wanted or name in ("token", "logit")}
 
 
-def shipped(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether the fused kernel was compiled for such rows: bfloat16 of an aligned width (the interpreter takes all)."""
+def can_fuse(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether the fused kernel takes these rows. A GPU's: bfloat16 of a width that 16 divides. The interpreter's: all.
+    """
     aligned = weight.dtype == hidden.dtype == torch.bfloat16 and weight.shape[1] % 16 == 0 and weight.is_contiguous()
     return aligned or weight.device.type != "cuda"
 
 
 BUILDS = tuple(
-    Build(f"head_statistics-{kind}-{rows}", _head,
-          {"hidden": f"*{kind}", "weight": f"*{kind}", "sums": "*fp32", "index": "*i32", "R": "i32", "V": "i32/16",
-           "D": "i32/16", "plane": "i32", "splits": "i32", "banned_a": "i32", "banned_b": "i32"},
-          {"SCALE": 1.0, "UPCAST": False, "WIDE": False, **shape.blocks}, shape.warps, shape.stages, wgmma=True)
-    for kind in ("bf16",) for rows, shape in SHAPES.items()
+    config.build(
+        f"head_statistics-bf16-{rows}", _head,
+        {"hidden": "*bf16", "weight": "*bf16", "sums": "*fp32", "index": "*i32", "R": "i32", "V": "i32/16",
+         "D": "i32/16", "plane": "i32", "splits": "i32", "banned_a": "i32", "banned_b": "i32"},
+        {"SCALE": 1.0, "UPCAST": False, "WIDE": False}, wgmma=True,
+    )
+    for rows, config in CONFIGS.items()
 )  # fmt: skip

@@ -1,8 +1,7 @@
-"""Triton kernels that cost nothing until one is launched: Triton is imported by the first launch, not by an import.
+"""Triton at the first launch: importing a kernel's file does not import Triton.
 
-So the reference, the kernel and the launcher stand in one file, and CPU users never load Triton. ``Build`` names the
-configurations that are shipped: launchers launch them and nothing else, and the tests compile each of them ahead of
-time for every GPU kind we claim.
+So reference, kernel and launcher stand in one file, and a CPU user never loads Triton. A ``Build`` is a configuration
+that we ship. Launchers launch no other, and the tests compile each ahead of time for every kind of GPU we support.
 """
 
 from __future__ import annotations
@@ -13,15 +12,22 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    import triton.language as tl
+else:
+    tl = None  # ``triton.language`` in the files of kernels, from the first launch on
+
 
 class Kernel:
-    """A kernel or a device function. ``kernel[grid](...)`` launches it; ``built`` is Triton's own object. ``varying``:
-    see ``jit``."""
+    """A kernel, or a device function that kernels call. ``kernel[grid](...)`` launches it.
+
+    varying: see ``jit``. built: Triton's own object, made at the first use.
+    """
 
     def __init__(self, function: FunctionType, varying: tuple[str, ...] = ()) -> None:
         self.function, self.varying = function, varying
@@ -29,13 +35,13 @@ class Kernel:
     @cached_property
     def built(self) -> Any:
         import triton
-        import triton.language as tl
+        import triton.language
 
         # Triton 3.10 changes this default, and with it the last bit of many sums.
         os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
         names = self.function.__globals__
-        names.update(triton=triton, tl=tl)
-        for name in self.function.__code__.co_names:  # device functions of ours that the body calls
+        names.update(triton=triton, tl=triton.language)
+        for name in self.function.__code__.co_names:  # our device functions that the body calls
             if isinstance(names.get(name), Kernel):
                 names[name] = names[name].built
         return triton.jit(self.function, do_not_specialize=self.varying)
@@ -44,20 +50,20 @@ class Kernel:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-        with beside(args):
+        with device_of_arguments(args):
             self.built[grid](*args, **options)
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile what a launch with these arguments would, and launch nothing."""
-        with beside(args):
+        """Compile what a launch with these arguments would compile. Nothing is launched."""
+        with device_of_arguments(args):
             self.built.warmup(*args, grid=(1,), **options)
 
     def __call__(self, *args: Any) -> Any:
         raise TypeError(f"{self.function.__name__} runs inside kernels only")
 
 
-def beside(args: tuple[Any, ...]) -> AbstractContextManager[Any]:
-    """Triton launches on the current GPU, whatever GPU the tensors are on: make theirs the current one."""
+def device_of_arguments(args: tuple[Any, ...]) -> AbstractContextManager[Any]:
+    """Make the tensors' GPU the current one: Triton launches on the current GPU, wherever the tensors are."""
     device = next(argument.device for argument in args if isinstance(argument, Tensor))
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return nullcontext()
@@ -65,11 +71,11 @@ def beside(args: tuple[Any, ...]) -> AbstractContextManager[Any]:
 
 
 def jit(*varying: str) -> Callable[[Callable[..., Any]], Kernel]:
-    """Like ``triton.jit``, at the first use. Inside, ``tl`` is ``triton.language``.
+    """``triton.jit`` at the first use. Inside the kernel, ``tl`` is ``triton.language``.
 
-    varying: the integers that change while a text is decoded. Of all others Triton learns whether they are 1 and
-    whether 16 divides them, and compiles once more, for about a second, when that changes: the others must belong to
-    the model.
+    varying: integer arguments that change during a decode. Triton specialises on all others: it notes whether each is
+    1 or a multiple of 16, and compiles anew (about a second) when that changes. So the others must be constants of the
+    model.
     """
 
     def kernel(function: Callable[..., Any]) -> Kernel:
@@ -81,10 +87,10 @@ def jit(*varying: str) -> Callable[[Callable[..., Any]], Kernel]:
 
 @dataclass(frozen=True)
 class Build:
-    """One shipped configuration: the types of the run-time arguments, in order, and the compile-time constants.
+    """One configuration that we ship: the types of the run-time arguments, in order, and the compile-time constants.
 
-    types: Triton's names ("*bf16", "i32", "fp32"; "i32/16": a multiple of 16). wgmma: it claims Hopper's warp-group
-    matrix instruction.
+    types: Triton's names ("*bf16", "i32", "fp32"; "i32/16": a multiple of 16). wgmma: on Hopper it must compile to the
+    warp-group matrix instruction.
     """
 
     name: str
@@ -101,8 +107,8 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How one launch is cut up: block sizes by name, warps and pipeline stages."""
+class LaunchConfig:
+    """How a launch is tiled: block sizes by their names in the kernel, warps and pipeline stages."""
 
     blocks: Mapping[str, int] = field(default_factory=dict)
     warps: int = 4
@@ -110,25 +116,33 @@ class Shape:
 
     @property
     def arguments(self) -> dict[str, int]:
+        """Keyword arguments of a launch."""
         return {**self.blocks, "num_warps": self.warps, "num_stages": self.stages}
+
+    def build(
+        self, name: str, kernel: Kernel, types: Mapping[str, str], constants: Mapping[str, Any] | None = None,
+        wgmma: bool = False,
+    ) -> Build:  # fmt: skip
+        """The kernel in this configuration. constants: those beside the block sizes."""
+        return Build(name, kernel, types, {**(constants or {}), **self.blocks}, self.warps, self.stages, wgmma)
 
 
 def interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter (TRITON_INTERPRET=1), on the CPU and for tests only."""
+    """Whether kernels run in Triton's interpreter (TRITON_INTERPRET=1): on the CPU, for tests only."""
     return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes")
 
 
 def power_of_two(count: int) -> int:
-    """The smallest power of two that is not below ``count``: block sizes can be nothing else."""
+    """The smallest power of two that is at least ``count``. Triton's block sizes must be powers of two."""
     return 1 << max(0, count - 1).bit_length()
 
 
 def processors(device: torch.device) -> int:
-    """Streaming multiprocessors of the GPU; 4 for the interpreter, so that tests split rows too."""
+    """Streaming multiprocessors of the GPU. For the interpreter 4, so that tests split rows too."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
 def contiguous_rows(x: Tensor) -> Tensor:
-    """``x`` [..., n] as [R, n] whose rows are contiguous; a copy only when they are not."""
+    """``x`` [..., n] as [R, n] with contiguous rows. Copies only where they are not."""
     x = x.reshape(-1, x.shape[-1])
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()

@@ -1,55 +1,61 @@
-"""Rotary positions, and keys and values into their cache rows, in one launch: the store is the scatter.
+"""Rotary embedding (RoPE, arXiv 2104.09864; the rotate-half form) and the store into the cache, in one launch.
 
-Apart, a layer rotates queries and keys (six launches), and writes two buffers through an index (two more). Here each
-program takes a few heads; a token whose column is outside the buffer is padding and is not stored.
+For a head x of h features, of which d rotate, at angles a_i of its position, i < d / 2:
+
+    y_i = x_i cos a_i - x_{i + d/2} sin a_i    y_{i + d/2} = x_{i + d/2} cos a_i + x_i sin a_i    else y_j = x_j
+
+Queries [B, n, H, h] come back rotated. Rotated keys and plain values [B, n, H_kv, h] go to ``columns`` [B, n] of the
+buffers [B, H_kv, S, h]; a column outside [0, S) is padding and is not stored. As separate operations these take six
+launches for the rotations and two for the indexed stores.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
-from dllm.kernels.jit import Build, Shape, jit, power_of_two
+from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
 
-if TYPE_CHECKING:
-    import triton.language as tl
-
-ROWS = 8  # heads in one program
+HEADS_PER_PROGRAM = 8
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, wide: bool) -> Tensor:
-    """Rotate the first d features of x [B, n, H, h] by cos, sin [B, n, 1, d] (rotate-half): feature i of the first half
-    becomes x_i cos - x_{i + d/2} sin, its partner x_{i + d/2} cos + x_i sin. ``sin`` comes with that sign.
+    """Heads x [B, n, H, h] with their first d features rotated by cos, sin [B, n, 1, d].
 
-    wide: in float32 or better, rounded once (LLaDA); else in the dtype of x, every product rounded (the others).
+    The first half of ``sin`` is negated: it holds -sin a_i, then sin a_i. wide: compute in float32 or wider and round
+    once (LLaDA). Otherwise compute in the dtype of x and round every product (the other families).
     """
-    kind, turns = torch.promote_types(x.dtype, torch.float32) if wide else x.dtype, cos.shape[-1]
+    kind, rotating = torch.promote_types(x.dtype, torch.float32) if wide else x.dtype, cos.shape[-1]
     cos, sin, y = cos.to(kind), sin.to(kind), x.to(kind)
-    part = y if turns == y.shape[-1] else y[..., :turns]
-    out = part * cos + part.roll(turns // 2, -1) * sin
-    return (out if part is y else torch.cat([out, y[..., turns:]], -1)).to(x.dtype)
+    part = y if rotating == y.shape[-1] else y[..., :rotating]
+    out = part * cos + part.roll(rotating // 2, -1) * sin
+    return (out if part is y else torch.cat([out, y[..., rotating:]], -1)).to(x.dtype)
 
 
 def reference(
     query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
     keys: Tensor, values: Tensor, wide: bool,
 ) -> Tensor:  # fmt: skip
-    """The rotated queries [B, n, H, h]; rotated keys and values [B, n, H_kv, h] go into row ``columns`` [B, n] of the
-    buffers [B, H_kv, S, h] (None: rows 0 to n - 1), in place; columns outside are padding."""
-    rotated_key, size = rotated(key, cos, sin, wide), keys.shape[2]
+    """Rotated queries [B, n, H, h]. Writes the rotated ``key`` and ``value`` into the buffers ``keys`` and ``values``.
+
+    columns None: 0 to n - 1. cos, sin and ``wide`` as in ``rotated``.
+    """
+    key, n, size = rotated(key, cos, sin, wide), key.shape[1], keys.shape[2]
     if columns is None:
-        keys[:, :, : key.shape[1]], values[:, :, : key.shape[1]] = rotated_key.transpose(1, 2), value.transpose(1, 2)
+        keys[:, :, :n], values[:, :, :n] = (rearrange(x, "b n h d -> b h n d") for x in (key, value))
     else:
-        row, at = torch.where((columns >= 0) & (columns < size))
-        keys[row, :, columns[row, at]], values[row, :, columns[row, at]] = rotated_key[row, at], value[row, at]
+        row, token = torch.where((columns >= 0) & (columns < size))
+        column = columns[row, token]
+        keys[row, :, column], values[row, :, column] = key[row, token], value[row, token]
     return rotated(query, cos, sin, wide)
 
 
 @jit()
-def turned(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.constexpr):
-    """Both rotated halves of the rows of x at ``place``, in its dtype; ROUND: every product is rounded to it."""
+def rotate_halves(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.constexpr):
+    """Both rotated halves of the heads of x at ``place``, in the dtype of x. ROUND: round every product to it."""
     kind = x.dtype.element_ty
     first = tl.load(x + place, mask=inside, other=0.0).to(cos.dtype)
     second = tl.load(x + place + HALF, mask=inside, other=0.0).to(cos.dtype)
@@ -64,9 +70,9 @@ def turned(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.constexpr):
 def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T, n, S, H, H_KV,
                   SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr, ROWS: tl.constexpr,
                   LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
-    """One program per ROWS heads of the T = B n tokens: first those of queries, then those of keys with their values.
+    """One program per ROWS heads of the T = B n tokens. The first programs take queries, the others keys and values.
 
-    SIZE: features of a head; HALF: half of those that rotate; LANES, WHOLE: HALF and SIZE as powers of two.
+    SIZE: features of a head. HALF: half of those that rotate. LANES, WHOLE: HALF and SIZE as powers of two.
     """
     lane, feature = tl.arange(0, LANES)[None, :], tl.arange(0, WHOLE)[None, :]
     groups, heads, group = tl.cdiv(T * H, ROWS), H, tl.program_id(0)
@@ -87,7 +93,7 @@ def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T
             column = tl.load(columns + token, mask=real, other=S)
         real = real & (column >= 0) & (column < S)
         inside, target = real & (lane < HALF), ((token // n * H_KV + head) * S + column) * SIZE
-        low, high = turned(key, place + lane, inside, cos, sin, HALF, ROUND)
+        low, high = rotate_halves(key, place + lane, inside, cos, sin, HALF, ROUND)
         tl.store(keys + target + lane, low, mask=inside)
         tl.store(keys + target + HALF + lane, high, mask=inside)
         if 2 * HALF < SIZE:
@@ -95,7 +101,7 @@ def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T
         whole = real & (feature < SIZE)
         tl.store(values + target + feature, tl.load(value + place + feature, mask=whole), mask=whole)
     else:
-        low, high = turned(query, place + lane, inside, cos, sin, HALF, ROUND)
+        low, high = rotate_halves(query, place + lane, inside, cos, sin, HALF, ROUND)
         tl.store(out + place + lane, low, mask=inside)
         tl.store(out + place + HALF + lane, high, mask=inside)
         if 2 * HALF < SIZE:
@@ -106,39 +112,39 @@ def rope_scatter(
     query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
     keys: Tensor, values: Tensor, wide: bool, triton: bool = False,
 ) -> Tensor:  # fmt: skip
-    """``reference``, by the kernel when ``triton``. cos, sin [B, n, 1, d] in float32 (float64 for float64 rows)."""
+    """``reference``. triton: the kernel, equal up to one rounding; cos, sin in float32 (float64 for float64 rows)."""
     if not triton:
         return reference(query, key, value, cos, sin, columns, keys, values, wide)
     assert keys.is_contiguous() and values.is_contiguous(), "cache buffers are written in place"
-    (rows, n, heads, size), kv_heads, turns = query.shape, key.shape[2], cos.shape[-1]
+    (rows, n, heads, size), kv_heads, rotating = query.shape, key.shape[2], cos.shape[-1]
     query, out = query.contiguous(), torch.empty_like(query, memory_format=torch.contiguous_format)
     if rows and n:
-        shape = shape_of(size, turns // 2)
-        tokens, group = rows * n, shape.blocks["ROWS"]
+        config = _config(size, rotating // 2)
+        tokens, group = rows * n, config.blocks["ROWS"]
         _rope_scatter[(-(-tokens * heads // group) + -(-tokens * kv_heads // group),)](
-            query, key.contiguous(), value.contiguous(), cos.expand(rows, n, 1, turns).contiguous(),
-            sin.expand(rows, n, 1, turns).contiguous(), None if columns is None else columns.contiguous(), out, keys,
+            query, key.contiguous(), value.contiguous(), cos.expand(rows, n, 1, rotating).contiguous(),
+            sin.expand(rows, n, 1, rotating).contiguous(), None if columns is None else columns.contiguous(), out, keys,
             values, tokens, n, keys.shape[2], heads, kv_heads,
-            SIZE=size, HALF=turns // 2, ROUND=not wide, **shape.arguments,
+            SIZE=size, HALF=rotating // 2, ROUND=not wide, **config.arguments,
         )  # fmt: skip
     return out
 
 
-def shape_of(size: int, half: int) -> Shape:
-    return Shape({"ROWS": ROWS, "LANES": power_of_two(half), "WHOLE": power_of_two(size)}, warps=4 if size > 64 else 1)
+def _config(size: int, half: int) -> LaunchConfig:
+    blocks = {"ROWS": HEADS_PER_PROGRAM, "LANES": power_of_two(half), "WHOLE": power_of_two(size)}
+    return LaunchConfig(blocks, warps=4 if size > 64 else 1)
 
 
 def _build(kind: str, size: int, half: int, listed: bool, rounded: bool) -> Build:
-    shape = shape_of(size, half)
     types = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
     types |= {"cosine": "*fp32", "sine": "*fp32", "T": "i32", "n": "i32", "S": "i32", "H": "i32", "H_KV": "i32"}
-    constants: dict[str, Any] = {"SIZE": size, "HALF": half, "ROUND": rounded, **shape.blocks}
+    constants: dict[str, Any] = {"SIZE": size, "HALF": half, "ROUND": rounded}
     if listed:
         types["columns"] = "*i64"
     else:
         constants["columns"] = None
     name = f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}"
-    return Build(name, _rope_scatter, types, constants, shape.warps, shape.stages)
+    return _config(size, half).build(name, _rope_scatter, types, constants)
 
 
 BUILDS = (

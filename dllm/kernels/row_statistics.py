@@ -1,41 +1,39 @@
-"""What samplers read of a row of logits, in one pass over it: top-1 id, p1, p2, top-2 gap, entropy, logsumexp.
+"""Statistics of rows of logits z [..., V] in one pass: top-1 id, p1, p2, top-2 gap, entropy and logsumexp, each [...].
 
-A row, or any part of it, is summed up by five numbers: the largest logit m, its lowest id i, the runner-up m2, and over
-all entries but i the sums r = sum exp(z - m) and t = sum (z - m) exp(z - m). Two parts join without loss (``join``),
-so a row can be split over several programs. With r apart from the largest entry 1 - p1 = r / (1 + r) stays precise:
+Online softmax (arXiv 1805.02867), with the sum of z exp z beside that of exp z. Five numbers summarise a row, or any
+part of it: the largest logit m, its lowest id i, the second largest m2, and over all entries but i the sums
+r = sum exp(z - m) and t = sum (z - m) exp(z - m). Two summaries join without loss (``join_summaries``), so several
+programs can share a row. Since r leaves the largest entry out, 1 - p1 = r / (1 + r) stays precise near 0:
 
     p1 = 1 / (1 + r)    p2 = exp(m2 - m) / (1 + r)    gap = m - m2
     logsumexp = m + log(1 + r)    entropy = log(1 + r) - t / (1 + r)
 
-Sums are float32 (float64 for float64 logits), the last step float64. Entries below -1e30 count as -inf; a row of
-nothing else has token 0, probabilities, gap and entropy 0 and logsumexp -inf.
+Sums are float32 (float64 for float64 logits), and the statistics float64. Entries below -1e30 count as -inf. A row of
+nothing but -inf has token 0, probabilities, gap and entropy 0, and logsumexp -inf.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import Build, Shape, contiguous_rows, jit, power_of_two, processors
+from dllm.kernels.jit import LaunchConfig, contiguous_rows, jit, power_of_two, processors, tl
 
-if TYPE_CHECKING:
-    import triton.language as tl
-
-STATISTICS = ("first", "second", "gap", "entropy", "logsumexp")
-ALL = frozenset(STATISTICS)
-SHAPE = Shape({"BLOCK": 2048}, warps=8)
-MERGE = Shape({"ROWS": 4}, warps=1)
+ROW_STATISTICS = ("first", "second", "gap", "entropy", "logsumexp")  # first, second: p1 and p2
+ALL_STATISTICS = frozenset(ROW_STATISTICS)
+_SUMMARISE = LaunchConfig({"BLOCK": 2048}, warps=8)
+_FINISH = LaunchConfig({"ROWS": 4}, warps=1)
 
 
-def reference(logits: Tensor, wanted: frozenset[str] = ALL) -> dict[str, Tensor]:
+def reference(logits: Tensor, wanted: frozenset[str] = ALL_STATISTICS) -> dict[str, Tensor]:
     """``token`` (int64) and the ``wanted`` statistics (float64) of logit rows [..., V], each [...]."""
     best = first_largest(logits)
     largest = logits.gather(-1, best)
     below = logits - largest.clamp(min=torch.finfo(logits.dtype).min)  # of minus infinities: again minus infinity
     largest = largest.squeeze(-1)
-    once = wanted.isdisjoint(("second", "gap", "entropy"))  # then nobody reads ``below`` again: no second array
+    once = wanted.isdisjoint(("second", "gap", "entropy"))  # ``below`` is not read again: its memory can be reused
     weight = (below.exp_() if once else below.exp()).scatter_(-1, best, 0.0)
     total = 1 + weight.sum(-1).double()
     out = {"token": best.squeeze(-1)}
@@ -53,8 +51,10 @@ def reference(logits: Tensor, wanted: frozenset[str] = ALL) -> dict[str, Tensor]
 
 
 def first_largest(logits: Tensor, block: int = 512) -> Tensor:
-    """Index [..., 1] of the largest of V logits, the lowest of equals. As ``argmax``, but by blocks on a CPU, where a
-    maximum takes a tenth of the time of its place (4.5 ms for 32 rows of 126,464)."""
+    """Index [..., 1] of the largest of V logits, the lowest of equals.
+
+    On a CPU by blocks: the maximum takes a tenth of the time of ``argmax`` (4.5 ms for 32 rows of 126,464).
+    """
     length = logits.shape[-1]
     if logits.device.type != "cpu" or length < 4 * block:
         return logits.argmax(-1, keepdim=True)
@@ -67,16 +67,16 @@ def first_largest(logits: Tensor, block: int = 512) -> Tensor:
     return inside.gather(-1, logits.gather(-1, inside).argmax(-1, keepdim=True))
 
 
-class Partial(NamedTuple):
-    """Rows of logits summed up in parts: ``sums`` [4, R, S] (m, m2, r, t) and ``ids`` int32 [R, S] (i)."""
+class Summaries(NamedTuple):
+    """R rows of logits, each summarised in S parts: ``sums`` [4, R, S] (m, m2, r, t) and ``ids`` int32 [R, S] (i)."""
 
     sums: Tensor
     ids: Tensor
 
 
 @jit()
-def join(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b):
-    """Two summaries as one; ties go to the first, which holds the lower ids."""
+def join_summaries(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b):
+    """Two summaries as one. Ties go to the first, which holds the lower ids."""
     later = m_b > m
     drop = tl.minimum(m, m_b) - tl.maximum(m, m_b)
     scale = tl.exp(drop)
@@ -88,8 +88,8 @@ def join(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b):
 
 
 @jit()
-def fold(m, at, second, rest, spread):
-    """Summaries [R, S] along S, each [R, 1]: the same as joining them one by one."""
+def fold_summaries(m, at, second, rest, spread):
+    """Summaries [R, S] joined along S, each [R, 1]."""
     best = tl.max(m, axis=1, keep_dims=True)
     found = tl.min(tl.where(m == best, at, 2147483647), axis=1, keep_dims=True)
     own = (m == best) & (at == found)
@@ -101,7 +101,7 @@ def fold(m, at, second, rest, spread):
 
 
 @jit()
-def fresh(z, ids):
+def summarise_tile(z, ids):
     """The summaries [R, 1] of logits [R, W] at vocabulary ``ids`` [1, W], not below -1e30."""
     m = tl.max(z, axis=1, keep_dims=True)
     at = tl.min(tl.where(z == m, ids, 2147483647), axis=1, keep_dims=True)
@@ -111,8 +111,8 @@ def fresh(z, ids):
 
 
 @jit("plane", "splits")
-def _sum_up(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """One program per row and split. plane: elements of one of the four planes of ``sums``."""
+def _summarise(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """One program per row and split. plane: elements of each of the four planes of ``sums``."""
     KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     width = tl.cdiv(tl.cdiv(V, BLOCK), splits) * BLOCK
@@ -125,9 +125,9 @@ def _sum_up(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, B
         columns = start + lanes
         z = tl.load(logits + row * stride + columns, mask=columns < end, other=-float("inf")).to(KIND)
         z = tl.maximum(z, -1e30)
-        m, at, second, rest, spread = join(
+        m, at, second, rest, spread = join_summaries(
             m, at, second, rest, spread, z, columns, nothing - 1e30, nothing, nothing)  # fmt: skip
-    m, at, second, rest, spread = fold(m, at, second, rest, spread)
+    m, at, second, rest, spread = fold_summaries(m, at, second, rest, spread)
     place = row * splits + part + tl.zeros([1, 1], tl.int64)
     tl.store(index + place, at)
     tl.store(sums + place, m)
@@ -137,14 +137,15 @@ def _sum_up(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, B
 
 
 @jit()
-def gathered(sums, index, rows, inside, plane, splits):
-    """The summaries [R, 1] of ``rows`` int64 [R, 1], eight of their splits at a time; rows not ``inside`` are empty."""
+def load_summaries(sums, index, rows, inside, plane, splits):
+    """The summaries [R, 1] of ``rows`` int64 [R, 1], joined from their splits, eight at a time. Rows not ``inside`` are
+    empty."""
     lane = tl.arange(0, 8)[None, :]
     m, at, second, rest, spread = _eight(sums, index, rows * splits + lane, inside & (lane < splits), plane)
     for start in range(8, splits, 8):
         place, there = rows * splits + start + lane, inside & (start + lane < splits)
         m_b, at_b, second_b, rest_b, spread_b = _eight(sums, index, place, there, plane)
-        m, at, second, rest, spread = join(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b)
+        m, at, second, rest, spread = join_summaries(m, at, second, rest, spread, m_b, at_b, second_b, rest_b, spread_b)
     return m, at, second, rest, spread
 
 
@@ -155,11 +156,11 @@ def _eight(sums, index, place, there, plane):
     second = tl.load(sums + plane + place, mask=there, other=-1e30)
     rest = tl.load(sums + 2 * plane + place, mask=there, other=0.0)
     spread = tl.load(sums + 3 * plane + place, mask=there, other=0.0)
-    return fold(m, at, second, rest, spread)
+    return fold_summaries(m, at, second, rest, spread)
 
 
 @jit()
-def finished(m, second, rest, spread):
+def final_statistics(m, second, rest, spread):
     """p1, p2, gap, entropy, logsumexp in float64."""
     m, second, rest, spread = m.to(tl.float64), second.to(tl.float64), rest.to(tl.float64), spread.to(tl.float64)
     dead, alone, total = m <= -1e30, second <= -1e30, 1 + rest
@@ -171,12 +172,12 @@ def finished(m, second, rest, spread):
 
 
 @jit("rows", "plane", "splits")
-def _merge(sums, index, token, out, rows, plane, splits, ROWS: tl.constexpr):
-    """One program per ROWS rows: joins their splits and writes token [R] and the five statistics ``out`` [5, R]."""
+def _finish(sums, index, token, out, rows, plane, splits, ROWS: tl.constexpr):
+    """One program per ROWS rows. Joins their splits, and writes token [R] and the five statistics ``out`` [5, R]."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     inside = row < rows
-    m, at, second, rest, spread = gathered(sums, index, row, inside, plane, splits)
-    first, runner, gap, entropy, logsumexp = finished(m, second, rest, spread)
+    m, at, second, rest, spread = load_summaries(sums, index, row, inside, plane, splits)
+    first, runner, gap, entropy, logsumexp = final_statistics(m, second, rest, spread)
     tl.store(token + row, at.to(tl.int64), mask=inside)
     tl.store(out + row, first, mask=inside)
     tl.store(out + rows + row, runner, mask=inside)
@@ -185,58 +186,61 @@ def _merge(sums, index, token, out, rows, plane, splits, ROWS: tl.constexpr):
     tl.store(out + 4 * rows + row, logsumexp, mask=inside)
 
 
-def sum_up(logits: Tensor) -> Partial:
-    """The summaries of logit rows [R, V], each row over as many programs as keep the GPU busy."""
+def summarise_logits(logits: Tensor) -> Summaries:
+    """The summaries of logit rows [R, V]. Each row is split over as many programs as keep the GPU busy."""
     rows, vocabulary = logits.shape
-    splits = split_count(rows, vocabulary, SHAPE.blocks["BLOCK"], processors(logits.device))
+    splits = split_count(rows, vocabulary, _SUMMARISE.blocks["BLOCK"], processors(logits.device))
     kind = torch.promote_types(logits.dtype, torch.float32)
-    partial = empty_partial(rows, splits, kind, logits.device)
+    summaries = empty_summaries(rows, splits, kind, logits.device)
     if rows:
-        stride = logits.stride(0) if rows > 1 else vocabulary  # of a single row it may be any number
-        _sum_up[(rows, splits)](
-            logits, partial.sums, partial.ids, vocabulary, stride, rows * splits, splits,
-            WIDE=kind == torch.float64, **SHAPE.arguments,
+        stride = logits.stride(0) if rows > 1 else vocabulary  # a single row may have any stride
+        _summarise[(rows, splits)](
+            logits, summaries.sums, summaries.ids, vocabulary, stride, rows * splits, splits,
+            WIDE=kind == torch.float64, **_SUMMARISE.arguments,
         )  # fmt: skip
-    return partial
+    return summaries
 
 
-def empty_partial(rows: int, splits: int, kind: torch.dtype, device: torch.device) -> Partial:
+def empty_summaries(rows: int, splits: int, kind: torch.dtype, device: torch.device) -> Summaries:
     sums = torch.empty(4, rows, splits, dtype=kind, device=device)
-    return Partial(sums, torch.empty(rows, splits, dtype=torch.int32, device=device))
+    return Summaries(sums, torch.empty(rows, splits, dtype=torch.int32, device=device))
 
 
 def split_count(rows: int, vocabulary: int, block: int, processors: int) -> int:
-    """Programs per row, a power of two: about four per processor in all, and at least one block for each."""
-    most = power_of_two(vocabulary // block + 1)
-    return max(1, min(64, most, power_of_two(-(-4 * processors // max(rows, 1)))))
+    """Programs per row, a power of two: in all about four per processor, each with one block of logits or more."""
+    max_splits = power_of_two(vocabulary // block + 1)
+    return max(1, min(64, max_splits, power_of_two(-(-4 * processors // max(rows, 1)))))
 
 
-def merge(partial: Partial) -> dict[str, Tensor]:
-    """Token and all statistics [R] from summaries."""
-    rows, splits = partial.ids.shape
-    token = torch.empty(rows, dtype=torch.int64, device=partial.ids.device)
-    out = torch.empty(len(STATISTICS), rows, dtype=torch.float64, device=token.device)
+def statistics_of(summaries: Summaries) -> dict[str, Tensor]:
+    """Token and all statistics [R] of summarised rows."""
+    rows, splits = summaries.ids.shape
+    token = torch.empty(rows, dtype=torch.int64, device=summaries.ids.device)
+    out = torch.empty(len(ROW_STATISTICS), rows, dtype=torch.float64, device=token.device)
     if rows:
-        grid = (-(-rows // MERGE.blocks["ROWS"]),)
-        _merge[grid](*partial, token, out, rows, rows * splits, splits, **MERGE.arguments)
-    return {"token": token, **dict(zip(STATISTICS, out, strict=True))}
+        grid = (-(-rows // _FINISH.blocks["ROWS"]),)
+        _finish[grid](*summaries, token, out, rows, rows * splits, splits, **_FINISH.arguments)
+    return {"token": token, **dict(zip(ROW_STATISTICS, out, strict=True))}
 
 
-def row_statistics(logits: Tensor, wanted: frozenset[str] = ALL, triton: bool = False) -> dict[str, Tensor]:
-    """``reference`` by way of the kernels when ``triton``, which give all statistics at no further cost."""
+def row_statistics(logits: Tensor, wanted: frozenset[str] = ALL_STATISTICS, triton: bool = False) -> dict[str, Tensor]:
+    """``reference``. triton: the kernels, equal up to the order of the sums; all statistics cost them the same."""
     if not triton:
         return reference(logits, wanted)
     shape = logits.shape[:-1]
-    out = merge(sum_up(contiguous_rows(logits)))
+    out = statistics_of(summarise_logits(contiguous_rows(logits)))
     return {name: value.view(shape) for name, value in out.items() if name in wanted or name == "token"}
 
 
 BUILDS = (
-    *(Build(f"row_statistics.sum_up-{kind}", _sum_up,
-            {"logits": f"*{kind}", "sums": "*fp32", "index": "*i32",
-             "V": "i32/16", "stride": "i32/16", "plane": "i32", "splits": "i32"},
-            {"WIDE": False, **SHAPE.blocks}, SHAPE.warps, SHAPE.stages) for kind in ("bf16", "fp16", "fp32")),
-    Build("row_statistics.merge", _merge,
-          {"sums": "*fp32", "index": "*i32", "token": "*i64", "out": "*fp64",
-           "rows": "i32", "plane": "i32", "splits": "i32"}, MERGE.blocks, MERGE.warps, MERGE.stages),
+    *(_SUMMARISE.build(
+        f"row_statistics.summarise-{kind}", _summarise,
+        {"logits": f"*{kind}", "sums": "*fp32", "index": "*i32",
+         "V": "i32/16", "stride": "i32/16", "plane": "i32", "splits": "i32"}, {"WIDE": False},
+    ) for kind in ("bf16", "fp16", "fp32")),
+    _FINISH.build(
+        "row_statistics.finish", _finish,
+        {"sums": "*fp32", "index": "*i32", "token": "*i64", "out": "*fp64",
+         "rows": "i32", "plane": "i32", "splits": "i32"},
+    ),
 )  # fmt: skip

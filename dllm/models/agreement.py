@@ -1,26 +1,25 @@
-"""Keys of one ``config.json`` that must agree: values that each are fine and together describe no transformer."""
+"""Rules between the keys of one ``config.json``: values that are each valid, but together describe no transformer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.errors import UserError
-from dllm.models.keys import shown
+from dllm.models.keys import shown, wrong_value
 
 FILE = "config.json"
 Values = Mapping[str, Any]
 
 
 def agree(holds: bool, values: Values, rule: str, *keys: str) -> None:
-    """Raise UserError naming those of the keys that the family has, unless they agree."""
+    """Raise UserError unless the rule holds. It names those of ``keys`` that the family has, with their values."""
     if not holds:
         given = ", ".join(f"{key}={shown(values[key])}" for key in keys if key in values)
-        raise UserError(f"{FILE} has {given}: {rule}. Copy the checkpoint's own {FILE} again.")
+        raise wrong_value(FILE, f"{given}: {rule}")
 
 
 def head_dim(values: Values, width: str, heads: str) -> int:
-    """The given head size, else the heads' equal share of the width."""
+    """The head size that the file gives, or else the width divided by the heads."""
     if values.get("head_dim") is not None:
         return int(values["head_dim"])
     agree(values[width] % values[heads] == 0, values, "the first must be a multiple of the second", width, heads)
@@ -28,17 +27,17 @@ def head_dim(values: Values, width: str, heads: str) -> int:
 
 
 def kv_heads(values: Values, heads: str, key: str) -> int:
-    """Key-value heads, as many as heads where the file leaves them out; each serves equally many."""
+    """Key-value heads. Where the file leaves them out, as many as heads. They must divide the heads."""
     if values[key] is None:
         return 1 if values.get("multi_query_attention") else int(values[heads])
     agree(values[heads] % values[key] == 0, values, "the first must be a multiple of the second", heads, key)
-    one = values.get("multi_query_attention")  # LLaDA's older way to ask for a single one
+    one = values.get("multi_query_attention")  # LLaDA's older key for a single key-value head
     agree(one is None or one == (values[key] == 1), values, "they contradict", key, "multi_query_attention")
     return int(values[key])
 
 
 def rotary_dim(values: Values, features: int) -> int:
-    """How many features of a head rotate, in pairs: all, or the first ones as partial_rotary_factor says."""
+    """Features of a head that rotate, an even number: all, or the share that partial_rotary_factor gives."""
     rotated = int(features * (values.get("partial_rotary_factor") or 1))
     agree(
         rotated > 0 and rotated % 2 == 0, values,
@@ -49,15 +48,15 @@ def rotary_dim(values: Values, features: int) -> int:
 
 
 def check_routing(values: Values, sparse: tuple[int, ...], dense_width: str) -> None:
-    """Experts that cannot be chosen, and dense layers without a width."""
+    """A token's experts must exist, and dense layers must have a width."""
     keys = "num_experts_per_tok", "num_experts"
-    agree(values[keys[0]] <= values[keys[1]], values, "a token cannot meet more experts than there are", *keys)
+    agree(values[keys[0]] <= values[keys[1]], values, "a token cannot use more experts than there are", *keys)
     dense = len(sparse) < values["num_hidden_layers"]
     agree(not dense or values[dense_width] is not None, values, "layers without experts need a width", dense_width)
 
 
 def check_groups(values: Values) -> None:
-    """Groups of experts: equal ones, of which enough stay open for a token's experts."""
+    """Groups of experts must be of equal size, and the groups that are kept must hold a token's experts."""
     experts, groups, kept = values["num_experts"], values["n_group"], values["topk_group"]
     agree(experts % groups == 0, values, "the first must divide the second", "n_group", "num_experts")
     agree(kept <= groups, values, "the first must not be larger", "topk_group", "n_group")
@@ -66,6 +65,6 @@ def check_groups(values: Values) -> None:
 
 
 def check_block(values: Values, key: str) -> None:
-    """An attention block longer than any canvas."""
+    """An attention block must not be longer than the longest canvas."""
     longest = "max_position_embeddings"
     agree(values[key] <= values[longest], values, "the first must not be larger", key, longest)

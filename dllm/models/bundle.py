@@ -1,4 +1,4 @@
-"""A model ready to decode: network, config, tokenizer and the ids that matter."""
+"""A model ready to decode: network, config, tokenizer and special ids. ``load`` makes one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from pathlib import Path
 
 import torch
 
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, nearest, not_one_of
 from dllm.kernels.choose import use_triton
-from dllm.kernels.packed import can_pack
-from dllm.kernels.packed import pack as pack_weights
-from dllm.models import quantize as quantization
+from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids, resolve_ids
+from dllm.models.quantize import check_quantize, quantize_weights
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_config, resolve
+from dllm.models.weights import load_model, read_model_config, resolve
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
@@ -24,7 +23,8 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat1
 
 @dataclass(frozen=True)
 class Model:
-    """What ``load`` returns. ``config`` holds the resolved mask, eos and pad ids; ``quantize`` is as it was given."""
+    """A loaded model. config: holds the resolved mask, eos and pad ids. tokenizer: None where the folder has none.
+    path: the folder. quantize: as given to ``load``."""
 
     transformer: Transformer
     config: ModelConfig
@@ -35,20 +35,21 @@ class Model:
     quantize: str | None = None
 
 
-def shipped() -> list[str]:
-    """Names of the models that come with the package."""
+def shipped_models() -> list[str]:
+    """Names of the models that are shipped with the package."""
     return sorted(folder.name for folder in CHECKPOINTS.glob("*") if (folder / "config.json").is_file())
 
 
 def locate(path: str | Path, weights: bool = True) -> Path:
-    """Folder of a shipped model, a local folder or a hub id (downloaded; ``weights`` False: without its weights)."""
-    name = str(path)
-    if name in shipped():
+    """The folder of a shipped model, a local folder or a hub id. A hub id is downloaded, without weights if ``weights``
+    is False. Raises UserError when there is no such model."""
+    name, known = str(path), shipped_models()
+    if name in known:
         return CHECKPOINTS / name
     if "/" not in name and not Path(name).expanduser().is_dir():
         raise UserError(
-            f"model.path={name!r} is no shipped model ({', '.join(shipped()) or 'there are none'}), no folder here and "
-            f"no hub id of the form owner/name.{nearest(name, shipped())}"
+            f"model.path={name!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder here and no "
+            f"hub id of the form owner/name.{nearest(name, known)}"
         )
     return resolve(path, weights)
 
@@ -59,21 +60,21 @@ def load(
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding.
 
-    device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, else the CPU). dtype: of the weights and the
-    arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch`` or ``auto`` (Triton's on GPUs that
-    have them). quantize: ``int8`` for weights in eight bits (torchao), to be decoded with runtime=compile. pack:
-    float32 weights on a CPU in oneDNN's layout, faster but closed to runtime=compile. Raises UserError when anything
-    does not fit, before weights are read where it can.
+    device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where there is none). dtype: of weights
+    and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch`` or ``auto`` (Triton on GPUs that
+    support it). quantize: ``int8`` for weights in eight bits (torchao), which need runtime=compile. pack: keep float32
+    weights of a CPU in oneDNN's layout, which is faster but excludes runtime=compile. Raises UserError when something
+    does not fit, where possible before weights are read.
     """
     kind, place = parse_dtype(dtype), parse_device(device)
-    triton = use_triton(kernels, place_of(place))
-    quantization.check(quantize)
+    triton = use_triton(kernels, resolve_device(place))
+    check_quantize(quantize)
     _, config, tokenizer, ids = describe(path, mask_id)
     folder = locate(path)
     transformer = load_model(folder, place, kind, config)
     transformer.use_kernels(triton)
     if quantize is not None:
-        quantization.quantize(transformer, quantize)
+        quantize_weights(transformer, quantize)
     elif pack and not triton and can_pack(transformer.device, transformer.dtype):
         pack_weights(transformer)
     return Model(transformer, config, tokenizer, ids, Path(path).expanduser().resolve().name, folder, quantize)
@@ -82,34 +83,34 @@ def load(
 def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelConfig, Tokenizer | None, Ids]:
     """Folder, config, tokenizer and ids of a model, without its weights.
 
-    Each id comes from the first that knows it: the argument, config.json, the tokenizer. A missing eos is the pad id
-    and a missing pad is eos (they are one in most published checkpoints). The config returned holds the result.
-    Raises UserError when no usable mask or eos id is known.
+    Each id comes from the first source that has it: the argument, config.json, the tokenizer. A missing eos is the pad
+    id, and a missing pad the eos id (they are the same in most published checkpoints). The returned config holds the
+    ids. Raises UserError when no usable mask or eos id is known.
     """
     folder = locate(path, weights=False)
-    config = read_config(folder)
+    config = read_model_config(folder)
     tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
     config, ids = resolve_ids(config, tokenizer, mask_id)
     return folder, config, tokenizer, ids
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """One of the supported dtypes, by name or as torch's object."""
+    """A supported dtype, given by name or as torch's object. Raises UserError for any other."""
     found = DTYPES.get(str(dtype).removeprefix("torch."))
     if found is None:
-        raise UserError(f"dtype={str(dtype)!r} must be one of {', '.join(DTYPES)}.{nearest(str(dtype), DTYPES)}")
+        raise not_one_of("dtype", str(dtype), DTYPES)
     return found
 
 
-def place_of(device: str) -> torch.device:
-    """The device that ``auto`` stands for here."""
+def resolve_device(device: str) -> torch.device:
+    """The device itself; for ``auto`` the first GPU, or the CPU where there is none."""
     if device != "auto":
         return torch.device(device)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def parse_device(device: str) -> str:
-    """The device as given. Raises UserError when torch does not know it or this machine lacks it."""
+    """The device as given. Raises UserError when torch does not know it, or this machine does not have it."""
     if device == "auto":
         return device
     try:
@@ -118,7 +119,7 @@ def parse_device(device: str) -> str:
         raise UserError(f"device={device!r} must be auto, cpu, cuda or cuda:NUMBER.") from error
     if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
         raise UserError(
-            f"device={device!r} is not there: this machine shows torch {torch.cuda.device_count()} CUDA devices. "
+            f"device={device!r} does not exist here: torch finds {torch.cuda.device_count()} CUDA devices. "
             "Use device=auto or device=cpu."
         )
     return device

@@ -1,6 +1,6 @@
-"""Look at a checkpoint folder without loading it: does it fit, what would it need, what applies to it.
+"""Inspect a checkpoint folder without loading it: whether it can be used, how much memory it needs, what applies to it.
 
-Only JSON files and the headers of the safetensors are read; every problem is one sentence.
+Only JSON files and the headers of the safetensors are read. Every problem is one sentence.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from dllm.models.files import Stored, stored_tensors
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
-from dllm.models.weights import check_sizes, check_tensors, check_tie, parameter_sources, read_config
+from dllm.models.weights import check_sizes, check_tensors, check_tie, parameter_sources, read_model_config
 
 BYTES = {"bfloat16": 2, "float32": 4}
-COUNTED = 25_000  # tensors of a model built without its weights: LLaDA2-flash has 24,225, which takes 3.5 s
-SHOWN = 10  # tensor problems printed; the count of all is always given
+MAX_COUNTED_TENSORS = 25_000  # a model built without weights; LLaDA2-flash has 24,225 tensors, which take 3.5 s
+MAX_PROBLEMS = 10  # printed ones of tensors; the rest is counted
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was found. ``problems`` keep the checkpoint from being used, ``notes`` do not.
+    """The facts of a checkpoint. With ``problems`` it cannot be used, with ``notes`` it can.
 
-    parameters, active: weights in all, and those one token meets (fewer with routed experts). stored: tensors per
-    dtype in the files. The fields after ``notes`` stay None or empty as far as the files leave them unknown.
+    parameters, active: all weights, and those that one token uses (fewer with routed experts). stored: tensors per
+    dtype in the files. The fields after ``notes`` are None or empty where the files leave them unknown.
     """
 
     folder: Path
@@ -63,11 +63,11 @@ class Report:
         return self.parameters * BYTES[dtype]
 
     def kv_bytes(self, dtype: str) -> int:
-        """Bytes of keys and values that a cache keeps per token."""
+        """Bytes of keys and values that a cache stores per token."""
         return 0 if self.config is None else 2 * self.config.layers * self.config.kv_width * BYTES[dtype]
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Name and text of every fact, in the order printed."""
+        """Name and text of every fact, in the order of the table."""
         yield "folder", str(self.folder)
         if self.config is None:
             return
@@ -76,15 +76,15 @@ class Report:
         yield from _feature_rows(self.config)
 
 
-def check(path: str | Path, mask_id: int | None = None) -> Report:
-    """Inspect a checkpoint: a folder, a shipped model's name or a hub id (of which only the small files are fetched).
+def inspect_checkpoint(path: str | Path, mask_id: int | None = None) -> Report:
+    """Inspect a checkpoint: a folder, a shipped model's name or a hub id, of which only the small files are downloaded.
 
-    mask_id overrides the files'. Raises UserError only where there is no such folder; everything found inside becomes
-    a sentence of the report.
+    mask_id: overrides the files'. Raises UserError only where the folder does not exist. Whatever is wrong inside
+    becomes a sentence of the report.
     """
     folder = locate(path, weights=False)
     try:
-        config = read_config(folder)
+        config = read_model_config(folder)
     except UserError as error:
         return Report(folder, (str(error),))
     problems, stored, total = _weights(folder, config)
@@ -99,7 +99,7 @@ def check(path: str | Path, mask_id: int | None = None) -> Report:
 
 
 def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], dict[str, Stored], int]:
-    """Problems with the weight files, what they hold, and the model's parameters (0: too many to be counted)."""
+    """Problems of the weight files, their tensors, and the number of the model's parameters (0: too many to count)."""
     stored: dict[str, Stored] = {}
     model = None
     try:
@@ -110,13 +110,13 @@ def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], dict[str, St
         if not problems:
             check_tie(config, stored)
     except UserError as error:
-        if not stored and config.least_tensors <= COUNTED:
+        if not stored and config.least_tensors <= MAX_COUNTED_TENSORS:
             model = _skeleton(config)
         return [str(error)], stored, _parameters(model)
     count = len({source.name for source in parameter_sources(model).values()})
-    if len(problems) > SHOWN:
-        rest = len(problems) - SHOWN
-        problems = [*problems[:SHOWN], f"{rest} further tensors of the {count} expected do not fit"]
+    if len(problems) > MAX_PROBLEMS:
+        rest = len(problems) - MAX_PROBLEMS
+        problems = [*problems[:MAX_PROBLEMS], f"{rest} further tensors of the {count} expected do not fit"]
     return [f"{problem}." for problem in problems], stored, _parameters(model)
 
 
@@ -132,7 +132,7 @@ def _parameters(model: Transformer | None) -> int:
 def _tokens(
     folder: Path, config: ModelConfig, mask_id: int | None
 ) -> tuple[Tokenizer | None, Ids | None, ModelConfig, list[str]]:
-    """Tokenizer and ids, the config with its ids filled in, and what is wrong with them."""
+    """Tokenizer and ids, the config with its ids filled in, and their problems."""
     try:
         tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
     except UserError as error:
@@ -148,7 +148,7 @@ def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:
     if tokenizer is None:
         yield (
             'No tokenizer files: give prompts=FILE with lines such as {"tokens": [1, 2]}, or in Python lists of token '
-            "ids. Answers stay ids."
+            "ids. Answers are token ids."
         )
         return
     if not tokenizer.has_chat_template:
@@ -161,7 +161,7 @@ def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:
 
 
 def _idle(config: ModelConfig) -> int:
-    """Weights of the experts a token does not meet."""
+    """Weights of the experts that a token does not use."""
     if config.moe is None:
         return 0
     per_layer = (config.moe.experts - config.moe.top_k) * 3 * config.width * config.moe.width
@@ -198,7 +198,7 @@ def _token_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]
 
 
 def _spell(number: int | None, tokenizer: Tokenizer | None) -> str:
-    """An id with its string, as far as they are known."""
+    """An id with its string, as far as both are known."""
     if number is None:
         return "unknown"
     text = None if tokenizer is None else tokenizer.token(number)
@@ -233,7 +233,7 @@ def _size(number: float) -> str:
 
 
 def print_report(report: Report, console: Console | None = None) -> None:
-    """Show the facts, then every problem and note, then the verdict."""
+    """Print the facts, then every note and problem, then the verdict."""
     console = console or Console()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, text in report.rows():

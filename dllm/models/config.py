@@ -1,8 +1,8 @@
-"""What a transformer of ours is made of, read from a published ``config.json``.
+"""The sizes and conventions of a transformer, read from a published ``config.json``.
 
-One dataclass covers LLaDA, Dream, LLaDA-MoE, LLaDA2 and SDAR. Every size comes from the checkpoint's own file;
-the only constants here are ids that the published files leave out (LLaDA-MoE's and SDAR's mask token). The keys that
-each family reads, with type and range, are in ``dllm.models.tables``.
+One dataclass covers LLaDA, Dream, LLaDA-MoE, LLaDA2 and SDAR. Every size comes from the checkpoint's own file. The only
+constants here are ids that the published files leave out (LLaDA-MoE's and SDAR's mask token). ``dllm.models.tables``
+lists the keys of each family, with type and range.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dllm.models.keys import read_keys, shown
 
 @dataclass(frozen=True, slots=True)
 class MoEConfig:
-    """Routed experts of a layer's MLP.
+    """Routed experts in place of a layer's MLP.
 
-    ``router`` is ``softmax`` (LLaDA-MoE: no renormalisation) or ``sigmoid`` (LLaDA2: group-limited choice with a
-    bias, weights renormalised). ``sparse_layers`` lists the layers that have them; the others keep a dense MLP.
+    router: ``softmax`` (LLaDA-MoE, weights as they are) or ``sigmoid`` (LLaDA2: a choice limited to groups, with a
+    bias, and weights renormalised). sparse_layers: the layers that have experts. The others keep a dense MLP.
     """
 
     experts: int
@@ -49,7 +49,11 @@ class MoEConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape and conventions of one model. Letters as in the design: D width, H heads, V logit columns."""
+    """Sizes and conventions of one model. width D, heads H, head_dim h, kv_heads H_kv, vocab V (the logit columns).
+
+    max_length: prompt and answer together. prediction_shift: position i is read from row i - shift. attention_block:
+    the block length of block-causal attention (None: full attention). published: the file as it is.
+    """
 
     family: str
     width: int
@@ -102,25 +106,26 @@ class ModelConfig:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Rows and columns that some stored tensor must have, by the keys of config.json that ask for them."""
+        """Rows and columns that some stored tensor must have, by the keys of config.json that imply them."""
         name = architecture_of(self.published)
         table = FAMILIES[name][0] if name in FAMILIES else {}
-        asked = {key: self.published[key] for key, one in table.items() if one.size and self.published.get(key)}
+        found = {key: self.published[key] for key, one in table.items() if one.size and self.published.get(key)}
         if self.moe is not None and len(self.moe.sparse_layers) < self.layers:
-            asked["dense_intermediate_size" if self.family == "llada_moe" else "intermediate_size"] = self.mlp_width
+            found["dense_intermediate_size" if self.family == "llada_moe" else "intermediate_size"] = self.mlp_width
         if self.moe is not None and self.moe.shared_width:
-            asked["num_shared_experts x moe_intermediate_size"] = self.moe.shared_width
-        return {**asked, "attention heads x head_dim": self.heads * self.head_dim}
+            found["num_shared_experts x moe_intermediate_size"] = self.moe.shared_width
+        return {**found, "attention heads x head_dim": self.heads * self.head_dim}
 
     @property
     def least_tensors(self) -> int:
-        """So many tensors a checkpoint holds at least: six per layer, three per expert."""
+        """The least number of tensors in a checkpoint: six per layer, three per expert."""
         routed = 0 if self.moe is None else 3 * self.moe.experts * len(self.moe.sparse_layers)
         return 6 * self.layers + routed
 
 
 def architecture_of(published: Mapping[str, Any]) -> str:
-    """The loader's key: ``architectures[0]`` first, because LLaDA and LLaDA-MoE share one ``model_type``."""
+    """The key of ``FAMILIES``: ``architectures[0]``, because LLaDA and LLaDA-MoE share one ``model_type``. An empty
+    string where the file names no architecture that we know."""
     values = read_keys(tables.ARCHITECTURE, published, FILE)
     names = values["architectures"]
     if names and names[0] in FAMILIES:
@@ -129,7 +134,7 @@ def architecture_of(published: Mapping[str, Any]) -> str:
 
 
 def _usual(values: Values, key: str, usual: int) -> int | None:
-    """The file's id, the first one where it lists several, else the family's usual one where the vocabulary reaches."""
+    """The file's id, the first where it lists several. Without one: the family's usual id, if the vocabulary has it."""
     number = _first(values[key])
     return usual if values[key] is None and usual < values["vocab_size"] else number
 
@@ -157,7 +162,7 @@ def _llada(values: Values) -> ModelConfig:
 
 
 def _theta(values: Values) -> float:
-    """``rope_theta`` moved into ``rope_parameters`` in files written by transformers 5."""
+    """transformers 5 writes ``rope_theta`` into ``rope_parameters``."""
     return float(values["rope_theta"] or values["rope_parameters"].get("rope_theta") or tables.ROPE_THETA.default)
 
 
@@ -187,7 +192,7 @@ def _llada_moe(values: Values) -> ModelConfig:
     layers, frequency = values["num_hidden_layers"], values["moe_layer_freq"]
     if frequency is None:
         frequency = [1] * layers
-    agree(len(frequency) == layers, values, "one number per layer is needed", "moe_layer_freq", "num_hidden_layers")
+    agree(len(frequency) == layers, values, "there must be one number per layer", "moe_layer_freq", "num_hidden_layers")
     moe = MoEConfig(
         experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["expert_intermediate_size"],
         router="softmax", sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
@@ -236,5 +241,5 @@ FAMILIES: dict[str, tuple[tables.Table, Callable[[Values], ModelConfig]]] = {
     "SDARForCausalLM": (tables.SDAR, _sdar),
 }
 
-# Used only when a repackaged checkpoint carries no ``architectures`` at all.
+# For repackaged checkpoints without ``architectures``.
 MODEL_TYPES = {"Dream": "DreamModel", "llada2_moe": "LLaDA2MoeModelLM", "sdar": "SDARForCausalLM"}

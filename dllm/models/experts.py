@@ -1,23 +1,26 @@
-"""What a layer does to each row by itself: the plain network of two layers, or several of them and a router.
+"""The MLP of a layer, which maps each row by itself: a SwiGLU network, or routed experts.
 
-Letters: R rows, D width, E experts.
+Letters: R rows, D width, E experts, k experts of a token.
 """
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from dllm.models.config import MoEConfig
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """float32, or float64 for a float64 model, so that double precision stays double everywhere."""
+    """float32, or float64 for a float64 model, whose arithmetic is float64 everywhere."""
     return torch.promote_types(dtype, torch.float32)
 
 
 class MLP(nn.Module):
+    """SwiGLU (arXiv 2002.05202): down(silu(gate(x)) * up(x)), x [..., D]."""
+
     def __init__(self, width: int, inner: int, bias: bool = False) -> None:
         super().__init__()
         self.gate = nn.Linear(width, inner, bias=bias)
@@ -29,9 +32,10 @@ class MLP(nn.Module):
 
 
 class Router(nn.Linear):
-    """Expert logits [R, E]. ``wide``: multiplied in float32 or better, not in the dtype of the rows (LLaDA2).
+    """Expert logits [R, E] of rows [R, D]. wide: compute in float32 or wider, not in the dtype of the rows (LLaDA2).
 
-    Called as a module, never through its weight: only so can accelerate fetch a weight that lives elsewhere.
+    Call it as a module and never use its weight directly: accelerate fetches an offloaded weight when the module is
+    called.
     """
 
     def __init__(self, width: int, config: MoEConfig) -> None:
@@ -44,7 +48,7 @@ class Router(nn.Linear):
 
 
 class MoE(nn.Module):
-    """Routed experts. ``softmax``: LLaDA-MoE's router; ``sigmoid``: LLaDA2's group-limited one."""
+    """Routed experts, and the shared expert where the model has one. Maps x [..., D] to [..., D]."""
 
     def __init__(self, width: int, config: MoEConfig) -> None:
         super().__init__()
@@ -55,16 +59,17 @@ class MoE(nn.Module):
         self.shared = MLP(width, config.shared_width) if config.shared_width else None
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        weights, chosen = self.route(rows)  # [R, top_k]
+        rows = rearrange(x, "... d -> (...) d")
+        weights, chosen = self.route(rows)
         out = torch.zeros_like(rows)
         for expert in chosen.unique().tolist():
-            row, slot = torch.where(chosen == expert)
-            out[row] += self.experts[expert](rows[row]) * weights[row, slot, None].to(rows.dtype)
+            row, rank = torch.where(chosen == expert)
+            out[row] += self.experts[expert](rows[row]) * weights[row, rank, None].to(rows.dtype)
         out = out.view_as(x)
         return out if self.shared is None else out + self.shared(x)
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers [R, k] of the experts of rows [R, D]. softmax: LLaDA-MoE's router, sigmoid: LLaDA2's."""
         if self.config.router == "softmax":
             scores = self.router(rows).to(at_least_float32(rows.dtype)).softmax(-1)
             return top(scores, self.config.top_k)
@@ -76,17 +81,17 @@ class MoE(nn.Module):
         return weights * self.config.scale, chosen
 
     def limit_to_groups(self, scores: Tensor) -> Tensor:
-        """Selection scores [R, E], -inf outside the ``top_groups`` best groups (by the sum of their best two)."""
+        """Scores [R, E] plus the expert bias, -inf outside the best groups (by the sum of their best two scores)."""
         if self.expert_bias is not None:
             scores = scores + self.expert_bias.to(scores.dtype)
-        grouped = scores.unflatten(-1, (self.config.groups, -1))
-        strength = top(grouped, min(2, grouped.shape[-1]))[0].sum(-1)
+        grouped = rearrange(scores, "r (group expert) -> r group expert", group=self.config.groups)
+        strength = reduce(top(grouped, min(2, grouped.shape[-1]))[0], "r group best -> r group", "sum")
         _, kept = top(strength, self.config.top_groups)
         closed = torch.ones_like(strength, dtype=torch.bool).scatter(-1, kept, False)
-        return grouped.masked_fill(closed[..., None], -torch.inf).flatten(-2)
+        return rearrange(grouped.masked_fill(closed[..., None], -torch.inf), "r group expert -> r (group expert)")
 
 
 def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` largest along the last axis, ties to the lowest index (torch.topk leaves them open)."""
+    """The ``count`` largest along the last axis and their indices, of equals the lowest (torch.topk: any of them)."""
     values, index = scores.sort(dim=-1, descending=True, stable=True)
     return values[..., :count], index[..., :count]

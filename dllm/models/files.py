@@ -1,4 +1,4 @@
-"""A checkpoint's files: JSON and the headers of its safetensors. No weights are read, and no code is ever executed."""
+"""A checkpoint's files: JSON and the headers of safetensors. No weights are read, and no code is ever executed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "mod
 
 @dataclass(frozen=True)
 class Stored:
-    """Where one tensor lies: file, shape, dtype name; ``name`` is the published one."""
+    """One tensor of a file: its published name, file, shape and dtype as safetensors calls it."""
 
     name: str
     file: Path
@@ -27,38 +27,48 @@ class Stored:
     dtype: str
 
 
+def broken(problem: str) -> UserError:
+    """The error for files that cannot be right as they are."""
+    return UserError(f"{problem}. Copy the checkpoint again.")
+
+
+def mismatched(problem: str, files: str) -> UserError:
+    """The error for files that do not belong together."""
+    return UserError(f"{problem}. Copy {files} of one checkpoint.")
+
+
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises UserError when it is broken or no object."""
+    """The object in a JSON file. Raises UserError when the file is broken or holds no object."""
     try:
         content = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not valid JSON ({error}). Copy the checkpoint again.") from error
+        raise broken(f"{file} is not valid JSON ({error})") from error
     if not isinstance(content, dict):
-        raise UserError(f"{file} holds a JSON {type(content).__name__}, not an object. Copy the checkpoint again.")
+        raise broken(f"{file} holds a JSON {type(content).__name__}, not an object")
     return content
 
 
 def read_text(file: Path) -> str:
-    """A text file in UTF-8. Raises UserError when it cannot be read as such."""
+    """The text of a UTF-8 file. Raises UserError when it is not readable UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
-        raise UserError(f"{file} is no readable UTF-8 text ({error}). Copy the checkpoint again.") from error
+        raise broken(f"{file} is no readable UTF-8 text ({error})") from error
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """Headers of all safetensors of a folder, sharded or single; nothing is loaded."""
+    """The headers of all safetensors of a folder, sharded or single. Raises UserError when they are broken."""
     found: dict[str, Stored] = {}
     for file in _weight_files(folder):
         try:
             with safe_open(file, framework="pt") as shard:
                 headers = [Stored(name, file, *_header(shard, name)) for name in shard.keys()]  # noqa: SIM118
         except Exception as error:
-            raise UserError(f"{file} is no readable safetensors file ({error}). Copy the checkpoint again.") from error
+            raise broken(f"{file} is no readable safetensors file ({error})") from error
         for tensor in headers:
             if tensor.name in found:
                 both = f"{found[tensor.name].file.name} and {file.name}"
-                raise UserError(f"{folder}: tensor {shown(tensor.name)} is in {both}. Copy the checkpoint again.")
+                raise broken(f"{folder}: tensor {shown(tensor.name)} is in {both}")
             found[tensor.name] = tensor
     return found
 
@@ -76,22 +86,22 @@ def _weight_files(folder: Path) -> list[Path]:
     pickled = [name for name in PICKLES if (folder / name).exists()]
     if pickled:
         raise UserError(
-            f"{folder} holds {pickled[0]}, a pickle, which can run code when opened and is never read. "
+            f"{folder} holds {pickled[0]}, a pickle. Opening a pickle can run code, so it is never read. "
             "Convert it to safetensors, or take the checkpoint's safetensors version."
         )
     raise UserError(f"{folder} holds neither {SINGLE} nor {INDEX}. Point model.path at a complete checkpoint.")
 
 
 def _indexed(folder: Path) -> list[Path]:
-    """The shards that the index names: files of the folder itself, never of another place."""
+    """The shards that the index names. They must lie in the folder itself."""
     weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise UserError(f"{folder / INDEX} has no weight_map, which names the shards. Copy the checkpoint again.")
+        raise broken(f"{folder / INDEX} has no weight_map, which names the shards")
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or not re.fullmatch(r"[^/\\\x00]+\.safetensors", name):
-            raise UserError(
+            raise broken(
                 f"{folder / INDEX} has weight_map[{shown(tensor)}]={shown(name)}, which must be the name of a "
-                "safetensors file in the same folder. Copy the checkpoint again."
+                "safetensors file in the same folder"
             )
     names = sorted(set(weight_map.values()))
     missing = [name for name in names if not (folder / name).is_file()]

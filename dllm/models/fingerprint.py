@@ -1,4 +1,4 @@
-"""What identifies a checkpoint: its content, every byte of it."""
+"""The fingerprint of a checkpoint: a hash of its whole content."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-READ = (".json", ".safetensors", ".jinja", ".txt")
-LARGE = 64 << 20  # bytes; a smaller file is hashed in 0.05 s, as often as anybody asks
-SETTLED = 2.0  # seconds after which a change shows in a file's times on every file system (FAT counts in twos)
+HASHED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt")
+LARGE_BYTES = 64 << 20  # smaller files are hashed at every call, in 0.05 s
+SETTLED_SECONDS = 2.0  # after so long, every file system shows a change in a file's times (FAT counts in twos)
 
 
 def fingerprint(checkpoint: Path) -> str:
-    """A hash of the files that a checkpoint is read from, or the commit of a download from the hub.
+    """A hash of the files that loading reads, or the commit of a download from the hub.
 
-    SHA-256 takes 13 s of one core for the 16 GB of an 8B model (1.2 GB/s, measured), shards side by side, and the pages
-    it reads are those that loading wants next. So a large file is hashed once, and its hash remembered for as long as
-    the file's place, size, inode and times are the same.
+    SHA-256 takes 13 s of one core for the 16 GB of an 8B model (1.2 GB/s, measured). Shards are hashed in parallel, and
+    loading then finds them in memory. A large file is hashed once. Its hash is noted, and holds as long as the file's
+    path, size, inode and times are the same.
     """
     if is_download(checkpoint):
         return checkpoint.name
-    files = sorted(file for file in checkpoint.iterdir() if file.suffix in READ)
+    files = sorted(file for file in checkpoint.iterdir() if file.suffix in HASHED_SUFFIXES)
     with ThreadPoolExecutor() as pool:
-        found = "".join(f"{file.name} {value}\n" for file, value in zip(files, pool.map(hashed, files), strict=True))
+        found = "".join(f"{file.name} {value}\n" for file, value in zip(files, pool.map(file_hash, files), strict=True))
     return hashlib.sha256(found.encode()).hexdigest()[:16]
 
 
 def is_download(checkpoint: Path) -> bool:
-    """Whether it is a snapshot in the hub's cache, where folders are named by commits and files by their hashes."""
+    """Whether it is a snapshot in the hub's cache, which names folders by commits and files by their hashes."""
     commit = re.fullmatch("[0-9a-f]{40}", checkpoint.name) is not None
     return commit and checkpoint.parent.name == "snapshots" and (checkpoint.parents[1] / "blobs").is_dir()
 
 
-def hashed(file: Path) -> str:
-    """SHA-256 of a file; a large one's is remembered."""
-    if file.stat().st_size < LARGE:
-        return read(file)
-    note = remembered(file)
+def file_hash(file: Path) -> str:
+    """SHA-256 of a file. That of a large file is noted on disk."""
+    if file.stat().st_size < LARGE_BYTES:
+        return sha256_of(file)
+    note = hash_note(file)
     with suppress(OSError):
         return note.read_text()
-    value = read(file)
-    if remembered(file) == note and time.time() - file.stat().st_mtime > SETTLED:
-        with suppress(OSError):  # a home that cannot be written: hashed again next time
+    value = sha256_of(file)
+    if hash_note(file) == note and time.time() - file.stat().st_mtime > SETTLED_SECONDS:
+        with suppress(OSError):  # the home cannot be written: the file is hashed again next time
             note.parent.mkdir(parents=True, exist_ok=True)
             scratch = note.with_suffix(f".{os.getpid()}")
             scratch.write_text(value)
@@ -53,14 +53,17 @@ def hashed(file: Path) -> str:
     return value
 
 
-def read(file: Path) -> str:
+def sha256_of(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def remembered(file: Path) -> Path:
-    """Where the hash of a file as it is now is noted. Nobody can set the time of its last change (ctime), not even who
-    puts back that of its content (mtime) after an edit."""
+def hash_note(file: Path) -> Path:
+    """Where the hash of the file, in its present state, is noted.
+
+    The state has the time of the last change (ctime), because no program can set it back. A program that edits a file
+    can set back the time of its content (mtime).
+    """
     there = file.resolve().stat()
     state = (str(file.resolve()), there.st_size, there.st_ino, there.st_mtime_ns, there.st_ctime_ns)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

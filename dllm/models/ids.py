@@ -1,4 +1,4 @@
-"""Which ids mean mask, end and padding: the argument's, config.json's or the tokenizer's, and whether they can."""
+"""The ids of mask, end-of-text and padding: from the argument, config.json or the tokenizer, checked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dllm.common.kinds import whole as is_whole
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
+from dllm.models.files import mismatched
 from dllm.models.tokenizer import Tokenizer
 
 
@@ -21,8 +22,8 @@ class Ids:
 
 
 @dataclass(frozen=True)
-class Named:
-    """A token id and who gave it, as an error names them."""
+class SourcedId:
+    """A token id and its source, as an error message prints them."""
 
     name: str
     id: int
@@ -32,29 +33,32 @@ class Named:
 
 
 def resolve_ids(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> tuple[ModelConfig, Ids]:
-    """The config with its ids filled in, and the ids that proposing needs. Raises UserError as ``describe`` says."""
+    """The config with its ids filled in, and the ids that proposing needs. Raises UserError as ``bundle.describe``."""
     if tokenizer is not None and len(tokenizer) > config.vocab:
-        raise UserError(
-            f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns. Copy tokenizer "
-            "and weights of one checkpoint."
-        )
+        problem = f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns"
+        raise mismatched(problem, "tokenizer and weights")
     mask, eos = _mask(config, tokenizer, mask_id), _eos(config, tokenizer)
-    pad = eos if config.pad_id is None else Named("config.json: pad_token_id", config.pad_id)
-    extra = [Named("generation_config.json: eos_token_id", stop) for stop in (tokenizer.stop_ids if tokenizer else ())]
-    for named in (eos, pad, *extra):
-        if not 0 <= named.id < config.vocab:
-            raise UserError(f"{named} lies outside the embedding's ids, 0 to {config.vocab - 1}. Mend it there.")
+    pad = eos if config.pad_id is None else SourcedId("config.json: pad_token_id", config.pad_id)
+    stop_ids = tokenizer.stop_ids if tokenizer else ()
+    extra = [SourcedId("generation_config.json: eos_token_id", stop) for stop in stop_ids]
+    for known in (eos, pad, *extra):
+        _check_range(known, config, "Correct it there.")
     _check_mask(mask, eos.id, pad.id, config, tokenizer)
     stops = dict.fromkeys([eos.id, *(stop.id for stop in extra)])
     ids = Ids(mask.id, eos.id, tuple(stop for stop in stops if stop != mask.id))
     return replace(config, mask_id=mask.id, eos_id=eos.id, pad_id=pad.id), ids
 
 
-def _first(known: Mapping[str, int | None]) -> Named | None:
-    return next((Named(name, number) for name, number in known.items() if number is not None), None)
+def _check_range(known: SourcedId, config: ModelConfig, advice: str) -> None:
+    if not 0 <= known.id < config.vocab:
+        raise UserError(f"{known} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
 
 
-def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> Named:
+def _first(known: Mapping[str, int | None]) -> SourcedId | None:
+    return next((SourcedId(name, number) for name, number in known.items() if number is not None), None)
+
+
+def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> SourcedId:
     if mask_id is not None and not is_whole(mask_id):
         raise UserError(f"mask_id={mask_id!r} must be an integer, the id of the mask token.")
     mask = _first({
@@ -63,13 +67,13 @@ def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None)
     })  # fmt: skip
     if mask is None:
         raise UserError(
-            "mask_id=None: neither config.json (mask_token_id) nor the tokenizer names a mask token, and masked "
-            "diffusion cannot do without one. Pass mask_id=ID (model.mask_id=ID on the command line)."
+            "mask_id=None: neither config.json (mask_token_id) nor the tokenizer names a mask token, which masked "
+            "diffusion needs. Pass mask_id=ID (model.mask_id=ID on the command line)."
         )
     return mask
 
 
-def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> Named:
+def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> SourcedId:
     eos = _first({
         "config.json: eos_token_id": config.eos_id,
         "the tokenizer's eos_token": tokenizer.eos_id if tokenizer else None,
@@ -83,13 +87,12 @@ def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> Named:
     return eos
 
 
-def _check_mask(mask: Named, eos: int, pad: int, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
+def _check_mask(mask: SourcedId, eos: int, pad: int, config: ModelConfig, tokenizer: Tokenizer | None) -> None:
     advice = "Pass the right one as mask_id=ID (model.mask_id=ID on the command line)."
-    if not 0 <= mask.id < config.vocab:
-        raise UserError(f"{mask} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
+    _check_range(mask, config, advice)
     if tokenizer is not None and tokenizer.token(mask.id) is None:
         hint = "" if tokenizer.mask_id is None else f" Its own mask token has id {tokenizer.mask_id}."
-        raise UserError(f"{mask} is no token of the tokenizer, which has {len(tokenizer)}.{hint} {advice}")
+        raise UserError(f"{mask} is no token of the tokenizer, which has {len(tokenizer)} tokens.{hint} {advice}")
     for name, number in (("pad", pad), ("eos", eos)):
         if mask.id == number:
             raise UserError(f"{mask} is also the {name} id: masks and {name} tokens must differ. {advice}")

@@ -1,9 +1,9 @@
-"""Weights in eight bits: ``model.quantize=int8``, by way of torchao (an extra).
+"""Weights in eight bits through torchao: ``model.quantize=int8`` (the extra ``quantize``).
 
-At batch 1 a forward of a cached decode costs what reading the weights costs: half the bytes, about half the time, if
-the multiplication widens them as it goes, which torch.compile sees to. Otherwise every call widens the whole weight
-first (one core, one row of 4096 x 4096: float32 43 ms instead of 5.6, bfloat16 14.0 instead of 5.4; 32 rows of 2048 x
-2048: 6.0 instead of 3.7 and 5.6 instead of 4.2). The head keeps its weights: it runs outside of what is compiled.
+At batch 1 a cached forward takes the time of reading the weights. With half the bytes it takes about half the time, if
+the product widens the weights tile by tile, as torch.compile does. Every other runtime first widens the whole weight in
+each call (one core, one row of 4096 x 4096: 43 instead of 5.6 ms in float32, 14.0 instead of 5.4 in bfloat16; 32 rows
+of 2048 x 2048: 6.0 instead of 3.7 and 5.6 instead of 4.2). The head is not quantised, since it is not compiled.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from torch import nn
 
 from dllm.errors import UserError
 
-KINDS = ("int8",)
-HEAD = "lm_head"
+QUANTIZATIONS = ("int8",)
+UNQUANTIZED = "lm_head"
 
 
-def check(kind: str | None) -> None:
-    """Raises UserError for what does not exist, or is not installed."""
+def check_quantize(kind: str | None) -> None:
+    """Raises UserError for an unknown kind, and where torchao is not installed."""
     if kind is None:
         return
-    if kind not in KINDS:
+    if kind not in QUANTIZATIONS:
         raise UserError(f"model.quantize={kind!r} must be null or int8.")
     if find_spec("torchao") is None:
         raise UserError("model.quantize=int8 needs torchao: pip install 'dllm[quantize]', or set it to null.")
 
 
 def check_runtime(kind: str | None, runtime: str) -> None:
-    """Raises UserError for a runtime in which weights of eight bits are slower than plain ones."""
+    """Raises UserError for a runtime in which eight bits are slower than plain weights."""
     if kind is not None and runtime != "compile":
         raise UserError(
-            f"model.quantize={kind} with runtime={runtime} would widen every weight again in every call, which is "
-            f"slower than plain weights. Use runtime=compile, or set model.quantize to null."
+            f"model.quantize={kind} with runtime={runtime} would widen every weight in every call, which is slower "
+            "than plain weights. Use runtime=compile, or set model.quantize to null."
         )
 
 
-def quantize(model: nn.Module, kind: str) -> None:
-    """Replace the weights of all linear layers but routers and the head: int8 with a scale per output, arithmetic as
-    before."""
-    check(kind)
+def quantize_weights(model: nn.Module, kind: str) -> None:
+    """Quantise the weights of all linear layers but the routers and the head, in place. One scale per output; the
+    arithmetic stays in the dtype of the rows."""
+    check_quantize(kind)
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
-    def meant(module: nn.Module, name: str) -> bool:
-        return type(module) is nn.Linear and name != HEAD
+    def chosen(module: nn.Module, name: str) -> bool:
+        return type(module) is nn.Linear and name != UNQUANTIZED
 
-    quantize_(model, Int8WeightOnlyConfig(version=2), filter_fn=meant)
+    quantize_(model, Int8WeightOnlyConfig(version=2), filter_fn=chosen)

@@ -14,12 +14,12 @@ from tokenizers import Tokenizer as Backend
 
 from dllm.errors import UserError
 from dllm.models import tables
-from dllm.models.files import read_json, read_text
+from dllm.models.files import broken, read_json, read_text
 from dllm.models.keys import read_keys, shown
 
-STOPS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
-MASKS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]")
-PROBE = "Ab 1 ∑"  # a vocabulary that lacks its own unknown token fails here, before a prompt does
+STOP_TOKENS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
+MASK_TOKENS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]")
+PROBE = "Ab 1 ∑"  # encoded once at loading, where a vocabulary without its own unknown token fails
 # Qwen2's pre-tokenisation, which the published DreamTokenizer (remote code, never run) repeats.
 QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -30,12 +30,13 @@ QWEN2_SPLIT = (
 class Tokenizer:
     """A checkpoint's tokenizer with the ids that masked diffusion needs.
 
-    ``stop_ids`` end an answer; ``special_ids`` are left out of decoded text, MASK and the stops among them even where
-    the published file does not mark them as special (SDAR's ``<|MASK|>``). ``size`` is one more than the largest id.
+    special_tokens: text by key (``bos_token``, ``eos_token``, ...), as far as the files give them. stop_ids end an
+    answer. special_ids are left out of decoded text. MASK and the stop ids are among them, even where the published
+    file does not mark them as special (SDAR's ``<|MASK|>``). size: one more than the largest id.
     """
 
     backend: Backend
-    names: Mapping[str, str]  # bos_token, eos_token, ... as far as the files give them
+    special_tokens: Mapping[str, str]
     template: str | None
     mask_id: int | None
     eos_id: int | None
@@ -50,20 +51,20 @@ class Tokenizer:
 
     @staticmethod
     def from_folder(folder: Path) -> Tokenizer:
-        """Read tokenizer.json, or vocab.json and merges.txt (Dream). Raises UserError when files lack or are broken."""
+        """Read tokenizer.json, or vocab.json and merges.txt (Dream). Raises UserError for missing or broken files."""
         settings = _settings(folder)
         backend = _backend(folder)
         _add_tokens(backend, _added(folder, settings), folder)
-        encoded(backend, PROBE)
-        names = {name: text for name in tables.NAMED if (text := _text(settings.get(name))) is not None}
-        known = backend.get_vocab()
-        marked = [names["mask_token"]] if "mask_token" in names else []
-        mask = next((known[text] for text in (*marked, *MASKS) if text in known), None)
-        stops = tuple(dict.fromkeys([known[text] for text in STOPS if text in known] + _generation_eos(folder)))
+        encode_text(backend, PROBE)
+        special_tokens, known = _special_tokens(settings), backend.get_vocab()
+        marked = [special_tokens["mask_token"]] if "mask_token" in special_tokens else []
+        mask = next((known[text] for text in (*marked, *MASK_TOKENS) if text in known), None)
+        ends = tuple(dict.fromkeys([known[text] for text in STOP_TOKENS if text in known] + _generation_eos(folder)))
+        special_ids = _special_ids(backend, known, special_tokens, settings)
         return Tokenizer(
-            backend=backend, names=names, template=_template(folder, settings), mask_id=mask,
-            eos_id=known.get(names.get("eos_token", "")), stop_ids=tuple(stop for stop in stops if stop != mask),
-            special_ids=_special(backend, known, names, settings) | {*stops, *([] if mask is None else [mask])},
+            backend=backend, special_tokens=special_tokens, template=_template(folder, settings), mask_id=mask,
+            eos_id=known.get(special_tokens.get("eos_token", "")), stop_ids=tuple(end for end in ends if end != mask),
+            special_ids=special_ids | {*ends, *([] if mask is None else [mask])},
             size=max(known.values(), default=-1) + 1,
         )  # fmt: skip
 
@@ -75,19 +76,18 @@ class Tokenizer:
         return self.template is not None
 
     def token(self, number: int) -> str | None:
-        """The string of an id, None where the tokenizer has none."""
+        """The string of an id. None: the tokenizer has no such id."""
         return self.backend.id_to_token(number) if number >= 0 else None
 
     def encode(self, text: str) -> list[int]:
-        """Ids of the text as it stands; special tokens written in it count, none are added."""
-        return encoded(self.backend, text)
-
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Ids of a conversation up to where the assistant speaks. Raises UserError without a chat template."""
-        return self.encode(self.render(messages))
+        """Ids of the text as it stands. Special tokens written in it are recognised, and none are added."""
+        return encode_text(self.backend, text)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The conversation as the chat template writes it, with one open assistant turn at the end."""
+        """The conversation as the chat template writes it, up to where the assistant speaks.
+
+        Raises UserError without a chat template, and for messages that it refuses.
+        """
         if self.template is None:
             raise UserError(
                 "this tokenizer has no chat template (neither chat_template.jinja nor tokenizer_config.json gives "
@@ -103,28 +103,28 @@ class Tokenizer:
 
     @cached_property
     def _renderer(self) -> Any:
-        """transformers' template engine; it needs the names of the special tokens, not the vocabulary."""
+        """transformers' template engine. It needs the special tokens, not the vocabulary."""
         from transformers import PreTrainedTokenizerFast
 
         empty = Backend(models.BPE())
-        return PreTrainedTokenizerFast(tokenizer_object=empty, chat_template=self.template, **self.names)
+        return PreTrainedTokenizerFast(tokenizer_object=empty, chat_template=self.template, **self.special_tokens)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
-        """Text of ids; without ``special_ids`` unless ``skip_special`` is False. Ids beyond the vocabulary are void."""
+        """Text of ids, without ``special_ids`` unless ``skip_special`` is False. Unknown ids give no text."""
         kept = [number for number in ids if not (skip_special and number in self.special_ids)]
         return str(self.backend.decode(kept, skip_special_tokens=False))
 
 
-def encoded(backend: Backend, text: str) -> list[int]:
-    """Ids of a text. Raises UserError when the vocabulary cannot take it, not even as an unknown token."""
+def encode_text(backend: Backend, text: str) -> list[int]:
+    """Ids of a text. Raises UserError where the vocabulary has neither its pieces nor an unknown token."""
     try:
         return list(backend.encode(text, add_special_tokens=False).ids)
-    except Exception as error:  # tokenizers raises nothing more exact
-        raise UserError(f"the tokenizer cannot encode {shown(text)} ({error}). Copy the checkpoint again.") from error
+    except Exception as error:  # tokenizers raises plain Exception
+        raise broken(f"the tokenizer cannot encode {shown(text)} ({error})") from error
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json over special_tokens_map.json; both may be absent."""
+    """special_tokens_map.json, overridden by tokenizer_config.json. Both may be absent."""
     merged = read_keys(tables.TOKENIZER, {}, "")
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -144,7 +144,7 @@ def _backend(folder: Path) -> Backend:
     try:
         backend = Backend.from_file(str(whole)) if whole.is_file() else _byte_level(vocabulary, merges)
     except Exception as error:
-        raise UserError(f"the tokenizer in {folder} cannot be read ({error}). Copy the checkpoint again.") from error
+        raise broken(f"the tokenizer in {folder} cannot be read ({error})") from error
     backend.no_truncation()  # some published files still hold the limits of their training
     backend.no_padding()
     return backend
@@ -176,30 +176,36 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
 
 
 def _add_tokens(backend: Backend, tokens: Mapping[int, AddedToken], folder: Path) -> None:
-    """Register the tokens the backend lacks, at the ids the files give them."""
+    """Add the tokens that the backend lacks, at the ids of the files. Raises UserError where an id is taken."""
     present = {token.content for token in backend.get_added_tokens_decoder().values()}
     for number, token in sorted(tokens.items()):
         if token.content not in present:
             backend.add_tokens([token])
         if backend.token_to_id(token.content) != number:
-            raise UserError(
+            raise broken(
                 f"{folder}: added token {token.content!r} should have id {number} but gets "
-                f"{backend.token_to_id(token.content)}: the tokenizer files contradict. Copy the checkpoint again."
+                f"{backend.token_to_id(token.content)}: the tokenizer files contradict each other"
             )
 
 
-def _special(
-    backend: Backend, known: Mapping[str, int], names: Mapping[str, str], settings: Mapping[str, Any]
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The special tokens that the settings name, by their keys."""
+    given = {key: _text(settings.get(key)) for key in tables.SPECIAL_TOKEN_KEYS}
+    return {key: text for key, text in given.items() if text is not None}
+
+
+def _special_ids(
+    backend: Backend, known: Mapping[str, int], special_tokens: Mapping[str, str], settings: Mapping[str, Any]
 ) -> frozenset[int]:
     flagged = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
     given = (settings["additional_special_tokens"], settings["extra_special_tokens"])
     more = [entry for entries in given for entry in (entries.values() if isinstance(entries, dict) else entries)]
-    listed = {*names.values(), *(text for entry in more if (text := _text(entry)) is not None)}
+    listed = {*special_tokens.values(), *(text for entry in more if (text := _text(entry)) is not None)}
     return frozenset(flagged | {known[text] for text in listed if text in known})
 
 
 def _text(entry: Any) -> str | None:
-    """The content of a special token, written as a string or as an object."""
+    """The content of a special token, given as a string or an object."""
     content = entry.get("content") if isinstance(entry, Mapping) else entry
     return None if content is None else str(content)
 
@@ -211,8 +217,10 @@ def _generation_eos(folder: Path) -> list[int]:
 
 
 def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """chat_template.jinja, else tokenizer_config.json's, which may be a list of named ones. Raises UserError when it is
-    no Jinja template."""
+    """The template of chat_template.jinja, or else of tokenizer_config.json, which may list several by name.
+
+    Raises UserError when it is no Jinja template.
+    """
     file, template = "tokenizer_config.json", settings["chat_template"]
     if isinstance(template, list):
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
@@ -224,7 +232,7 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _check_template(template: str, file: Path) -> None:
-    """Parse what transformers will render, in its dialect: loop controls, and ``generation`` blocks."""
+    """Parse the template in transformers' dialect, which has loop controls and ``generation`` blocks."""
     from jinja2 import Environment, TemplateError
     from jinja2.ext import loopcontrols
 
@@ -232,6 +240,4 @@ def _check_template(template: str, file: Path) -> None:
     try:
         Environment(extensions=[loopcontrols]).parse(plain)
     except (TemplateError, RecursionError) as error:
-        raise UserError(
-            f"{file} holds a chat_template that cannot be parsed ({error}). Copy the checkpoint again."
-        ) from error
+        raise broken(f"{file} holds a chat_template that cannot be parsed ({error})") from error

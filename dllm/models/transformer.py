@@ -120,11 +120,15 @@ def run_layer(
 
 @dataclass(frozen=True)
 class Places:
-    """Devices on which the parts of a model run; the embedding's weights lie where it runs."""
+    """Devices on which the parts of a model run; the embedding's weights lie where it runs.
+
+    offloaded: some weights lie in the CPU's memory, and accelerate copies them to the GPU in every forward.
+    """
 
     layers: Sequence[torch.device]
     norm: torch.device
     head: torch.device
+    offloaded: bool = False
 
 
 def at(tensor: Any, device: torch.device) -> Any:
@@ -217,7 +221,7 @@ class Transformer(nn.Module):
     @property
     def head_weight(self) -> Tensor | None:
         """The head's matrix [V, D] where it is a plain one: not quantised, and not fetched from elsewhere."""
-        weight, elsewhere = self.lm_head.weight, hasattr(self.lm_head, "_hf_hook")
+        weight, elsewhere = self.lm_head.weight, self.places is not None and self.places.offloaded
         return weight if type(weight) is nn.Parameter and not elsewhere and weight.device == self.device else None
 
     def encode(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Published safetensors to our transformer and back, by tensor name. No code of a checkpoint is ever executed.
 
-``inspect`` reads only the headers; ``load_model`` builds on the meta device and assigns, so an 8B model never
+``check_tensors`` reads only the headers. ``load_model`` builds on the meta device and assigns, so an 8B model never
 needs twice its memory.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
-from dllm.models.files import SINGLE, Stored, read_json, stored_tensors
+from dllm.models.files import SINGLE, Stored, mismatched, read_json, stored_tensors
 from dllm.models.keys import shown
 from dllm.models.transformer import Places, Transformer
 
@@ -47,20 +47,20 @@ _LLADA2 = {
     "attn.o": "attention.dense", "attn.q_norm": "attention.query_layernorm",
     "attn.k_norm": "attention.key_layernorm", "mlp.expert_bias": "mlp.gate.expert_bias",
 }  # fmt: skip
-NAMES = {"llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2}
+PUBLISHED_NAMES = {"llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2}
 
 
 @dataclass(frozen=True)
 class Source:
-    """Which rows of which published tensor hold one of our parameters (rows: None is all of them)."""
+    """Where a published file holds one of our parameters: the tensor's name, and its rows (None: all)."""
 
     name: str
     rows: tuple[int, int] | None = None
 
 
-def source_of(parameter: str, config: ModelConfig) -> Source:
-    """Our parameter's published name, and its rows where the file fuses several of ours (LLaDA2's qkv)."""
-    names = NAMES[config.family]
+def parameter_source(parameter: str, config: ModelConfig) -> Source:
+    """The published name of our ``parameter``, and its rows where one tensor holds several of ours (LLaDA2's qkv)."""
+    names = PUBLISHED_NAMES[config.family]
     match = re.fullmatch(r"layers\.(\d+)\.(.+)", parameter)
     if match is None:
         module, _, leaf = parameter.rpartition(".")
@@ -90,8 +90,8 @@ def _fused_rows(module: str, names: Mapping[str, str], config: ModelConfig) -> t
 
 
 def parameter_sources(model: Transformer) -> dict[str, Source]:
-    """Every parameter of ours with its place in the published file; grouped layers change the prefix."""
-    sources = {name: source_of(name, model.config) for name, _ in model.named_parameters()}
+    """For every parameter of ours its place in the published file. Grouped layers have another prefix."""
+    sources = {name: parameter_source(name, model.config) for name, _ in model.named_parameters()}
     if int(model.config.published.get("block_group_size") or 1) > 1:
         swap = ("transformer.blocks.", "transformer.block_groups.")
         sources = {name: Source(s.name.replace(*swap), s.rows) for name, s in sources.items()}
@@ -99,9 +99,9 @@ def parameter_sources(model: Transformer) -> dict[str, Source]:
 
 
 def resolve(path: str | Path, weights: bool = True) -> Path:
-    """A local checkpoint folder, or the hub id of one, downloaded (data files only, never code).
+    """A local checkpoint folder, or the folder of a hub id after its download (data files only, never code).
 
-    ``weights`` False downloads config and tokenizer alone.
+    weights: False downloads config and tokenizer alone. Raises UserError when neither can be found.
     """
     folder = Path(path).expanduser()
     if folder.is_dir():
@@ -114,12 +114,12 @@ def resolve(path: str | Path, weights: bool = True) -> Path:
         return Path(snapshot_download(str(path), allow_patterns=DATA_FILES + ["*.safetensors"] * weights))
     except Exception as error:
         raise UserError(
-            f"model.path={str(path)!r} is no folder here, and as a hub id it could not be downloaded "
+            f"model.path={str(path)!r} is no folder here, and could not be downloaded as a hub id "
             f"({type(error).__name__}: {error}). Download it elsewhere and pass the folder: model.path=FOLDER."
         ) from error
 
 
-def read_config(folder: Path) -> ModelConfig:
+def read_model_config(folder: Path) -> ModelConfig:
     """The folder's ``config.json``. Raises UserError when it is missing, broken or of an unknown family."""
     file = folder / "config.json"
     if not file.is_file():
@@ -128,28 +128,24 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
-    """Refuse sizes beyond what the files hold, before a module is built for them: 10**8 experts would never end.
+    """Refuse sizes that the files cannot hold, before a module is built: building 10**8 experts would never end.
 
-    Twice the tensors stored are let through, so that ``check_tensors`` can name those that lack.
+    Up to twice the stored tensors pass, so that ``check_tensors`` can name the missing ones. Raises UserError.
     """
     widest = max((max(tensor.shape) for tensor in stored.values() if tensor.shape and 0 not in tensor.shape), default=0)
     for key, size in config.sizes.items():
         if size > widest:
-            raise UserError(
-                f"config.json has {key}={size}, but no tensor of the weights has more than {widest} rows or columns. "
-                "Copy config.json and weights of one checkpoint."
-            )
+            most = f"no tensor of the weights has more than {widest} rows or columns"
+            raise mismatched(f"config.json has {key}={size}, but {most}", "config.json and weights")
     if config.least_tensors > 2 * len(stored):
         counts = [f"{key}={config.published[key]}" for key in ("n_layers", "num_hidden_layers", "num_experts")
                   if config.published.get(key) is not None]  # fmt: skip
-        raise UserError(
-            f"config.json has {', '.join(counts)}: that takes {config.least_tensors} tensors or more, and the weights "
-            f"hold {len(stored)}. Copy config.json and weights of one checkpoint."
-        )
+        needs = f"{', '.join(counts)}: that takes {config.least_tensors} tensors or more"
+        raise mismatched(f"config.json has {needs}, and the weights hold {len(stored)}", "config.json and weights")
 
 
 def check_tensors(model: Transformer, stored: Mapping[str, Stored]) -> list[str]:
-    """Sentences on tensors that are missing, misshapen, of no float type or unexpected; empty when the files fit."""
+    """A sentence for each tensor that is missing, misshapen, of no float type or unexpected. Empty: the files fit."""
     problems, shapes = [], {name: tuple(p.shape) for name, p in model.named_parameters()}
     needed: dict[str, list[tuple[str, Source]]] = {}
     for ours, source in parameter_sources(model).items():
@@ -163,14 +159,14 @@ def check_tensors(model: Transformer, stored: Mapping[str, Stored]) -> list[str]
             problems.append(f"tensor {name} has shape {list(stored[name].shape)}, config.json implies {list(shape)}")
         elif stored[name].dtype not in FLOATS:
             problems.append(f"tensor {name} is stored as {stored[name].dtype}, not as one of {', '.join(FLOATS)}")
-    tied_head = NAMES[model.config.family]["lm_head"] + ".weight" if model.config.tied else None
+    tied_head = PUBLISHED_NAMES[model.config.family]["lm_head"] + ".weight" if model.config.tied else None
     problems += [f"tensor {_printed(name)} is not part of this architecture" for name in stored
                  if name not in needed and name != tied_head and not name.endswith("rotary_emb.inv_freq")]  # fmt: skip
     return problems
 
 
 def _printed(name: str) -> str:
-    """A tensor's name out of a file, as it stands unless it is long or holds control characters."""
+    """A tensor's name as a file gives it, shortened and escaped where it is long or holds control characters."""
     return name if name.isprintable() and len(name) <= 120 else shown(name)
 
 
@@ -179,11 +175,11 @@ def load_model(
 ) -> Transformer:
     """The checkpoint in ``folder`` as a Transformer in eval mode.
 
-    ``device='auto'`` spreads the layers over all GPUs (accelerate). Raises UserError naming the tensor when the
-    files do not fit the config.
+    device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. Raises UserError
+    that names the tensor when the files do not fit the config.
     """
     path = resolve(folder)
-    config = config or read_config(path)
+    config = config or read_model_config(path)
     stored = stored_tensors(path)
     check_sizes(config, stored)
     with torch.device("meta"):
@@ -197,27 +193,29 @@ def load_model(
     model.load_state_dict(tensors, assign=True, strict=not model.config.tied)
     if model.config.tied:
         model.lm_head.weight = model.embed.weight
-    spread(model.eval().requires_grad_(False), placement)
+    spread_over_devices(model.eval().requires_grad_(False), placement)
     return model
 
 
-def spread(model: Transformer, placement: Mapping[str, Any]) -> None:
-    """Tell a model whose tensors lie where ``placement`` says how its rows get from layer to layer. Layers that lie in
-    the CPU's memory beside GPUs run on the first GPU, to which accelerate brings their weights in every forward."""
-    kinds = dict.fromkeys(placement.values())
-    if len(kinds) < 2:
+def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> None:
+    """Set ``model.places`` for a model whose tensors lie on several devices, as ``placement`` says.
+
+    Layers in the CPU's memory run on the first GPU: accelerate copies their weights there in every forward.
+    """
+    devices = dict.fromkeys(placement.values())
+    if len(devices) < 2:
         return
-    first = next(kind for kind in kinds if kind != "cpu")
-    if "cpu" in kinds:
+    first, offloaded = next(device for device in devices if device != "cpu"), "cpu" in devices
+    if offloaded:
         from accelerate import dispatch_model
 
         dispatch_model(model, dict(placement), main_device=first)
-    runs = {name: first if kind == "cpu" else kind for name, kind in placement.items()}
+    runs = {name: first if device == "cpu" else device for name, device in placement.items()}
     *layers, norm, head = (
         torch.device(device_of(f"{part}.weight", runs))
         for part in (*(f"layers.{layer}" for layer in range(model.config.layers)), "norm", "lm_head")
     )
-    model.places = Places(layers, norm, head)
+    model.places = Places(layers, norm, head, offloaded)
 
 
 def _read(
@@ -236,14 +234,15 @@ def _read(
 
 
 def device_of(parameter: str, placement: Mapping[str, Any]) -> str:
-    """accelerate numbers GPUs: 0 is cuda:0."""
+    """The device of a parameter. accelerate numbers GPUs: 0 is cuda:0."""
     names = [name for name in placement if name == "" or parameter == name or parameter.startswith(name + ".")]
     device = placement[max(names, key=len)]
     return f"cuda:{device}" if isinstance(device, int) else str(device)
 
 
 def device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
-    """Where accelerate puts each part of a model: GPUs by number, or ``cpu``. Raises UserError if it does not fit."""
+    """The device of each part of a model, chosen by accelerate: a GPU's number or ``cpu``. Raises UserError where the
+    model does not fit into memory."""
     from accelerate import infer_auto_device_map
 
     placement = dict(infer_auto_device_map(model, no_split_module_classes=["Layer"], dtype=dtype))
@@ -253,8 +252,9 @@ def device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def check_tie(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
-    """A tied config beside a head of its own: fine when both are equal, else one of the two is wrong."""
-    names = NAMES[config.family]
+    """Where the config ties the head to the embedding and the files hold a head too, both must be equal. Raises
+    UserError where they differ."""
+    names = PUBLISHED_NAMES[config.family]
     head, embed = stored.get(names["lm_head"] + ".weight"), stored.get(names["embed"] + ".weight")
     if not config.tied or head is None or embed is None:
         return
@@ -275,13 +275,3 @@ def save_model(model: Transformer, folder: str | Path) -> None:
                for name, parts in grouped.items()}  # fmt: skip
     save_file(tensors, path / SINGLE, metadata={"format": "pt"})
     (path / "config.json").write_text(json.dumps(dict(model.config.published), indent=1) + "\n")
-
-
-def random_model(published: Mapping[str, Any], seed: int = 0, std: float = 0.15) -> Transformer:
-    """A model of the given config with seeded random weights, for tests and benchmarks."""
-    model = Transformer(ModelConfig.from_published(published))
-    generator = torch.Generator().manual_seed(seed)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator) * std
-        parameter.data = 1 + noise if "norm" in name else noise
-    return model.eval().requires_grad_(False)

@@ -11,9 +11,9 @@ from torch import Tensor
 from dllm.canvas import Request
 from dllm.contract import ForwardCost, Turn
 from dllm.models.ids import Ids
-from dllm.record.cost import Cost, joined
+from dllm.record.cost import CostModel, join_costs
 from dllm.record.results import Result
-from dllm.record.stopwatch import Stopwatch, load
+from dllm.record.stopwatch import Stopwatch, machine_load
 from dllm.record.trace import Trace, TurnRecord, record_turn
 
 Text = Callable[[Sequence[int]], str]
@@ -44,7 +44,7 @@ class Collector:
 
     def __init__(
         self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
-        words: Words = numbered, cost: Cost | None = None, watch: Stopwatch | None = None,
+        words: Words = numbered, cost: CostModel | None = None, watch: Stopwatch | None = None,
     ) -> None:  # fmt: skip
         self.requests, self.ids, self.text, self.stop, self.trace = requests, ids, text, stop, trace
         self.words, self.cost = words, cost
@@ -93,7 +93,7 @@ class Collector:
         if not self.works:
             return
         owner = torch.cat([names for names, _ in self.works])
-        work = joined([work for _, work in self.works])
+        work = join_costs([work for _, work in self.works])
         none = torch.zeros_like(owner, dtype=torch.float64)
         flops, moved = (none, none) if self.cost is None else (self.cost.flops(work), self.cost.bytes(work))
         queries, computed = work.queries.double().mean(1), work.computed.double().mean(1)
@@ -137,7 +137,7 @@ class Collector:
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
             nfe=row.nfe, query_tokens=round(self.spent[number, 0].item()), seconds=row.seconds,
-            cpu_seconds=row.cpu_seconds, load=load(),
+            cpu_seconds=row.cpu_seconds, load=machine_load(),
             device=self.spent.device.type,
             stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given,
             flops=self.spent[number, 1].item(), bytes=self.spent[number, 2].item() + row.nfe * self._weights(),

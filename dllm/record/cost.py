@@ -1,7 +1,7 @@
-"""What a forward costs: query rows, keys, FLOPs, bytes, and the time no machine can beat.
+"""The cost of a forward: query rows, keys, FLOPs, bytes, and the least time that a machine needs for it.
 
-A row is a position whose hidden state is computed in a layer. FLOPs count multiply and add separately; norms, rotations
-and softmax are left out (under 1 % of an 8B model).
+A query row is a position whose hidden state a layer computes. A multiplication and an addition count as two FLOPs.
+Norms, rotations and softmax are left out (under 1 % of an 8B model).
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ import torch
 from torch import Tensor
 
 from dllm.contract import ForwardCost
-from dllm.errors import UserError, nearest
+from dllm.errors import not_one_of
 from dllm.models.config import ModelConfig
 
 
-def joined(works: Sequence[ForwardCost]) -> ForwardCost:
+def join_costs(costs: Sequence[ForwardCost]) -> ForwardCost:
     """Several forwards of one decode as one list of candidates."""
     queries, keys, refreshed, computed, scored = (
-        torch.cat([getattr(work, name) for work in works])
+        torch.cat([getattr(cost, name) for cost in costs])
         for name in ("queries", "keys", "refreshed", "computed", "scored")
     )
-    return ForwardCost(queries, keys, refreshed, computed, scored, works[0].copies)
+    return ForwardCost(queries, keys, refreshed, computed, scored, costs[0].copies)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Peak rates: dense matrix FLOP/s in the usual dtype (bfloat16 on GPUs), and memory bytes/s. From data sheets,
-    without sparsity; ``measured`` for the machine at hand."""
+    """Peak rates of a machine: FLOP/s of dense matrix products (bfloat16 on GPUs, no sparsity), and memory bytes/s."""
 
     name: str
     flops: float
@@ -48,17 +47,19 @@ MACHINES = {
 
 
 def machine(name: str) -> Machine:
-    """A GPU by name, or ``this`` for the machine at hand, whose rates are measured (about a second)."""
+    """A GPU by name, with the rates of its data sheet, or ``this`` machine, whose rates are measured in about a second.
+
+    Raises UserError for an unknown name.
+    """
     if name == "this":
         return measured(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if name not in MACHINES:
-        known = [*MACHINES, "this"]
-        raise UserError(f"machine {name!r} is unknown; choose one of {', '.join(known)}.{nearest(name, known)}")
+        raise not_one_of("machine", name, [*MACHINES, "this"])
     return MACHINES[name]
 
 
 def measured(device: torch.device, dtype: torch.dtype | None = None) -> Machine:
-    """Rates that the machine at hand reaches in a large matrix product and a large copy: the best of five."""
+    """The rates of this machine in a large matrix product and a large copy, the best of five measurements."""
     from torch.utils.benchmark import Timer
 
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
@@ -74,57 +75,55 @@ def measured(device: torch.device, dtype: torch.dtype | None = None) -> Machine:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """The account of one model: ``width`` bytes per value of weights, keys and activations.
+class CostModel:
+    """FLOPs and bytes of one model's forwards. width: bytes per value of weights, keys and activations.
 
-    FLOPs(forward) = sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k, and 2 D V per row the head runs on, with q
-    queries, k keys, A = heads x head size, K the width of the keys, F the MLP's. Bytes: the weights once, 2 K per key
-    read and per query written, and the logits. Routed experts: F counts those a row visits, the weights those that one
-    row visits, the least that a forward reads: which of them several rows share only a run can tell.
+    FLOPs of a forward: the sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k, and 2 D V per row of the head, with
+    q queries, k keys, D the width, A = heads x head size, K the width of the keys, F the MLP's, V the vocabulary.
+
+    Bytes: the weights once, 2 K values per key read and per query written, and the logits. With routed experts F is the
+    width of a row's own experts. The weights then are those of a single row's experts, the least that a forward reads:
+    how many experts several rows share is known only after the run.
     """
 
     config: ModelConfig
     width: int = 2
 
-    def flops(self, work: ForwardCost) -> Tensor:
-        """[N] float64."""
-        c, queries = self.config, work.queries.double()
-        attention = 4 * c.heads * c.head_dim * queries * work.keys
+    def flops(self, cost: ForwardCost) -> Tensor:
+        """FLOPs [N] of the candidates, in float64."""
+        c, queries = self.config, cost.queries.double()
+        attention = 4 * c.heads * c.head_dim * queries * cost.keys
         alike = queries.shape[1] == 1
         layers = self.rows.sum(0, keepdim=True) if alike else self.rows
         total = (queries * layers.to(queries.device)).sum(1) + attention.sum(1) * (c.layers if alike else 1)
-        return total + 2 * c.width * c.vocab * work.scored.double()
+        return total + 2 * c.width * c.vocab * cost.scored.double()
 
     @cached_property
     def rows(self) -> Tensor:
-        """FLOPs of one query row in each layer, attention scores aside [layers]."""
+        """FLOPs [layers] of one query row in each layer, without attention scores."""
         c = self.config
         row = 4 * c.width * c.heads * c.head_dim + 4 * c.width * c.kv_width
         return torch.tensor([float(row + self._mlp(layer)) for layer in range(c.layers)], dtype=torch.float64)
 
-    def bytes(self, work: ForwardCost) -> Tensor:
-        """[N] float64, without the weights, which all rows of a batch share."""
+    def bytes(self, cost: ForwardCost) -> Tensor:
+        """Bytes [N] of the candidates in float64, without the weights, which a batch shares."""
         c = self.config
-        rows = (work.queries + work.copies * work.keys).sum(1).double() * (c.layers // work.queries.shape[1])
-        return self.width * (2 * c.kv_width * rows + c.vocab * work.scored.double())
+        rows = (cost.queries + cost.copies * cost.keys).sum(1).double() * (c.layers // cost.queries.shape[1])
+        return self.width * (2 * c.kv_width * rows + c.vocab * cost.scored.double())
 
     def weights(self) -> float:
-        """The least bytes of weights that a forward reads; the embedding is a lookup and not counted."""
+        """The least bytes of weights that a forward reads. The embedding is a lookup and does not count."""
         c = self.config
         layer = 2 * c.width * c.heads * c.head_dim + 2 * c.width * c.kv_width
         values = c.layers * layer + sum(self._mlp_weights(index) for index in range(c.layers))
         return self.width * (values + c.width * c.vocab)
 
     def floor(self, flops: float, moved: float, machine: Machine) -> float:
-        """Seconds of one forward that no implementation beats: arithmetic or memory, whichever takes longer.
+        """The least seconds of one forward: of its arithmetic or of its memory traffic, whichever takes longer.
 
-        ``flops`` and ``moved`` summed over the rows of the batch.
+        flops, moved: summed over the batch. moved: bytes without the weights.
         """
         return max(flops / machine.flops, (moved + self.weights()) / machine.bytes)
-
-    def floors(self, flops: Sequence[float], moved: Sequence[float], machine: Machine) -> float:
-        """The same summed over forwards of one row decoded alone."""
-        return sum(self.floor(f, b, machine) for f, b in zip(flops, moved, strict=True))
 
     def _mlp(self, layer: int) -> float:
         c, moe = self.config, self.config.moe

@@ -1,4 +1,4 @@
-"""The time of a decode: by the clock of the device that does the work, without what others do in between."""
+"""The time of a decode by the clock of its device, without the pauses in which observers work."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from typing import Any, Protocol
 import torch
 
 
-def load() -> float:
-    """Processes that had or wanted a core, per core of the machine, mean of the last minute; 0 where nobody counts."""
-    return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2) if hasattr(os, "getloadavg") else 0.0
+def machine_load() -> float:
+    """Running and waiting processes per core, mean of the last minute. 0 where the system does not count them."""
+    try:
+        return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
+    except (AttributeError, OSError):  # Windows has no such function, and some containers no such number
+        return 0.0
 
 
 class Clock(Protocol):
-    """``mark`` notes the moment at which all work asked for so far is done, and waits for nothing. ``between`` gives
-    the seconds from one mark to a later one, and waits until that is reached."""
+    """mark: the moment at which all work asked for so far will be done. It does not wait for that moment. between: the
+    seconds from one mark to a later one. It waits until the later one is reached."""
 
     def mark(self) -> Any: ...
 
     def between(self, begin: Any, end: Any) -> float: ...
 
 
-class Host:
-    """The clock of a CPU, whose operations are done when their calls return."""
+class HostClock:
+    """The clock of a CPU: its operations are done when their calls return."""
 
     def mark(self) -> float:
         return time.perf_counter()
@@ -35,11 +38,11 @@ class Host:
         return end - begin
 
 
-class Queue:
-    """The clock of a GPU, which works behind the host's back: its marks stand in its queue of work.
+class DeviceClock:
+    """The clock of a GPU, whose operations run after their calls return. Its marks are events in the GPU's queue.
 
-    By the host's clock, whoever waits for the GPU first is charged with its work: an observer that reads a tensor
-    would book the forward under way as a pause. A mark in the queue comes after the forward whoever waits.
+    The host's clock would charge the GPU's work to whoever waits for it first: an observer that reads a tensor would
+    count the forward under way as its pause. An event comes after the forward, no matter who waits.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,28 +59,28 @@ class Queue:
 
 
 class Stopwatch:
-    """Seconds since ``start`` without pauses; cpu: those in which the thread that decodes had a core of the CPU."""
+    """Seconds since ``start`` without pauses, and the CPU seconds of the thread that decodes."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.clock = clock or Host()
+        self.clock = clock or HostClock()
         self.start()
 
     @staticmethod
     def on(device: torch.device) -> Stopwatch:
-        """For work on this device."""
-        return Stopwatch(Host() if device.type == "cpu" else Queue(device))
+        """A stopwatch for work on this device."""
+        return Stopwatch(HostClock() if device.type == "cpu" else DeviceClock(device))
 
     def start(self) -> None:
-        """Begin anew."""
+        """Set to 0."""
         self.began = self.lapped = self.clock.mark()
-        self.pauses: list[tuple[Any, Any]] = []  # not yet added to ``waited``: to ask for them may mean to wait
+        self.pauses: list[tuple[Any, Any]] = []  # not yet added to ``waited``, since asking for their length may wait
         self.waited = self.waited_cpu = 0.0
         self.began_cpu = time.thread_time()
-        self.stopped: tuple[Any, float] | None = None  # in a pause: when it began
+        self.stopped: tuple[Any, float] | None = None  # during a pause, its begin on both clocks
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What happens inside is not counted, whether or not it waits for the device."""
+        """Do not count what happens inside, whether or not it waits for the device."""
         self.stopped = began, cpu = self.clock.mark(), time.thread_time()
         try:
             yield
@@ -87,17 +90,17 @@ class Stopwatch:
             self.waited_cpu += time.thread_time() - cpu
 
     def seconds(self) -> float:
-        """So far; in a pause, when it began. Waits for the device."""
+        """Seconds so far, or up to the pause under way. Waits for the device."""
         self.waited += sum(self.clock.between(begin, end) for begin, end in self.pauses)
         self.pauses = []
         now = self.clock.mark() if self.stopped is None else self.stopped[0]
         return self.clock.between(self.began, now) - self.waited
 
     def cpu_seconds(self) -> float:
-        """CPU time of this thread so far; in a pause, when it began."""
+        """CPU seconds of this thread so far, or up to the pause under way."""
         now = time.thread_time() if self.stopped is None else self.stopped[1]
-        return max(0.0, now - self.began_cpu - self.waited_cpu)  # a thread that took over has a clock of its own
+        return max(0.0, now - self.began_cpu - self.waited_cpu)  # another thread may ask, whose clock differs
 
     def lap(self) -> float:
-        """Seconds since the last pause ended, or since the start. Waits for the device."""
+        """Seconds since the end of the last pause, or since the start. Waits for the device."""
         return self.clock.between(self.lapped, self.clock.mark() if self.stopped is None else self.stopped[0])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dllm.contract import Turn
 from dllm.errors import UserError
-from dllm.record.cost import Cost
+from dllm.record.cost import CostModel
 
 ADVICE = "Name a file of a run's traces folder; decode with trace=true to get one."
 
@@ -145,7 +145,7 @@ def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:
     return data, trace
 
 
-def record_turn(turn: Turn, row: int, seconds: float, cost: Cost | None = None) -> TurnRecord:
+def record_turn(turn: Turn, row: int, seconds: float, cost: CostModel | None = None) -> TurnRecord:
     """What ``turn`` did to batch row ``row``, and what it cost."""
     blocks, view, work = turn.view.blocks, turn.view, turn.cost
     start = int(view.canvas.start[row])

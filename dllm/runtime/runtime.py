@@ -94,7 +94,7 @@ class Runtime:
         """The model as the loop calls it. Raises UserError for one that cannot be run so."""
         if self.name not in FIXED:
             return model
-        if model.places is not None or any(hasattr(part, "_hf_hook") for part in model.modules()):
+        if model.places is not None:
             raise UserError(
                 f"runtime={self.name} needs the model on one GPU, and this one is spread over several devices. Use "
                 "model.device=cuda:0 if it fits, or runtime=static."

@@ -9,7 +9,7 @@ from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.prompts import Begun, Message, Prompts
 from dllm.record.results import Result
-from dllm.record.stopwatch import Stopwatch, load
+from dllm.record.stopwatch import Stopwatch, machine_load
 from dllm.tasks.base import Item
 
 
@@ -31,5 +31,5 @@ def answer(model: Model, prompts: Prompts, item: Item, estimator: Estimator) -> 
         prompt_tokens=prompt, tokens=targets[best], text=item.choices[best], canvas=targets[best],
         nfe=sum(one.forwards for one in found), query_tokens=sum(one.query_tokens for one in found), seconds=seconds,
         stop_reason="length", seed=estimator.seed, turns=[0] * len(targets[best]), words=prompts.words(targets[best]),
-        cpu_seconds=cpu_seconds, load=load(), device=model.transformer.device.type,
+        cpu_seconds=cpu_seconds, load=machine_load(), device=model.transformer.device.type,
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""What a folder of results comes to: tables, pictures, one page. ``python -m experiments.report FOLDER``."""
+"""The report of sweeps: tables, pictures and one page. ``python -m experiments.report FOLDER ...``."""

@@ -1,4 +1,4 @@
-"""``python -m experiments.report FOLDER``: tables, pictures and one page from a sweep's folder, or from several."""
+"""Make tables, pictures and one page from the folders of sweeps: ``python -m experiments.report FOLDER ...``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from experiments.report.machines import machines, warnings
 from experiments.report.page import Heading, Note, Picture, Piece, html, markdown
 
 FORWARD, SECOND = "useful tokens per forward (log scale)", "useful tokens per second (log scale)"
-EXPLAINED = (
+LEGEND = (
     "score: mean over sub-tasks in percent, with its 95 % interval. tokens / forward: tokens before the end of the "
     "text over forwards; positions / forward: canvas positions over forwards, ParallelBench's tokens per step, which "
     "count padding. AUP: accuracy under parallelism, mean over sub-tasks. PBx: most positions per forward with a score "
@@ -26,14 +26,14 @@ EXPLAINED = (
 )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, help="folders of sweeps or runs of a task")
     parser.add_argument("--out", type=Path, help="where to write (default: FOLDER/report)")
     parser.add_argument("--machine", help="compare times with this one's floor: h200, h100, a100, l4, or this")
-    given = parser.parse_args()
+    options = parser.parse_args(arguments)
     try:
-        page = report(given.folders, given.out or given.folders[0] / "report", given.machine)
+        page = report(options.folders, options.out or options.folders[0] / "report", options.machine)
     except UserError as error:
         print("Error:", error, file=sys.stderr)
         return 2
@@ -41,13 +41,16 @@ def main() -> int:
     return 0
 
 
-def report(folders: Sequence[Path], out: Path, named: str | None = None) -> Path:
-    """Write everything to ``out``; returns the page. Raises UserError when there are no results."""
+def report(folders: Sequence[Path], out: Path, machine_name: str | None = None) -> Path:
+    """Write everything to the folder ``out``, and return the page. machine_name: whose floor times are compared with.
+
+    Raises UserError when there are no results.
+    """
     found = [read(folder) for folder in folders]
     cells, refused = [cell for one, _ in found for cell in one], sorted({text for _, many in found for text in many})
     out.mkdir(parents=True, exist_ok=True)
-    rates = None if named is None else machine(named)
-    pieces: list[Piece] = [Note(EXPLAINED)]
+    rates = None if machine_name is None else machine(machine_name)
+    pieces: list[Piece] = [Note(LEGEND)]
     for number, (suite, mine) in enumerate(sections(cells)):
         pieces += section(suite, mine, out, "" if number == 0 else f"-{number + 1}", rates)
     if refused:
@@ -62,7 +65,7 @@ def report(folders: Sequence[Path], out: Path, named: str | None = None) -> Path
 def section(
     suite: tuple[str, ...], cells: Sequence[Cell], out: Path, mark: str, rates: Machine | None
 ) -> list[Piece]:
-    """One suite. ``mark`` ends its files' names, so that no two suites share one."""
+    """The pieces of one suite. mark: ends the names of its files, so that no two suites share one."""
     name, *stamps = suite
     pieces: list[Piece] = [
         Heading(f"{name}: suite {stamps[0] or 'without a name'}"),
@@ -84,14 +87,14 @@ def section(
 
 
 def pictures(cells: Sequence[Cell], out: Path, mark: str) -> list[Piece]:
-    """Nothing where nobody could judge anything."""
+    """The pictures of a suite, or a note where no score could be judged."""
     if not cells:
         return [Note("No score could be judged, so there are no pictures.")]
     pieces: list[Piece] = [
         picture(cells, out / f"quality-tpf{mark}.png", lambda cell: cell.measures.tpf, FORWARD),
         picture(cells, out / f"quality-speed{mark}.png", lambda cell: cell.measures.speed, SECOND, timed=True),
     ]
-    for model, figure in plots.falls(cells).items():
+    for model, figure in plots.curves_of_tasks(cells).items():
         file = out / f"tasks-{model}{mark}.png"
         plots.save(figure, file)
         pieces.append(Picture(file, f"Each sub-task's score as more tokens are decoded per forward, {model}."))

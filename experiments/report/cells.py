@@ -1,4 +1,4 @@
-"""From folders of results to points: one cell of a sweep, measured, with the method it belongs to."""
+"""The cells of a sweep: folders of results with their measures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STAMPS = ("suite", "template", "data")
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration of one task. ``suite``: what identifies the questions; numbers of two suites never mix."""
+    """The results of one configuration on one task. Numbers of two suites are never mixed."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Cell:
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """Mean score of each sub-task, in percent; those that nobody could judge are left out."""
+        """Mean score of each sub-task in percent, without those that could not be judged."""
         means = {task: scores_of(rows) for task, rows in self.tasks.items()}
         return {task: 100 * fmean(values) for task, values in means.items() if values}
 
@@ -72,37 +72,37 @@ class Cell:
 
     @cached_property
     def tokens_per_step(self) -> float:
-        """ParallelBench's: canvas positions over forwards of each sample, mean over sub-tasks. It counts padding."""
+        """ParallelBench's measure: canvas positions over forwards of a sample, mean over sub-tasks. Padding counts."""
         return fmean(fmean(len(row["canvas"]) / max(1, row["nfe"]) for row in rows) for rows in self.tasks.values())
 
     @property
     def stretch(self) -> float | None:
-        """Wall time over CPU time of the thread that decoded; None where older versions did not measure it."""
+        """Wall time over CPU time of the thread that decoded. None: an older version did not measure it."""
         spent = None if self.column("cpu_seconds") is None else batched(self.rows, "cpu_seconds")
         return self.measures.seconds / spent if spent else None
 
     @property
     def load(self) -> float | None:
-        """Processes that wanted a core, per core, mean over samples."""
+        """Running and waiting processes per core, mean over samples."""
         total = self.column("load")
         return None if total is None else total / len(self.rows)
 
     @property
     def layout(self) -> tuple[Any, ...]:
-        """What two cells must share for the one to be the other's yardstick: everything but the sampler."""
+        """What two cells must share for one to be the other's reference: everything but the sampler."""
         flat = flatten({group: self.config[group] for group in ("blocks", "cache", "eos", "sampling")})
         return (self.model, self.suite, self.config["gen_length"], tuple(sorted(map(str, flat.items()))))
 
     def column(self, name: str) -> float | None:
-        """Sum of an entry that not all rows may have."""
+        """The sum of an entry over the rows. None: not all rows have it."""
         values = [row[name] for row in self.rows if row.get(name) is not None]
         return float(sum(values)) if len(values) == len(self.rows) else None
 
 
 def read(folder: Path) -> tuple[list[Cell], list[str]]:
-    """The cells in ``folder``, and the sentences of the combinations that were refused.
+    """The cells in ``folder``, and the error messages of the combinations that were refused.
 
-    Raises UserError when there is nothing to report.
+    Raises UserError when there is no cell.
     """
     places = sorted({file.parent for file in folder.glob("**/results.jsonl")})
     cells = [cell for place in places if (cell := cell_of(place)) is not None]
@@ -114,7 +114,7 @@ def read(folder: Path) -> tuple[list[Cell], list[str]]:
 
 
 def cell_of(folder: Path) -> Cell | None:
-    """None for a run of prompts, which has no scores, and for a cell without a finished sample."""
+    """The cell in a folder. None: a run of prompts, which has no scores, or no sample is finished."""
     found, _ = read_rows(folder / "results.jsonl")
     if not found or "scores" not in found[0]:
         return None
@@ -124,6 +124,6 @@ def cell_of(folder: Path) -> Cell | None:
 
 
 def sections(cells: Sequence[Cell]) -> Iterator[tuple[tuple[str, ...], list[Cell]]]:
-    """Cells of each suite, models together."""
+    """The cells of each suite, of all models."""
     for suite in sorted({cell.suite for cell in cells}):
         yield suite, [cell for cell in cells if cell.suite == suite]

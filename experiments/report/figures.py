@@ -1,4 +1,4 @@
-"""Single numbers for a curve of quality against parallelism, and distances to what is possible."""
+"""Numbers that sum up a curve of quality against parallelism, and distances to the possible optimum."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ALPHA, DROP = 3.0, 5.0
 
 
 def aup(points: Points, best: float) -> float:
-    """Accuracy under parallelism (d3LLM, arXiv 2601.07568). ``best``: the highest score of all methods compared.
+    """Accuracy under parallelism (d3LLM, arXiv 2601.07568). best: the highest score of all compared methods.
 
-    Points more than 5 below the least parallel one do not count.
+    Points more than 5 percent below the least parallel one do not count.
     """
     ordered = sorted(points)
     if not ordered or best <= 0:
@@ -29,12 +29,12 @@ def aup(points: Points, best: float) -> float:
 
 
 def pb_discrete(points: Points, level: float) -> float | None:
-    """PBx of ParallelBench: most tokens per step among settings that score ``level`` percent or more."""
+    """PBx of ParallelBench: the most tokens per step of a setting that scores ``level`` percent or more."""
     return max((step for step, score in points if score >= level), default=None)
 
 
 def pb_interpolated(points: Points, level: float) -> float | None:
-    """PBx with the score linear between neighbouring settings: the largest place where it still reaches ``level``."""
+    """PBx with the score interpolated between settings: the most tokens per step at which it reaches ``level``."""
     ordered = sorted(points)
     crossings = [
         a[0] + (level - a[1]) / (b[1] - a[1]) * (b[0] - a[0])
@@ -45,7 +45,7 @@ def pb_interpolated(points: Points, level: float) -> float | None:
 
 
 def pareto(points: Points) -> list[bool]:
-    """Which points no other one dominates: at least as good in both and better in one."""
+    """Whether each point is Pareto-optimal: no other is at least as good in both and better in one."""
     return [
         not any(x >= a and y >= b and (x > a or y > b) for x, y in points)
         for a, b in points
@@ -53,7 +53,7 @@ def pareto(points: Points) -> list[bool]:
 
 
 def mean_aup(method: Method, others: Sequence[Method]) -> float:
-    """AUP of each sub-task, averaged over them."""
+    """AUP, mean over the sub-tasks."""
     tasks = sorted({task for other in others for cell in other.cells for task in cell.scores})
     found = []
     for task in tasks:
@@ -73,29 +73,32 @@ def steps_of(method: Method) -> list[tuple[float, float]]:
     return [(cell.tokens_per_step, cell.quality) for cell in method.cells]
 
 
-def yardstick(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """The oracle's cell of the same model, questions and layout."""
+def reference_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
+    """The oracle's cell of the same model, suite and layout."""
     oracle = (other for other in cells if "lossless" in other.rows[0] and other.layout == cell.layout)
     return next(oracle, None)
 
 
 def pairs(cell: Cell, oracle: Cell) -> list[tuple[dict, dict]]:
-    """The same samples in both."""
+    """The rows of the samples that both have."""
     there = {(row["id"], row["sample"]): row for row in oracle.rows}
     return [(row, there[key]) for row in cell.rows if (key := (row["id"], row["sample"])) in there]
 
 
 def limits(cell: Cell, cells: Sequence[Cell]) -> dict[str, float | None]:
-    """closeness: the oracle's forwards over this cell's; lossless: the fewest forwards that can reproduce one token
-    per step, over this cell's; same: percent of texts equal to it; bits: per forward; forced: percent of the commits
-    that the rule did not accept; budget: percent of the bits that the rule allows a forward, where it has a bound."""
+    """Distances of a cell to its limits.
+
+    closeness: the oracle's forwards over the cell's. lossless: the fewest forwards that reproduce one token per step,
+    over the cell's. same: percent of texts equal to one token per step. bits: per forward. forced: percent of commits
+    that the rule did not accept. budget: percent used of the bits that the rule allows a forward, if it has a bound.
+    """
     bits = sum(sum(row["bits"]) for row in cell.rows)
     commits, forwards = sum(sum(row["commits"]) for row in cell.rows), sum(row["nfe"] for row in cell.rows)
     out: dict[str, float | None] = {
         "closeness": None, "lossless": None, "same": None, "bits": bits / max(1, forwards),
         "forced": 100 * sum(sum(row["forced"]) for row in cell.rows) / max(1, commits), "budget": budget_use(cell),
     }  # fmt: skip
-    oracle = yardstick(cell, cells)
+    oracle = reference_of(cell, cells)
     both = [] if oracle is None else pairs(cell, oracle)
     if both:  # cells of a sweep under way may share no sample yet
         mine = sum(row["nfe"] for row, _ in both)
@@ -108,7 +111,7 @@ def limits(cell: Cell, cells: Sequence[Cell]) -> dict[str, float | None]:
 
 
 def budget_use(cell: Cell) -> float | None:
-    """Mean share, in percent, of the rule's budget that its forwards without forced commits used."""
+    """Percent of the rule's budget that its forwards without forced commits use, on average."""
     shares = []
     for row in cell.rows:
         for bits, commits, forced in zip(row["bits"], row["commits"], row["forced"], strict=True):
@@ -119,6 +122,6 @@ def budget_use(cell: Cell) -> float | None:
 
 
 def width(cell: Cell, row: dict) -> int:
-    """Positions that a forward may commit at most: a block."""
+    """The most positions that a forward may commit: a block."""
     length = cell.config["blocks"].get("block_length")
     return min(length, len(row["canvas"])) if length else len(row["canvas"])

@@ -1,4 +1,4 @@
-"""Where the times of a report were taken, and what that means for comparing them."""
+"""The machines on which a report's times were taken, and warnings before comparing them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from experiments.report.cells import Cell
 
 
 def warnings(cells: Sequence[Cell], rates: Machine | None) -> list[str]:
-    """What a reader must know of the times before comparing them: speeds in doubt, and a floor of another machine."""
-    said, doubted = [], sum(bool(cell.measures.doubt) for cell in cells)
+    """Sentences on speeds in doubt, and on a floor of another machine."""
+    found, doubted = [], sum(bool(cell.measures.doubt) for cell in cells)
     if doubted:
         busy = f"The machine was busy during {doubted} of {len(cells)} settings"
-        said.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
+        found.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
     others = sorted({place_of(cell) for cell in cells if rates is not None and not ran_on(rates.name, cell)})
     if rates is not None and others:
         apart = f"The floors are those of {rates.name}, and the times were taken on {'; '.join(others)}"
-        said.append(f"{apart}: floor / time compares two machines.")
-    return said
+        found.append(f"{apart}: floor / time compares two machines.")
+    return found
 
 
 def place_of(cell: Cell) -> str:
@@ -44,7 +44,7 @@ def ran_on(name: str, cell: Cell) -> bool:
 
 
 def machines(cells: Sequence[Cell]) -> str:
-    """Where the times come from."""
+    """A sentence on the machines and settings of the times."""
     places = {
         (str(c.environment.get("device")), str(c.environment.get("dtype")), str(c.environment.get("processor")),
          f"{c.environment.get('threads')} threads", f"batch {c.config['batch_size']}",

@@ -1,4 +1,4 @@
-"""Which cells are one method at several settings, and what to call both."""
+"""Methods: cells that differ only in numbers, and the names of methods and settings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hydra.utils import get_class
 
 from experiments.report.cells import Cell
 
-TOLD = ("score", "positions", "alg")  # options in words that make another method
-USUAL = ("low_confidence", "entropy")  # of static, of dream
+WORD_OPTIONS = ("score", "positions", "alg")  # options whose words make another method
+DEFAULT_WORDS = ("low_confidence", "entropy")  # of static and dream
 
 
 @dataclass(frozen=True)
 class Method:
-    """Cells that differ in numbers only, in ascending order of useful tokens per forward."""
+    """Cells that differ in numbers only, ordered by useful tokens per forward."""
 
     model: str
     name: str
@@ -25,20 +25,20 @@ class Method:
 
     @property
     def differing(self) -> list[str]:
-        """The numbers in which the cells differ: one for a curve, more for a grid."""
+        """The names of the numbers in which the cells differ: one for a curve, more for a grid."""
         found = [numbers(cell.config) for cell in self.cells]
         keys = dict.fromkeys(key for mine in found for key in mine)
         return [key for key in keys if len({str(mine.get(key)) for mine in found}) > 1]
 
     def setting(self, cell: Cell) -> str:
-        """The numbers in which the method's cells differ, or those of its sampler that are not the defaults."""
+        """The numbers in which the method's cells differ, or else the sampler's numbers that are not defaults."""
         mine = numbers(cell.config)
         shown = {key: mine[key] for key in self.differing if key in mine} or unusual(cell.config["sampler"])
         return ", ".join(f"{short(key)}={number(value)}" for key, value in shown.items()) or "defaults"
 
     @property
-    def yardstick(self) -> bool:
-        """The oracle: it knows the answer, and is no method to choose."""
+    def is_reference(self) -> bool:
+        """Whether this is the oracle, which knows the answer and is no method to choose."""
         return all("lossless" in cell.rows[0] for cell in self.cells)
 
 
@@ -69,7 +69,7 @@ def numbers_of(part: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def unusual(part: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Numbers of a part that its class does not have by default."""
+    """The numbers of a part that are not its class's defaults."""
     defaults = signature(get_class(str(part["_target_"]))).parameters
     out: dict[str, Any] = {}
     for key, value in numbers_of({key: value for key, value in part.items() if key != "inner"}, "").items():
@@ -78,15 +78,15 @@ def unusual(part: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def words(part: Mapping[str, Any]) -> str:
-    """A part's name with what it was told in words: ``static random``, ``prophet(localleap)``."""
+    """A part's name with its options in words: ``static random``, ``prophet(localleap)``."""
     name = str(part["_target_"]).split(".")[-2]
     inner = f"({words(part['inner'])})" if "inner" in part else ""
-    told = [value.replace("_", " ") for key, value in part.items() if key in TOLD and value not in USUAL]
-    return " ".join([name + inner, *told])
+    given = [value for key, value in part.items() if key in WORD_OPTIONS and value not in DEFAULT_WORDS]
+    return " ".join([name + inner, *(value.replace("_", " ") for value in given)])
 
 
 def methods(cells: Sequence[Cell]) -> list[Method]:
-    """One for each model and way of decoding. Blocks and cache are named where they differ."""
+    """One for each model and way of decoding. Names contain blocks and cache where the cells differ in them."""
     blocks, caches = ({words(cell.config[group]) for cell in cells} for group in ("blocks", "cache"))
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:

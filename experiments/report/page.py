@@ -1,4 +1,4 @@
-"""The report as Markdown and as one self-contained HTML page, from the same pieces."""
+"""The report as Markdown, and as one HTML page with its pictures inside, from the same pieces."""
 
 from __future__ import annotations
 

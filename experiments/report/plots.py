@@ -1,4 +1,4 @@
-"""Pictures of quality against speed. Colours by Okabe and Ito (2008), safe for the colour-blind, and a marker each."""
+"""Pictures of quality against speed. Each method has a marker, and a colour-blind-safe colour (Okabe and Ito 2008)."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ STYLE = {
     "savefig.bbox": "tight", "axes.axisbelow": True,
 }  # fmt: skip
 X = Callable[[Cell], float]
-Look = dict[str, tuple[str, str]]  # method to colour and marker
+Styles = dict[str, tuple[str, str]]  # method to colour and marker
 
 
-def looks(cells: Sequence[Cell]) -> Look:
-    """Colour and marker of each method, the same in all pictures of a report. Methods with one setting are grey and
-    differ by their markers, since there are more methods than colours that everybody can tell apart."""
+def styles(cells: Sequence[Cell]) -> Styles:
+    """Colour and marker of each method, the same in all pictures of a report.
+
+    Methods with one setting are grey and differ by their markers, since there are more methods than colours that
+    everybody can distinguish.
+    """
     found = sorted((m for group in by_model(cells).values() for m in group), key=lambda m: (-len(m.cells), m.name))
     several = dict.fromkeys(method.name for method in found if len(method.cells) > 1)
     single = dict.fromkeys(method.name for method in found if method.name not in several)
@@ -45,30 +48,30 @@ def looks(cells: Sequence[Cell]) -> Look:
 
 
 def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Figure:
-    """Quality against ``x``, a panel for each model: a line for each method, filled where nothing is better in both.
+    """Quality against ``x``: a panel for each model, a line for each method, Pareto-optimal points filled.
 
-    timed: ``x`` is a speed, and a cell whose times are doubted is crossed, never filled, and no yardstick.
+    timed: ``x`` is a speed. A cell whose times are in doubt is crossed and never filled, and no speed-up refers to it.
     """
     with plt.rc_context(STYLE):
-        groups, look = by_model(cells), looks(cells)
+        groups, style = by_model(cells), styles(cells)
         figure, axes = plt.subplots(
             1, len(groups), figsize=(1.2 + 3.6 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
         )
         for axis, (model, found) in zip(axes[0], groups.items(), strict=True):
-            panel(axis, found, x, look, timed)
+            panel(axis, found, x, style, timed)
             axis.set(title=model, xlabel=label)
             speedups(axis, found, x, timed)
         axes[0][0].set_ylabel("score, mean over tasks (%)")
-        legend(figure, look, crossed=timed and any(cell.measures.doubt for cell in cells))
+        legend(figure, style, crossed=timed and any(cell.measures.doubt for cell in cells))
     return figure
 
 
-def panel(axis: Axes, found: Sequence[Method], x: X, look: Look, timed: bool = False) -> None:
+def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool = False) -> None:
     every = [cell for method in found for cell in method.cells]
-    chosen = [cell for method in found if not method.yardstick for cell in method.cells]
+    chosen = [cell for method in found if not method.is_reference for cell in method.cells]
     best = dict(zip(map(id, chosen), optimal(chosen, x, timed), strict=True))
     for method in found:
-        colour, marker = look[method.name]
+        colour, marker = style[method.name]
         line = joined(method, x)
         axis.plot([x(c) for c in line], [c.quality for c in line], color=colour, linewidth=1.1, alpha=0.7)
         for cell in method.cells:
@@ -85,7 +88,7 @@ def panel(axis: Axes, found: Sequence[Method], x: X, look: Look, timed: bool = F
         axis.plot(x(start), start.quality, marker="*", color="black", markersize=12, zorder=4, linestyle="none")
     axis.set_xscale("log", base=2)
     low, high = axis.get_xlim()
-    # Powers of two, if there are several in sight.
+    # Powers of two, if the axis shows several.
     axis.xaxis.set_major_locator(LogLocator(base=2, numticks=9) if high / low >= 4 else MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
@@ -93,13 +96,13 @@ def panel(axis: Axes, found: Sequence[Method], x: X, look: Look, timed: bool = F
 
 
 def optimal(cells: Sequence[Cell], x: X, timed: bool) -> list[bool]:
-    """Which cells nothing beats in both. Doubted speeds are too low, never too high: they may beat, and win nothing."""
+    """Whether each cell is Pareto-optimal. A speed in doubt is too low: it may beat others, but is never optimal."""
     best = pareto([(x(cell), cell.quality) for cell in cells])
     return [one and not (timed and cell.measures.doubt) for one, cell in zip(best, cells, strict=True)]
 
 
 def joined(method: Method, x: X) -> list[Cell]:
-    """The cells that a line joins: a curve's all, of a grid over several numbers those that no other one beats."""
+    """The cells that a line joins: all of a curve, and the Pareto-optimal ones of a grid over several numbers."""
     if len(method.differing) < 2:
         return method.cells
     best = pareto([(x(cell), cell.quality) for cell in method.cells])
@@ -107,7 +110,7 @@ def joined(method: Method, x: X) -> list[Cell]:
 
 
 def baseline(found: Sequence[Method]) -> Cell | None:
-    """One token per forward, the most confident first."""
+    """The cell of one token per forward, the most confident first."""
     cells = (cell for method in found for cell in method.cells)
     return next((cell for cell in cells if is_baseline(cell)), None)
 
@@ -134,10 +137,10 @@ def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> 
     above.tick_params(labelsize=7, colors="#444444")
 
 
-def legend(figure: Figure, look: Look, starred: bool = True, crossed: bool = False) -> None:
+def legend(figure: Figure, style: Styles, starred: bool = True, crossed: bool = False) -> None:
     handles = [
         Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * (colour != GREY), label=name)
-        for name, (colour, marker) in look.items()
+        for name, (colour, marker) in style.items()
     ]
     star = Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label="one token per step")
     full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label="filled: Pareto-optimal")
@@ -146,12 +149,12 @@ def legend(figure: Figure, look: Look, starred: bool = True, crossed: bool = Fal
     figure.legend(handles=handles, loc="outside right upper", frameon=False, handlelength=2.2)
 
 
-def falls(cells: Sequence[Cell]) -> dict[str, Figure]:
+def curves_of_tasks(cells: Sequence[Cell]) -> dict[str, Figure]:
     """Score of each sub-task against tokens per forward, a picture for each model and a panel for each sub-task."""
-    return {model: _falls(model, found, looks(cells)) for model, found in by_model(cells).items()}
+    return {model: _task_panels(model, found, styles(cells)) for model, found in by_model(cells).items()}
 
 
-def _falls(model: str, found: Sequence[Method], look: Look) -> Figure:
+def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
     names = list(dict.fromkeys(task for method in found for cell in method.cells for task in cell.scores))
     curves = [method for method in found if len(method.cells) > 1] or list(found)
     columns = ceil(sqrt(len(names))) + (len(names) > 4)
@@ -164,7 +167,7 @@ def _falls(model: str, found: Sequence[Method], look: Look) -> Figure:
         for axis, task in zip(axes.flat, names, strict=False):
             for method in curves:
                 points = sorted((tpf_of(cell, task), cell.scores[task]) for cell in method.cells if task in cell.scores)
-                colour, marker = look[method.name]
+                colour, marker = style[method.name]
                 xs, ys = zip(*points, strict=True) if points else ((), ())
                 width = 1.0 if len(method.differing) < 2 else 0.0
                 axis.plot(xs, ys, color=colour, marker=marker, markersize=3.2, linewidth=width)
@@ -178,7 +181,7 @@ def _falls(model: str, found: Sequence[Method], look: Look) -> Figure:
         figure.supxlabel("useful tokens per forward", fontsize=9)
         figure.supylabel("score (%)", fontsize=9)
         figure.suptitle(model, fontsize=10)
-        legend(figure, {method.name: look[method.name] for method in curves}, starred=False)
+        legend(figure, {method.name: style[method.name] for method in curves}, starred=False)
     return figure
 
 

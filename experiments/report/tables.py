@@ -1,4 +1,4 @@
-"""The report's tables: lists of cells of text, written as Markdown, HTML and CSV alike."""
+"""The report's tables, written as Markdown, HTML and CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEVELS = (90, 80, 70, 60)
 
 @dataclass(frozen=True)
 class Table:
-    """``words``: columns, from the left, that hold words; the others hold numbers."""
+    """Cells of text. words: how many columns, from the left, hold words. The others hold numbers."""
 
     heads: Sequence[str]
     rows: list[list[str]]
@@ -44,7 +44,7 @@ class Table:
         return out.getvalue()
 
     def without_empty(self) -> Table:
-        """Columns of numbers that are empty in every row are left out."""
+        """The table without columns of numbers that are empty in every row."""
         kept = [at for at in range(len(self.heads)) if at < self.words or any(row[at] for row in self.rows)]
         return Table([self.heads[at] for at in kept], [[row[at] for at in kept] for row in self.rows], self.words)
 
@@ -58,7 +58,7 @@ def each(found: Sequence[Method]) -> list[tuple[Method, Cell]]:
 
 
 def outcomes(cells: Sequence[Cell]) -> Table:
-    """Quality and counts: the same on every machine, and after every resumption."""
+    """Quality and counts, which are the same on every machine and after every resumption."""
     heads = ["method", "setting", "samples", "score", "95 %", "missing scores", "tokens / forward",
              "positions / forward", "forwards", "query tokens", "GFLOP", "MB moved"]  # fmt: skip
     rows = []
@@ -76,9 +76,11 @@ def outcomes(cells: Sequence[Cell]) -> Table:
 
 
 def speeds(cells: Sequence[Cell], machine: Machine | None) -> Table:
-    """Times, on the machine where they were taken. floor: what arithmetic and memory of ``machine`` take at least.
-    computed / query tokens: rows that ran over rows that were asked for. wall / CPU: 1 where the thread that decoded
-    had a core to itself. load: processes per core. doubt: see ``Measures``.
+    """Times on the machine where they were taken.
+
+    floor: the least seconds that arithmetic and memory of ``machine`` need. computed / query tokens: rows that ran over
+    rows that were asked for. wall / CPU: 1 where the thread that decoded had a core to itself. load: running and
+    waiting processes per core. doubt: see ``Measures``.
     """
     heads = ["method", "setting", "tokens / s", "p50 s", "p95 s", "forwards / s", "floor s", "floor / time",
              "computed / query tokens", "idle forwards", "wall / CPU", "load", "doubt"]  # fmt: skip
@@ -97,14 +99,14 @@ def speeds(cells: Sequence[Cell], machine: Machine | None) -> Table:
 
 
 def floor_of(cell: Cell, machine: Machine | None) -> float | None:
-    """Seconds a sample takes at least when it is decoded alone."""
+    """The least seconds of a sample that is decoded alone."""
     if machine is None or cell.column("flops") is None:
         return None
     return sum(max(r["flops"] / machine.flops, r["bytes"] / machine.bytes) for r in cell.rows) / len(cell.rows)
 
 
 def distances(cells: Sequence[Cell]) -> Table:
-    """How far each setting is from what is possible."""
+    """The distance of each setting to its limits."""
     heads = ["method", "setting", "oracle / forwards", "lossless minimum / forwards", "as one per step %",
              "bits / forward", "forced %", "budget used %"]  # fmt: skip
     rows = []
@@ -118,7 +120,7 @@ def distances(cells: Sequence[Cell]) -> Table:
 
 
 def curves(cells: Sequence[Cell]) -> Table:
-    """A line for each method: its curve in single numbers."""
+    """A line for each method: the numbers that sum up its curve."""
     levels = [f"PB{level}{kind}" for level in LEVELS for kind in ("", " interp.")]
     heads = ["method", "settings", "AUP", *levels, "best score", "incomplete"]
     found = methods([cell for cell in cells if cell.scores])
@@ -137,7 +139,7 @@ def curves(cells: Sequence[Cell]) -> Table:
 
 
 def tasks(cells: Sequence[Cell]) -> Table:
-    """Score of each sub-task at each setting."""
+    """The score of each sub-task at each setting."""
     names = list(dict.fromkeys(task for cell in cells for task in cell.tasks))
     rows = [
         [method.name, method.setting(cell), text(cell.measures.tpf, 2), *(text(cell.scores.get(n), 0) for n in names)]

@@ -12,7 +12,7 @@ from dllm.runtime.runtime import Runtime
 from experiments import bench_kernels, bench_step
 
 CPU = torch.device("cpu")
-QUICK = ("add_norm", "rope_scatter", "sparse_credit", "drift.received")
+QUICK = ("add_norm", "rope_scatter", "sparse_credit", "attention_received")
 
 
 @pytest.mark.parametrize("name", QUICK)

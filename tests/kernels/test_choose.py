@@ -44,7 +44,7 @@ def test_torch_is_torch_everywhere() -> None:
 
 def test_triton_where_it_cannot_work_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu(monkeypatch, (7, 5))
-    with pytest.raises(UserError, match=r"compute capability 7\.5, and they need 8\.0.*kernels=auto or kernels=torch"):
+    with pytest.raises(UserError, match=r"capability 7\.5, and the kernels need 8\.0.*kernels=auto or kernels=torch"):
         use_triton("triton", GPU)
     gpu(monkeypatch, (11, 0), "gfx1100")
     with pytest.raises(UserError, match=r"gfx942, gfx950, and this is gfx1100\. Use kernels=auto"):

@@ -17,7 +17,7 @@ from unittest.mock import patch
 from law import law
 
 from dllm.kernels import rope_scatter, row_statistics
-from dllm.kernels.jit import Kernel, Shape
+from dllm.kernels.jit import Kernel, LaunchConfig
 from tests.replay import MODELS, differences, model_of, run_case
 
 FOLDER = Path(__file__).parents[1] / "data" / "goldens"
@@ -47,8 +47,9 @@ def launches() -> Iterator[set[str]]:
         launched.add(kernel.function.__name__)
         launch(kernel, *arguments, **options)
 
-    wide = patch.object(rope_scatter, "ROWS", 2048), patch.object(row_statistics, "MERGE", Shape({"ROWS": 64}))
-    with wide[0], wide[1], patch.object(Kernel, "_launch", counted):
+    heads = patch.object(rope_scatter, "HEADS_PER_PROGRAM", 2048)
+    rows = patch.object(row_statistics, "_FINISH", LaunchConfig({"ROWS": 64}))
+    with heads, rows, patch.object(Kernel, "_launch", counted):
         yield launched
 
 
@@ -80,7 +81,7 @@ def test_a_recorded_decode_with_every_kernel_on(golden: Recorded) -> None:
     finally:
         model.use_kernels(False)
     if method == "elastic":
-        assert "_received" in launched
-    assert {"_add_norm", "_head", "_merge"} <= launched
+        assert "_attention_received" in launched
+    assert {"_add_norm", "_head", "_finish"} <= launched
     assert ("_rope_scatter" in launched) == (method not in UNCACHED)
     assert ({"_credit", "_slot_logits"} <= launched) == (method == "creditdecoding")

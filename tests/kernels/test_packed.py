@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dllm import load
-from dllm.kernels.packed import PackedLinear, can_pack, pack
+from dllm.kernels.packed import PackedLinear, can_pack, pack_weights
 
 pytestmark = pytest.mark.skipif(
     not can_pack(torch.device("cpu"), torch.float32), reason="this PyTorch has no oneDNN operators to pack with"
@@ -31,7 +31,7 @@ def test_packing_drops_the_plain_weights_and_keeps_special_layers() -> None:
         pass
 
     model = nn.ModuleDict({"plain": nn.Linear(8, 8, bias=False), "special": Special(8, 8)})
-    pack(model)
+    pack_weights(model)
     assert isinstance(model["plain"], PackedLinear) and isinstance(model["special"], Special)
     assert [name for name, _ in model.named_parameters()] == ["special.weight", "special.bias"]
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from dllm.kernels import row_statistics
-from dllm.kernels.row_statistics import STATISTICS, reference, split_count
+from dllm.kernels.row_statistics import ROW_STATISTICS, reference, split_count
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
     assert torch.equal(found["token"], expected["token"])
-    for name in STATISTICS:
+    for name in ROW_STATISTICS:
         torch.testing.assert_close(found[name], expected[name], rtol=tolerance, atol=tolerance, msg=name)
 
 
@@ -63,8 +63,8 @@ def test_infinite_entries_dead_rows_and_rows_with_one_entry() -> None:
     z[3, 5:4999] = -torch.inf
     found = row_statistics.row_statistics(z, triton=True)
     close(found, reference(z.double()), 2e-6)
-    assert [found[name][1].item() for name in ("token", *STATISTICS)] == [0, 0, 0, 0, 0, -torch.inf]
-    assert [found[name][2].item() for name in ("token", *STATISTICS)] == [4321, 1, 0, torch.inf, 0, -3]
+    assert [found[name][1].item() for name in ("token", *ROW_STATISTICS)] == [0, 0, 0, 0, 0, -torch.inf]
+    assert [found[name][2].item() for name in ("token", *ROW_STATISTICS)] == [4321, 1, 0, torch.inf, 0, -3]
 
 
 def test_ties_go_to_the_lowest_id_within_and_across_splits() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.kernels.credit import reference, slot_logits, slot_logits_reference, sparse, sparse_credit
+from dllm.kernels.credit import reference, sparse_credit
 from dllm.kernels.row_statistics import reference as statistics
+from dllm.kernels.slot_logits import reference as slot_logits_reference
+from dllm.kernels.slot_logits import slot_logits
+from tests.dense_credit import dense_credit
 
 ROWS, VOCABULARY = 11, 9
 
@@ -24,9 +27,9 @@ def test_turn_after_turn_equal_to_the_dense_definition(beta: float, gamma: float
         masked = torch.rand(ROWS, generator=noise) < 0.8
         row = statistics(z)
         given = (z.gather(1, ids), row["token"], row["first"], row["logsumexp"], ids, credit, masked, *parameters)
-        expected = sparse(*given)
+        expected = reference(*given)
         found = sparse_credit(*given, triton=True)
-        token, confidence, dense = reference(z[None], dense, masked[None], beta, gamma, alpha)
+        token, confidence, dense = dense_credit(z[None], dense, masked[None], beta, gamma, alpha)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
         assert torch.equal(found[0][masked], token[0][masked])

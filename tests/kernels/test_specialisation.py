@@ -26,8 +26,8 @@ from dllm.setting import Sampling
 
 pytest.importorskip("triton")
 LAUNCHERS = (
-    "add_norm", "rope_scatter", "head_statistics", "row_statistics", "slot_logits", "sparse_credit", "similarity",
-    "received",
+    "add_norm", "rope_scatter", "head_statistics", "row_statistics", "slot_logits", "sparse_credit",
+    "attention_similarity", "attention_received",
 )  # fmt: skip
 Key = tuple[tuple[str, Any], ...]  # one entry per parameter: its type, and what Triton learns of its value
 
@@ -130,7 +130,7 @@ def test_every_tile_of_the_head_is_compiled_before_the_first_launch(monkeypatch:
     monkeypatch.setattr(head, "_COMPILED", set())
     hidden, weight = torch.randn(5, 8), torch.randn(40, 8)
     for rows in (5, 3):
-        head.fused(hidden[:rows], weight)
-        assert sorted(compiled) == sorted(head.SHAPES)
-    head.fused(hidden.double(), weight.double())
-    assert len(compiled) == 2 * len(head.SHAPES)
+        head.fused_head(hidden[:rows], weight)
+        assert sorted(compiled) == sorted(head.CONFIGS)
+    head.fused_head(hidden.double(), weight.double())
+    assert len(compiled) == 2 * len(head.CONFIGS)

@@ -14,7 +14,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from dllm.models.transformer import Transformer
-from dllm.models.weights import random_model, save_model
+from dllm.models.weights import save_model
+from tests.random_models import random_model
 
 DATA = Path(__file__).parents[1] / "data" / "models"
 PARITY = sorted(folder for folder in DATA.iterdir() if (folder / "logits.safetensors").is_file())

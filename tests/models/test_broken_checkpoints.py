@@ -27,7 +27,7 @@ from rich.console import Console
 
 from dllm.errors import UserError
 from dllm.models.bundle import load
-from dllm.models.check import Report, check, print_report
+from dllm.models.check import Report, inspect_checkpoint, print_report
 
 CASES = int(os.environ.get("DLLM_FUZZ", "100"))
 SECONDS, BYTES = 10, 2 * 2**30
@@ -64,7 +64,7 @@ def bounded() -> Iterator[None]:
 def judged(folder: Path) -> Report:
     """The report on a folder. What loads must agree: ready means a forward of finite logits, else the same refusal."""
     with bounded():
-        report = check(folder)
+        report = inspect_checkpoint(folder)
         print_report(report, Console(file=io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), width=200))
         if report.usable:
             transformer = load(folder).transformer

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from dllm.kernels.rope_scatter import rotated
 from dllm.models.memory import AttentionOrder
 from dllm.models.transformer import Rotary, Transformer
-from dllm.models.weights import load_model, parameter_sources, random_model
+from dllm.models.weights import load_model, parameter_sources
 from tests.parity import GATES, case_error, cases_of
+from tests.random_models import random_model
 
 CASES = [(folder, case, dtype) for folder in PARITY for case in cases_of(folder) for dtype in GATES]
 

@@ -7,20 +7,19 @@ from math import log
 
 import pytest
 import torch
+from dllm.scores import Sampling
 from harness import Combination, forward_of, model, parts_of, requests
 
 from dllm import UserError
 from dllm.canvas import Canvas
-from dllm.contract import Step, Turn, View
-from dllm.denoise import denoise
-from dllm.kernels.credit import reference
-from dllm.samplers.base import Sampler
+from dllm.denoise import Turn, denoise
+from dllm.samplers.base import Sampler, Step, View
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
 from dllm.samplers.saber import Saber
-from dllm.setting import Sampling
+from tests.dense_credit import dense_credit
 from tests.samplers.game import PROMPT, Game
 
 
@@ -55,7 +54,7 @@ def test_the_sparse_form_equals_the_dense_definition(beta: float, gamma: float, 
         logits = wandering(noise, logits)
         p = logits.softmax(-1)
         open_ = (game.canvas.undecided & game.span.in_open)[:, PROMPT:]
-        token, confidence, credit = reference(logits, credit, open_, beta, gamma, alpha)
+        token, confidence, credit = dense_credit(logits, credit, open_, beta, gamma, alpha)
         game.play(p.amax(-1), p.argmax(-1), logits=logits)
         seen = inner.view.scores
         assert torch.equal(seen.token[:, PROMPT:][open_], token[open_])

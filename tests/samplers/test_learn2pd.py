@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
-from dllm.models.weights import read_config
+from dllm.models.weights import read_model_config
 from dllm.samplers.learn2pd import Learn2PD
 from dllm.setting import Setting
 from tests.samplers.game import Game
@@ -66,7 +66,7 @@ def stored(folder: Path, model: str = "tiny-llada", width: int = 8) -> str:
 
 
 def test_a_filter_for_another_block_length_or_model_is_refused(tmp_path: Path) -> None:
-    config = read_config(DATA / "models" / "tiny-llada")
+    config = read_model_config(DATA / "models" / "tiny-llada")
     sampler = Learn2PD(stored(tmp_path))
     sampler.check(Setting(config, Fixed(8), 32, name="tiny-llada"))
     with pytest.raises(UserError, match=r"blocks\.block_length=16 is not the 8 .* Use blocks\.block_length=8"):
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_filter_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_filter_the_one_that_comes_with_the_model_is_used() -> None:
-    config = read_config(DATA / "models" / "tiny-llada")
+    config = read_model_config(DATA / "models" / "tiny-llada")
     sampler = Learn2PD()
     settings = (Setting(config, Fixed(32), 64, name=name) for name in ("mini-llada", "mini-dream"))
     llada, dream = (sampler.resolved(setting) for setting in settings)

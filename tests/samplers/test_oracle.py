@@ -10,7 +10,7 @@ from harness import DATA
 
 from dllm import Decoder, UserError, load
 from dllm.blocks.fixed import Fixed
-from dllm.models.weights import read_config
+from dllm.models.weights import read_model_config
 from dllm.samplers.oracle import Oracle
 from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game
@@ -59,6 +59,6 @@ def test_without_a_reference_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_reference_of_another_length_is_refused() -> None:
-    setting = Setting(read_config(DATA / "models" / "tiny-llada"), Fixed(8), 32)
+    setting = Setting(read_model_config(DATA / "models" / "tiny-llada"), Fixed(8), 32)
     with pytest.raises(UserError, match="holds an answer of 3 tokens, gen_length is 32"):
         Oracle([[1, 2, 3]]).check(setting)

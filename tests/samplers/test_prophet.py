@@ -12,7 +12,7 @@ from harness import DATA
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas, Request
-from dllm.models.weights import read_config
+from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
@@ -26,7 +26,7 @@ from tests.samplers.test_learn2pd import passing
 
 
 def setting(length: int | None) -> Setting:
-    config = read_config(DATA / "models" / "tiny-llada")
+    config = read_model_config(DATA / "models" / "tiny-llada")
     return Setting(config, Fixed(8), length, ids_of=lambda text: [7, 8, 9])
 
 

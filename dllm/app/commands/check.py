@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dllm.models.check import check, print_report
+from dllm.models.check import inspect_checkpoint, print_report
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Print what the folder holds; the exit code is 1 when it cannot be used."""
-    report = check(config["model"]["path"], config["model"]["mask_id"])
+    report = inspect_checkpoint(config["model"]["path"], config["model"]["mask_id"])
     print_report(report)
     if not report.usable:
         raise SystemExit(1)

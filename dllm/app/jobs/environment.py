@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dllm.record.stopwatch import load
+from dllm.record.stopwatch import machine_load
 
 if TYPE_CHECKING:
     from dllm.models.transformer import Transformer
@@ -38,7 +38,7 @@ def stamp(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]
         "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
         "dtype": str(dtype).removeprefix("torch."),
         "seed": seed,
-        "load": load(),
+        "load": machine_load(),
         **dict(zip(("commit", "dirty"), commit(Path(__file__).resolve().parent), strict=True)),
     }
 

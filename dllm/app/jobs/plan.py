@@ -23,8 +23,9 @@ from dllm.decoder import Decoder
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
-from dllm.models import bundle, quantize
+from dllm.models import bundle
 from dllm.models.fingerprint import fingerprint
+from dllm.models.quantize import check_quantize, check_runtime
 from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
@@ -71,12 +72,12 @@ class Plan:
         if ids_of is not None:
             parts = replace(parts, blocks=parts.blocks.resolved(ids_of))
         bundle.parse_dtype(model["dtype"])
-        quantize.check(model["quantize"])
-        quantize.check_runtime(model["quantize"], config["runtime"])
+        check_quantize(model["quantize"])
+        check_runtime(model["quantize"], config["runtime"])
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name, ids_of)
         parts = replace(parts, sampler=validate(setting, parts.sampler, parts.cache, parts.eos))
-        device = bundle.place_of(bundle.parse_device(model["device"]))
+        device = bundle.resolve_device(bundle.parse_device(model["device"]))
         use_triton(config["kernels"], device)
         runtime_of(config).check(parts.cache, parts.sampler, architecture, device, parts.blocks)
         if tokenizer is None and options.stop:

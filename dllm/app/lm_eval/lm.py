@@ -78,7 +78,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
     @property
     def prefix_token_id(self) -> int:
         """What stands before a text that has no context: the BOS where there is one."""
-        bos = self.backbone.names.get("bos_token")
+        bos = self.backbone.special_tokens.get("bos_token")
         known = None if bos is None else self.backbone.backend.token_to_id(bos)
         return self.eot_token_id if known is None else known
 

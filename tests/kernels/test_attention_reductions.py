@@ -8,7 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.cache.drift import attended
-from dllm.kernels.drift import received, received_reference, similarity, similarity_reference
+from dllm.kernels.attention_received import attention_received
+from dllm.kernels.attention_received import reference as received_reference
+from dllm.kernels.attention_similarity import attention_similarity
+from dllm.kernels.attention_similarity import reference as similarity_reference
 from dllm.models.memory import attend
 
 
@@ -25,7 +28,8 @@ def test_similarity_equals_the_definition_and_torch(shape: tuple[int, ...], axis
     hidden = slice(3, 5) if shape[-1] > 5 else slice(0, 0)
     old, new = (weights(*shape, seed=seed, hidden=hidden) for seed in (0, 1))
     keys = torch.full((shape[0],), shape[-1] - len(range(shape[-1])[hidden]))
-    found, expected = similarity(old, new, keys, axis, triton=True), similarity_reference(old, new, keys, axis)
+    found = attention_similarity(old, new, keys, axis, triton=True)
+    expected = similarity_reference(old, new, keys, axis)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     seen = [key for key in range(shape[-1]) if not hidden.start <= key < hidden.stop]
     apart = F.cosine_similarity(old[..., seen], new[..., seen], dim=1 if axis == "heads" else 3)
@@ -35,7 +39,8 @@ def test_similarity_equals_the_definition_and_torch(shape: tuple[int, ...], axis
 @pytest.mark.parametrize("axis", ["heads", "keys"])
 def test_the_same_rows_have_similarity_one(axis: str) -> None:
     same, keys = weights(1, 3, 2, 50, hidden=slice(40, 50)), torch.tensor([40])
-    torch.testing.assert_close(similarity(same, same, keys, axis, triton=True), torch.ones(1, 2), rtol=1e-5, atol=1e-5)
+    found = attention_similarity(same, same, keys, axis, triton=True)
+    torch.testing.assert_close(found, torch.ones(1, 2), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 3, 37), (1, 7, 10, 300), (3, 4, 0, 5)], ids=str)
@@ -43,7 +48,7 @@ def test_received_attention_equals_the_definition_and_adds_up_to_the_real_rows(s
     rows, real = weights(*shape), torch.ones(shape[0], shape[2], dtype=torch.bool)
     if shape[2] > 2:
         real[:, 2] = False
-    found = received(rows, real, triton=True)
+    found = attention_received(rows, real, triton=True)
     torch.testing.assert_close(found, received_reference(rows, real), rtol=1e-5, atol=1e-6)
     live = shape[1] * int(real[0].sum())
     torch.testing.assert_close(found.sum(1), torch.full((shape[0],), float(live)), rtol=1e-4, atol=1e-4)
