@@ -1,6 +1,6 @@
-"""Log-probabilities of a decoded text, two kinds of them, in nats and by position of the answer.
+"""Two kinds of log-probabilities of a decoded text, in nats and by position of the answer.
 
-at commit   what the model gave a token in the forward that committed it; tokens of one forward do not know each other
+at commit   as the model gave it in the forward that committed the token; tokens of one forward do not see each other
 rescored    the same tokens one at a time, in the order of the trace and within a forward the most confident first, each
             given those before it: by the chain rule their sum is the log-likelihood of the text in that order
 
@@ -23,12 +23,12 @@ from dllm.record.trace import Trace
 from dllm.setting import Sampling
 
 LogProbs = list[float | None]  # None: given, filled by a policy, never decided, or not known
-ROWS = 8  # canvases in a forward
+MAX_CANVASES = 8  # canvases in a forward
 
 
 @dataclass(frozen=True)
 class Commit:
-    """The commit that stands in the end: its turn (from 0), position, token and confidence, 0 where not known."""
+    """A commit that was never undone: its turn (from 0), position, token and confidence, 0 where not known."""
 
     turn: int
     position: int
@@ -36,8 +36,8 @@ class Commit:
     confidence: float
 
 
-def standing(trace: Trace) -> list[Commit]:
-    """The commits that stand in the end, in the order of the decode, the most confident of a forward first."""
+def final_commits(trace: Trace) -> list[Commit]:
+    """The commits that were never undone, in the order of the decode, within a forward the most confident first."""
     found: dict[int, Commit] = {}
     for turn, (record, candidate) in enumerate(trace.path()):
         commits = record.candidates[candidate]
@@ -51,9 +51,9 @@ def standing(trace: Trace) -> list[Commit]:
 
 
 def at_commit(trace: Trace) -> LogProbs:
-    """By position of the answer. Of proposals drawn by Dream's convention: under the tempered distribution."""
+    """By position of the answer. With Dream's convention the probability is that of the tempered distribution."""
     values: LogProbs = [None] * (trace.length - trace.start)
-    for commit in standing(trace):
+    for commit in final_commits(trace):
         if commit.confidence > 0:
             values[commit.position] = math.log(commit.confidence)
     return values
@@ -61,21 +61,23 @@ def at_commit(trace: Trace) -> LogProbs:
 
 @torch.inference_mode()
 def rescored(model: Model, trace: Trace, sampling: Sampling | None = None) -> LogProbs:
-    """By position of the answer; one canvas per token. Ids that ``sampling`` bans count as impossible."""
+    """By position of the answer; each token takes a canvas. Ids that ``sampling`` bans have probability 0.
+
+    Raises UserError for sampling with guidance."""
     sampling = sampling or Sampling()
     if sampling.guidance:
         raise UserError("log-probabilities are re-scored with the model alone. Decode with sampling.guidance=0.")
     values: LogProbs = [None] * (trace.length - trace.start)
-    order = standing(trace)
-    for at in range(0, len(order), ROWS):
-        chosen = order[at : at + ROWS]
-        canvases = [before(trace, order, at + row) for row in range(len(chosen))]
-        for commit, value in zip(chosen, scored(model, trace, canvases, chosen, sampling), strict=True):
+    order = final_commits(trace)
+    for at in range(0, len(order), MAX_CANVASES):
+        chosen = order[at : at + MAX_CANVASES]
+        canvases = [canvas_before(trace, order, at + row) for row in range(len(chosen))]
+        for commit, value in zip(chosen, token_logprobs(model, trace, canvases, chosen, sampling), strict=True):
             values[commit.position] = value
     return values
 
 
-def before(trace: Trace, order: Sequence[Commit], number: int) -> list[int]:
+def canvas_before(trace: Trace, order: Sequence[Commit], number: int) -> list[int]:
     """The canvas with everything that was fixed before commit ``number``, and masks elsewhere."""
     canvas = list(trace.prompt)
     for record, candidate in trace.path()[: order[number].turn]:
@@ -86,7 +88,7 @@ def before(trace: Trace, order: Sequence[Commit], number: int) -> list[int]:
     return canvas
 
 
-def scored(
+def token_logprobs(
     model: Model, trace: Trace, canvases: Sequence[Sequence[int]], commits: Sequence[Commit], sampling: Sampling
 ) -> list[float]:
     """Log-probability of each commit's token at its position on its canvas."""

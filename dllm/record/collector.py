@@ -13,7 +13,7 @@ from dllm.contract import ForwardCost, Turn
 from dllm.models.ids import Ids
 from dllm.record.cost import Cost, joined
 from dllm.record.results import Result
-from dllm.record.stopwatch import Stopwatch, load
+from dllm.record.stopwatch import Stopwatch, host_load
 from dllm.record.trace import Trace, TurnRecord, record_turn
 
 Text = Callable[[Sequence[int]], str]
@@ -137,7 +137,7 @@ class Collector:
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
             nfe=row.nfe, query_tokens=round(self.spent[number, 0].item()), seconds=row.seconds,
-            cpu_seconds=row.cpu_seconds, load=load(),
+            cpu_seconds=row.cpu_seconds, load=host_load(),
             device=self.spent.device.type,
             stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given,
             flops=self.spent[number, 1].item(), bytes=self.spent[number, 2].item() + row.nfe * self._weights(),

@@ -1,4 +1,4 @@
-"""A result as a notebook shows it: HTML that carries its colours with it."""
+"""A result as a notebook shows it: HTML with its colours inside."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dllm.common.palette import hexes
 from dllm.record.results import Result
 
 FRAME = "white-space:pre-wrap;font-family:monospace;line-height:1.6"
-DIM = "opacity:.65"
+FADED = "opacity:.65"
 
 
 def coloured(result: Result) -> str:
     """The prompt, dim, and every token of the answer in the colour of the turn that fixed it."""
     last = max(result.turns, default=0)
     body = "".join(_token(word, turn, last) for word, turn in _shown(result))
-    prompt = f'<div style="{DIM}">{escape(result.prompt)}</div>' if result.prompt else ""
+    prompt = f'<div style="{FADED}">{escape(result.prompt)}</div>' if result.prompt else ""
     cost = f"{result.useful_tokens} tokens, {result.nfe} forwards, {result.tpf:.2f} per forward"
-    return f'<div style="{FRAME}">{prompt}<div>{body}</div><div style="{DIM}">{escape(cost)}</div></div>'
+    return f'<div style="{FRAME}">{prompt}<div>{body}</div><div style="{FADED}">{escape(cost)}</div></div>'
 
 
 def _shown(result: Result) -> list[tuple[str, int]]:

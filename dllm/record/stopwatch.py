@@ -1,4 +1,4 @@
-"""The time of a decode: by the clock of the device that does the work, without what others do in between."""
+"""The time of a decode: by the clock of the device that does the work, without the pauses of observers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, Protocol
 import torch
 
 
-def load() -> float:
-    """Processes that had or wanted a core, per core of the machine, mean of the last minute; 0 where nobody counts."""
+def host_load() -> float:
+    """Processes that had or wanted a core, per core, mean of the last minute; 0 where the system does not say."""
     return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2) if hasattr(os, "getloadavg") else 0.0
 
 
 class Clock(Protocol):
-    """``mark`` notes the moment at which all work asked for so far is done, and waits for nothing. ``between`` gives
-    the seconds from one mark to a later one, and waits until that is reached."""
+    """``mark`` marks the moment at which all work launched so far is done, without waiting. ``between`` gives the
+    seconds from one mark to a later one, and waits until that is reached."""
 
     def mark(self) -> Any: ...
 
     def between(self, begin: Any, end: Any) -> float: ...
 
 
-class Host:
+class HostClock:
     """The clock of a CPU, whose operations are done when their calls return."""
 
     def mark(self) -> float:
@@ -35,11 +35,11 @@ class Host:
         return end - begin
 
 
-class Queue:
-    """The clock of a GPU, which works behind the host's back: its marks stand in its queue of work.
+class DeviceClock:
+    """The clock of a GPU, which works asynchronously: a mark is an event in its queue of work.
 
-    By the host's clock, whoever waits for the GPU first is charged with its work: an observer that reads a tensor
-    would book the forward under way as a pause. A mark in the queue comes after the forward whoever waits.
+    By the host's clock, the first to wait for the GPU would be charged with its work: an observer that reads a tensor
+    would count the forward under way as its pause. An event in the queue comes after that forward, whoever waits.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,28 +56,28 @@ class Queue:
 
 
 class Stopwatch:
-    """Seconds since ``start`` without pauses; cpu: those in which the thread that decodes had a core of the CPU."""
+    """Seconds since ``start`` without pauses, by the device's clock and by the CPU time of the decoding thread."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.clock = clock or Host()
+        self.clock = clock or HostClock()
         self.start()
 
     @staticmethod
     def on(device: torch.device) -> Stopwatch:
         """For work on this device."""
-        return Stopwatch(Host() if device.type == "cpu" else Queue(device))
+        return Stopwatch(HostClock() if device.type == "cpu" else DeviceClock(device))
 
     def start(self) -> None:
         """Begin anew."""
         self.began = self.lapped = self.clock.mark()
-        self.pauses: list[tuple[Any, Any]] = []  # not yet added to ``waited``: to ask for them may mean to wait
+        self.pauses: list[tuple[Any, Any]] = []  # not yet added to ``waited``, since reading them may mean to wait
         self.waited = self.waited_cpu = 0.0
         self.began_cpu = time.thread_time()
-        self.stopped: tuple[Any, float] | None = None  # in a pause: when it began
+        self.stopped: tuple[Any, float] | None = None  # the mark and CPU time at which a pause began; None outside one
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """What happens inside is not counted, whether or not it waits for the device."""
+        """Time inside is not counted, whether or not it waits for the device."""
         self.stopped = began, cpu = self.clock.mark(), time.thread_time()
         try:
             yield
@@ -96,7 +96,7 @@ class Stopwatch:
     def cpu_seconds(self) -> float:
         """CPU time of this thread so far; in a pause, when it began."""
         now = time.thread_time() if self.stopped is None else self.stopped[1]
-        return max(0.0, now - self.began_cpu - self.waited_cpu)  # a thread that took over has a clock of its own
+        return max(0.0, now - self.began_cpu - self.waited_cpu)  # another thread that goes on has a clock of its own
 
     def lap(self) -> float:
         """Seconds since the last pause ended, or since the start. Waits for the device."""
