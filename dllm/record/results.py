@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dllm.errors import UserError
+from dllm.record.final_commits import LogProbs, at_commit
+from dllm.record.notebook import coloured
 from dllm.record.trace import Trace
 
 ResultRow = dict[str, Any]  # a line of results.jsonl: ``Result.to_json``, and what the run adds
@@ -73,11 +75,9 @@ class Result:
         return self.trace
 
     @property
-    def commit_logprobs(self) -> list[float | None]:
+    def commit_logprobs(self) -> LogProbs:
         """Log-probability of each token of the canvas in the forward that committed it, in nats;
         ``decoder.rescored(result)`` gives those of the tokens one at a time."""
-        from dllm.analysis.logprobs import at_commit
-
         return at_commit(self.traced())
 
     def to_json(self) -> dict[str, Any]:
@@ -87,6 +87,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """In a notebook: the text, each token in the colour of the turn that fixed it."""
-        from dllm.record.notebook import coloured
-
-        return coloured(self)
+        # An infilling is shown whole, an answer up to its end.
+        shown = len(self.words) if self.given_tokens else len(self.tokens)
+        cost = f"{self.useful_tokens} tokens, {self.nfe} forwards, {self.tpf:.2f} per forward"
+        return coloured(self.prompt, self.words[:shown], self.turns, cost)
