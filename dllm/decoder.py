@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dllm.analysis.logprobs import LogProbs, rescored
+from dllm.analysis.logprobs import rescored
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
@@ -25,6 +25,7 @@ from dllm.models.quantize import check_runtime
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
+from dllm.record.final_commits import LogProbs
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots

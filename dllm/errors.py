@@ -21,6 +21,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, at most 200 characters and without a full stop; its class if it is mute."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+
+
+def not_installed(what: str, library: str, extra: str, instead: str = "") -> UserError:
+    """The error for a missing library. what: the option that needs it; extra: what of dllm installs it."""
+    way_out = f"Install it with: pip install 'dllm[{extra}]'{f', or {instead}' if instead else ''}."
+    return UserError(f"{what} needs {library}, which is not installed. {way_out}")
+
+
 def name_of(part: object) -> str:
     """What a sampler, block schedule, cache or end-of-text policy is called in messages: the name that a user types.
 

@@ -1,4 +1,4 @@
-"""From what a user writes to a row of the canvas, with what is known before any weights are read."""
+"""Makes a row of the canvas from what a user writes. Needs a tokenizer and a model's configuration, no weights."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Message = dict[str, str]
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A prompt and the given beginning of its answer, which is not decoded (lm-eval's ``gen_prefix``)."""
+class PrefilledPrompt:
+    """A prompt whose answer has a given beginning, which is not decoded (lm-eval's ``gen_prefix``)."""
 
     prompt: str | list[Message]
     begin: str
 
 
-Prompt = str | list[Message] | list[int] | Begun | Request
+Prompt = str | list[Message] | list[int] | PrefilledPrompt | Request
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Prompts:
     name: str
     gen_length: int
     chat: bool | None = None
-    known: dict[int, str] = field(default_factory=dict, repr=False, compare=False)  # words met so far
+    known: dict[int, str] = field(default_factory=dict, repr=False, compare=False)  # text of each token seen so far
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""
@@ -58,7 +58,7 @@ class Prompts:
             )
         return request
 
-    def encode(self, prompt: str | list[Message] | list[int] | Begun) -> list[int]:
+    def encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt) -> list[int]:
         """Token ids of a prompt, which must hold at least one."""
         if isinstance(prompt, str) and not prompt.strip():
             raise UserError("the prompt is empty: give it some text.")
@@ -70,15 +70,15 @@ class Prompts:
             raise UserError(f"token id {outside[0]} is not in the model's vocabulary of {self.config.vocab}.")
         return tokens
 
-    def _encode(self, prompt: str | list[Message] | list[int] | Begun) -> list[int]:
+    def _encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt) -> list[int]:
         if isinstance(prompt, list) and is_ids(prompt):
             return cast(list[int], prompt)
-        if isinstance(prompt, Begun):  # one text, since tokens may span the seam
+        if isinstance(prompt, PrefilledPrompt):  # encoded as one text, since a token may span both
             return self._tokenizer().encode(self._written(prompt.prompt) + prompt.begin)
         return self._tokenizer().encode(self._written(cast(str | list[Message], prompt)))
 
     def _written(self, prompt: str | list[Message]) -> str:
-        """The text of a prompt, in the chat template where that applies."""
+        """The text of a prompt, in the chat template if that applies."""
         tokenizer = self._tokenizer()
         if not isinstance(prompt, str):
             return tokenizer.render(prompt)
@@ -130,6 +130,7 @@ def is_ids(prompt: list[Any]) -> bool:
 
 def as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
     """Several prompts as they are, one prompt as a list of one."""
-    if isinstance(prompts, str | Begun | Request) or (prompts and (is_ids(prompts) or isinstance(prompts[0], dict))):
+    single = isinstance(prompts, str | PrefilledPrompt | Request)
+    if single or (prompts and (is_ids(cast(list[Any], prompts)) or isinstance(cast(list[Any], prompts)[0], dict))):
         return [cast(Prompt, prompts)]
     return cast(list[Prompt], prompts)

@@ -43,13 +43,13 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def column(model: Model, cache: str, sampler: str, block: int, items: list[mini.Sample]) -> Column:
+def column(model: Model, cache: str, sampler: str, block: int, items: list[mini.MiniItem]) -> Column:
     """Raises UserError for parts that refuse each other."""
     blocks = part("blocks", "whole") if cache in WITHOUT_BLOCKS else part("blocks", "fixed", block_length=block)
     decoder = Decoder(model, sampler, blocks, cache, gen_length=ANSWER, batch_size=BATCH)
     prompts: list[Prompt] = [sample.messages for sample in items]
     rows = decoder(prompts)
-    return Column(rows, [float(mini.score(s, row.text)["score"]) for s, row in zip(items, rows, strict=True)])
+    return Column(rows, [s.score(row.text)["score"] for s, row in zip(items, rows, strict=True)])
 
 
 def line(name: str, one: Column, none: Column) -> str:
@@ -62,7 +62,7 @@ def line(name: str, one: Column, none: Column) -> str:
     return f"| {name} | {percent(one.right)} | {percent(same)} | {nfe:.1f} | {100 * rows:.0f} % | {100 * flops:.0f} % |"
 
 
-def table(model: Model, sampler: str, block: int, items: list[mini.Sample]) -> tuple[list[str], bool]:
+def table(model: Model, sampler: str, block: int, items: list[mini.MiniItem]) -> tuple[list[str], bool]:
     none, lines, ok = column(model, "none", sampler, block, items), [], True
     names = [name for name in choices("cache") if name != "none"]
     for name in track(names, f"{model.name}, {sampler}", console=Console(stderr=True)):

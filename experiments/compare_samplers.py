@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
-from dllm.analysis.limits import Guesses, bits_per_forward, forced_share, lossless_minimum
+from dllm.analysis.limits import GuessRecorder, bits_per_forward, forced_share, lossless_minimum
 from dllm.analysis.measures import wilson
 from dllm.compose.parts import choices
 from dllm.prompts import Prompt
@@ -63,7 +63,7 @@ class Comparison:
         self.model = model
         self.items = [sample for task in mini.TASKS for sample in mini.generate(task, seed, count)]
         self.refused: list[str] = []
-        seen = Guesses()
+        seen = GuessRecorder()
         static = self.column("static", seen)
         assert static is not None
         self.columns = {"static": static}
@@ -78,7 +78,7 @@ class Comparison:
             if found is not None:
                 self.columns[name] = found
 
-    def column(self, name: str, observe: Guesses | None = None) -> Column | None:
+    def column(self, name: str, observe: GuessRecorder | None = None) -> Column | None:
         prompts: list[Prompt] = [sample.messages for sample in self.items]
         reference = None if name != "oracle" else [row.canvas for row in self.columns["static"].rows]
         try:
@@ -88,7 +88,7 @@ class Comparison:
             self.refused.append(f"{name}: {error}")
             return None
         rows = decoder(prompts, trace=True, observe=observe)
-        right = [float(mini.score(s, row.text)["score"]) for s, row in zip(self.items, rows, strict=True)]
+        right = [s.score(row.text)["score"] for s, row in zip(self.items, rows, strict=True)]
         return Column(name, rows, right)
 
     def same(self, column: Column) -> list[bool]:

@@ -26,7 +26,7 @@ from dllm import Decoder, Model, Result, load, part
 from dllm.common.palette import hexes
 from dllm.compose.parts import composed
 from dllm.view.live import LiveView
-from dllm.view.page import Pane, page
+from dllm.view.page import Pane, trace_page
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SHUFFLE = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
@@ -188,7 +188,7 @@ def screenshots(folder: Path) -> None:
         browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         for name, panes, scheme, step in (("viewer", [one], "light", 3), ("viewer_two", [one, other], "dark", 4)):
             file = folder / f"{name}.html"
-            file.write_text(page(panes))
+            file.write_text(trace_page(panes))
             tab = browser.new_page(viewport={"width": 1100, "height": 560}, color_scheme=scheme)
             tab.goto(file.resolve().as_uri())
             tab.fill("#step", str(step))

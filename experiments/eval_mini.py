@@ -23,11 +23,11 @@ ANSWER = 32
 TOKENS_PER_STEP = (1, 2, 4, 8, 32)
 
 
-def accuracy(decoder: Decoder, samples: Sequence[mini.Sample]) -> float:
+def accuracy(decoder: Decoder, samples: Sequence[mini.MiniItem]) -> float:
     """How many samples the decoder answers right."""
     prompts: list[Prompt] = [sample.messages for sample in samples]
     results = decoder(prompts)
-    return sum(mini.score(sample, result.text)["score"] for sample, result in zip(samples, results, strict=True))
+    return sum(sample.score(result.text)["score"] for sample, result in zip(samples, results, strict=True))
 
 
 def cell(right: float, count: int) -> str:

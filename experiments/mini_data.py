@@ -44,7 +44,7 @@ def render(model: str, prompt: str) -> str:
     return f"<|startoftext|>{user}{prompt.strip()}<|eot_id|>{assistant}"
 
 
-def choose(rng: Random, count: int, progress: float) -> tuple[list[mini.Sample], int]:
+def choose(rng: Random, count: int, progress: float) -> tuple[list[mini.MiniItem], int]:
     """Items of one batch and the length of its answers. Short lists first, all tasks after a tenth of the run."""
     if progress < 0.06:
         tasks, length, lengths = [t for t in SHARES if t not in LONG], SHORT_ANSWER, (2, 3)
@@ -57,7 +57,7 @@ def choose(rng: Random, count: int, progress: float) -> tuple[list[mini.Sample],
     return [mini.draw(task, rng, "train", lengths) for task in drawn], length
 
 
-def encode(tokenizer: Tokenizer, model: str, samples: list[mini.Sample]) -> tuple[list[list[int]], list[list[int]]]:
+def encode(tokenizer: Tokenizer, model: str, samples: list[mini.MiniItem]) -> tuple[list[list[int]], list[list[int]]]:
     """Prompt ids and answer ids (without EOS) of each sample."""
     texts = [render(model, sample.prompt) for sample in samples] + [sample.answer for sample in samples]
     ids = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]

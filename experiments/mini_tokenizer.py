@@ -40,8 +40,8 @@ def entries() -> list[str]:
     determiners = dict.fromkeys([*words.SINGULAR, *words.PLURAL])
     spaced = [*nouns, *verbs, *words.PLACES, *words.ADJECTIVES, *words.PREPOSITIONS, *determiners, *words.WORDING]
     starts = [word.capitalize() for word in determiners] + [w for w in words.WORDING if w[0].isupper()]
-    plain = ['["', '", "', '"]', ' ["', ' "', "\n\n", "user", "assistant", "system", *words.NAMES, *starts]
-    plain += [f" {digit}" for digit in range(10)] + [f" {word}" for word in [*spaced, *words.NAMES]]
+    plain = ['["', '", "', '"]', ' ["', ' "', "\n\n", "user", "assistant", "system", *words.FIRST_NAMES, *starts]
+    plain += [f" {digit}" for digit in range(10)] + [f" {word}" for word in [*spaced, *words.FIRST_NAMES]]
     return list(dict.fromkeys(plain))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from dllm.compose.parts import choices, composed, groups
+from dllm.compose.parts import choices, composed, config_groups
 
 TOPS = ("sampler", "blocks", "cache", "eos")  # what most command lines choose
 # Left out: minutes of compiling, a cluster of processes, kernels in an interpreter, and numbers that only take long.
@@ -65,7 +65,7 @@ def option(rng: Random, chosen: dict[str, str]) -> str:
 
 
 def key(rng: Random, chosen: dict[str, str]) -> str:
-    return rng.choice((option(rng, chosen), rng.choice(groups()), "foo", "sampler.foo", "a.b"))
+    return rng.choice((option(rng, chosen), rng.choice(config_groups()), "foo", "sampler.foo", "a.b"))
 
 
 def misspelt(rng: Random, name: str) -> str:
@@ -75,8 +75,8 @@ def misspelt(rng: Random, name: str) -> str:
 
 CHANGES: tuple[Callable[[Random, dict[str, str]], str], ...] = (
     *3 * (lambda rng, chosen: f"{option(rng, chosen)}={value(rng)}",),
-    lambda rng, chosen: f"{rng.choice(groups())}={value(rng)}",
-    lambda rng, chosen: f"{rng.choice(groups())}=null",
+    lambda rng, chosen: f"{rng.choice(config_groups())}={value(rng)}",
+    lambda rng, chosen: f"{rng.choice(config_groups())}=null",
     lambda rng, chosen: f"sampler={rng.choice(('credit', 'freedave', 'prophet', 'static'))}",
     lambda rng, chosen: f"{rng.choice(INNER)}={rng.choice(choices('sampler/inner'))}",
     lambda rng, chosen: f"~{key(rng, chosen)}" + rng.choice(("", "=1")),
@@ -102,7 +102,7 @@ def keys(group: str, choice: str) -> list[str]:
 def settings() -> list[str]:
     """Dotted names of what belongs to no choice."""
     config: Any = OmegaConf.to_container(composed([]), resolve=False)
-    return [name for name in flat(config, "") if name.split(".")[0] not in groups() or name.startswith("model.")]
+    return [name for name in flat(config, "") if name.split(".")[0] not in config_groups() or name.startswith("model.")]
 
 
 def flat(config: dict[str, Any], prefix: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from dllm.analysis.compatibility import GROUPS, built
+from dllm.analysis.compatibility import PART_GROUPS, all_parts
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
@@ -116,7 +116,7 @@ def sealed(part: Any) -> Any:
 def built_parts() -> dict[tuple[str, str], Any]:
     """Every choice of every group. They are immutable, so every combination can share them, and whatever writes on one
     fails its test. A part that cannot be built raises here what it has to say."""
-    return {(group, name): sealed(part) for group, found in zip(GROUPS, built(OPTIONS), strict=True)
+    return {(group, name): sealed(part) for group, found in zip(PART_GROUPS, all_parts(OPTIONS), strict=True)
             for name, part in found.items()}  # fmt: skip
 
 
@@ -224,7 +224,7 @@ def drawn(*groups: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 def combinations() -> Iterator[Combination]:
     """Every allowed combination, in the order of ``drawn``."""
-    groups = [choices(group) for group in GROUPS]
+    groups = [choices(group) for group in PART_GROUPS]
     yield from filter(allowed, (Combination(*names) for names in drawn(*groups, MODELS)))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dllm.tasks.parallelbench.metrics import METRICS, Judges, score
+from dllm.tasks.parallelbench.metrics import METRICS, Judges, metric_scores
 
 Row = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ def ours(row: Row) -> dict[str, Any]:
     """Our numbers. A grammar verdict that the reference was told is told to us too."""
     verdict = row.get("grammar_verdict_assumed")
     judges = Judges(None if verdict is None else lambda text: float(verdict))
-    return dict(score(row["metric"], row["prediction"], row["ground_truth"], judges))
+    return dict(metric_scores(row["metric"], row["prediction"], row["ground_truth"], judges))
 
 
 def differs(row: Row) -> bool:

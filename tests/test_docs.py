@@ -20,7 +20,7 @@ import yaml
 
 from dllm import Decoder, load
 from dllm.app.command_line import main as cli
-from dllm.app.command_line.overrides import quoted
+from dllm.app.command_line.overrides import hydra_quoted
 from dllm.cache.base import Cache
 from dllm.common import debug
 from dllm.compose.parts import choices, composed
@@ -144,7 +144,7 @@ def checked(words: list[str]) -> Iterator[str]:
     """What is wrong with a command, as far as that shows without running it."""
     program, *rest = words
     if program.endswith("python") and rest[:1] == ["run.py"]:
-        given = [word for word in quoted(rest[1:]) if not word.startswith("-")]
+        given = [word for word in hydra_quoted(rest[1:]) if not word.startswith("-")]
         try:
             if "-m" not in rest:
                 composed(given)

@@ -99,7 +99,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         ("samplers", "dllm.tasks.base", True), ("samplers", "dllm.blocks.fixed", True),
         ("samplers", "dllm.cache.base.Cache", True), ("samplers", "dllm.Decoder", True),
         ("samplers", "dllm.samplers.static.Static", False), ("samplers", "dllm.canvas.Canvas", False),
-        ("samplers", "torch", False), ("kernels", "dllm.models.transformer", True), ("view", "dllm.app.jobs", True),
+        ("samplers", "torch", False), ("kernels", "dllm.models.transformer", True), ("view", "dllm.app.runs", True),
         ("app", "dllm.view.live", False), ("errors", "dllm.common.debug", True),
     ],
 )  # fmt: skip

@@ -10,13 +10,12 @@ import torch
 
 from dllm import Decoder, load
 from dllm.analysis.limits import (
-    Guess,
-    Guesses,
+    GuessRecorder,
+    OpenGuesses,
     bits,
     bits_per_forward,
     fewest,
     forced_share,
-    greedy,
     jumps,
     lossless_minimum,
 )
@@ -26,10 +25,12 @@ from dllm.samplers.freedave import FreeDave
 from dllm.samplers.static import Static
 
 
-def guess(confidence: dict[int, float], committed: int, argmax: dict[int, int] | None = None, block: int = 0) -> Guess:
+def guess(
+    confidence: dict[int, float], committed: int, argmax: dict[int, int] | None = None, block: int = 0
+) -> OpenGuesses:
     at = list(confidence)
     tokens = dict.fromkeys(at, 1) | (argmax or {})
-    return Guess(block, at, [tokens[p] for p in at], list(confidence.values()), [committed], [tokens[committed]])
+    return OpenGuesses(block, at, [tokens[p] for p in at], list(confidence.values()), [committed], [tokens[committed]])
 
 
 def test_a_jump_ends_where_the_guess_was_wrong_or_the_block_ends() -> None:
@@ -59,6 +60,15 @@ def every_path(jump: list[int], at: int = 0) -> int:
     return (at != len(jump) - 1) + min(every_path(jump, at + step) for step in range(1, jump[at] + 1))
 
 
+def greedy(jump: list[int]) -> int:
+    """Forwards when every jump goes as far as it can: the fewest where t + J(t) never decreases."""
+    at = forwards = 0
+    while at < len(jump):
+        forwards += at != len(jump) - 1
+        at += jump[at]
+    return forwards + 1
+
+
 def test_dynamic_programming_equals_trying_everything() -> None:
     noise = torch.Generator().manual_seed(6)
     for _ in range(200):
@@ -70,7 +80,7 @@ def test_dynamic_programming_equals_trying_everything() -> None:
 
 def test_freedave_stays_above_the_minimum_and_the_static_decode_is_it_at_depth_one(tiny: Path) -> None:
     model, prompts = load(tiny), ["w1 w2", "w3 w9 w4", "w5", "w8 w8 w2 w41"]
-    seen = Guesses()
+    seen = GuessRecorder()
     decoder = Decoder(model, Static(), eos="keep", gen_length=32, batch_size=3)
     plain = decoder(list(prompts), observe=seen)
     for depth in (2, 4, None):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dllm import Decoder, load
 from dllm.app.commands.prompt import progress
-from dllm.common.palette import STOPS, colour, luminance, turn_style
+from dllm.common.palette import GRADIENT, colour, luminance, turn_style
 from dllm.contract import Turn
 from dllm.forward import Forward
 from dllm.models.bundle import Model
@@ -139,7 +139,7 @@ def test_animation_shows_every_turn_and_the_masks_before_the_first(
 def test_every_turn_is_legible_and_brighter_than_the_one_before() -> None:
     brightness = [luminance(colour(step / 50)) for step in range(51)]
     assert brightness == sorted(brightness)
-    for rgb in STOPS:
+    for rgb in GRADIENT:
         assert max((luminance(rgb) + 0.05) / 0.05, 1.05 / (luminance(rgb) + 0.05)) >= 4.5
     assert "white" in str(turn_style(1, 9)) or "#ffffff" in str(turn_style(1, 9))
     assert "#000000" in str(turn_style(9, 9))

@@ -12,7 +12,7 @@ import torch
 from test_static_turns import Trap
 
 from dllm import Decoder, load
-from dllm.app.jobs.tally import Tally
+from dllm.app.runs.decisions import DecisionCount
 from dllm.contract import Turn
 from dllm.forward import Forward
 from dllm.models.bundle import Model
@@ -127,7 +127,7 @@ def test_nothing_that_a_sweep_records_asks_the_device_between_two_looks(
     static = Runtime("static", 4)
     decoder = Decoder(model, blocks="whole", eos="keep", gen_length=12, batch_size=2, runtime=static)
     requests = [decoder.request(prompt) for prompt in ("w1 w2", "w3")]
-    collector, tally, trap, asked = Collector(requests, model.ids, str, (), trace=False), Tally(), Trap(), []
+    collector, tally, trap, asked = Collector(requests, model.ids, str, (), trace=False), DecisionCount(), Trap(), []
     tolist = torch.Tensor.tolist  # reads memory, and dispatches nothing
 
     def noted(self: torch.Tensor) -> object:

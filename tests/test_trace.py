@@ -11,14 +11,14 @@ import torch
 
 from dllm import Decoder, load, part
 from dllm.analysis.limits import bits
-from dllm.app.commands.replay import differences
-from dllm.app.jobs.tally import Tally
+from dllm.app.commands.replay import trace_differences
+from dllm.app.runs.decisions import DecisionCount
 from dllm.models.bundle import Model
 from dllm.record.trace import Commits, Trace
 from dllm.samplers.base import Sampler
 from dllm.samplers.credit import Credit
 from dllm.samplers.static import Static
-from dllm.view.page import Pane, page
+from dllm.view.page import Pane, trace_page
 
 PROMPT = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
 
@@ -73,7 +73,7 @@ def test_where_nobody_knows_the_probability_the_trace_says_nothing(model: Model)
 
 def test_bits_are_those_of_the_known_probabilities(model: Model) -> None:
     for sampler in (part("sampler", "ete"), oracle(model)):
-        tally = Tally()
+        tally = DecisionCount()
         trace = traced(model, sampler, tally)
         counted = tally.columns(0)["bits"]
         assert counted == pytest.approx(bits(trace), abs=1e-4) and len(counted) == len(trace.turns)
@@ -84,7 +84,7 @@ def test_bits_are_those_of_the_known_probabilities(model: Model) -> None:
 
 
 def test_confidences_that_are_set_aside_are_not_known(model: Model) -> None:
-    tally = Tally()
+    tally = DecisionCount()
     trace = traced(model, part("sampler", "confidence"), tally, eos_last=True)
     commits = [row for record in trace.turns for row in record.candidates[0].rows()]
     assert {p is None for _, token, p, _, _ in commits if token == model.ids.eos} == {True}
@@ -94,11 +94,11 @@ def test_confidences_that_are_set_aside_are_not_known(model: Model) -> None:
 def test_an_unknown_probability_goes_through_file_frame_page_and_replay(model: Model) -> None:
     trace = traced(model, oracle(model))
     read = Trace.from_json(json.loads(json.dumps(trace.to_json(), allow_nan=False)))
-    assert read == trace and list(differences(read, trace)) == []
+    assert read == trace and list(trace_differences(read, trace)) == []
     unknown = [p is None for record in trace.turns for p in record.candidates[0].confidence]
     assert trace.to_frame().confidence.isna().tolist() == unknown and any(unknown)
-    assert '"p":[null' in page([Pane("oracle", trace)])
+    assert '"p":[null' in trace_page([Pane("oracle", trace)])
     first = next(record for record in trace.turns if None in record.candidates[0].confidence)
     was = first.candidates[0]
     first.candidates[0] = Commits(was.positions, was.tokens, [0.5] * len(was.tokens), was.forced, was.entropy)
-    assert ["confidence=None" in found for found in differences(read, trace)][:1] == [True]
+    assert ["confidence=None" in found for found in trace_differences(read, trace)][:1] == [True]

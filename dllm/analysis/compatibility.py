@@ -1,9 +1,9 @@
-"""Which parts go together, asked of the parts themselves.
+"""Which parts fit together, as the parts themselves say.
 
 ``python -m dllm.analysis.compatibility`` prints the page of the docs.
 
 Nothing is decoded and no weights are read. Every sampler, cache and block schedule is built at its defaults, and the
-same check runs that refuses a command line.
+same check runs as for a command line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from dllm.compose.parts import build, choices, composed
+from dllm.compose.parts import build_part, choices, composed
 from dllm.compose.validate import validate
 from dllm.errors import Unfit, UserError
 from dllm.models.bundle import CHECKPOINTS
@@ -24,15 +24,15 @@ from dllm.models.config import ModelConfig
 from dllm.models.weights import read_model_config
 from dllm.setting import Setting
 
-GROUPS = ("sampler", "blocks", "cache", "eos")
-# Parts that have no defaults to be built with. The values do not matter for what goes together.
-OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+PART_GROUPS = ("sampler", "blocks", "cache", "eos")
+# Options without a default. Their values do not change what fits together.
+REQUIRED_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "list"): {"lengths": [32]},
     ("blocks", "adablock"): {"delimiter_ids": [6]},
     ("blocks", "tccf"): {"marker": 6},
     ("sampler", "oracle"): {"reference": [[6]]},
 }
-HEAD = """# What goes with what
+PAGE_HEAD = """# What goes with what
 
 Made by `python -m dllm.analysis.compatibility` from what every part declares: what a sampler needs, and what a cache
 supplies.
@@ -44,7 +44,7 @@ refused, for the reason below the tables. End-of-text policy `keep`; the last ta
 
 
 @dataclass(frozen=True)
-class Kind:
+class ModelKind:
     """A kind of model; ``name`` is one of it, which decides whether ``learn2pd`` finds a shipped filter."""
 
     title: str
@@ -52,18 +52,18 @@ class Kind:
     name: str
 
     @staticmethod
-    def all() -> list[Kind]:
+    def all() -> list[ModelKind]:
         llada, dream = (read_model_config(CHECKPOINTS / name) for name in ("mini-llada", "mini-dream"))
         return [
-            Kind("LLaDA, LLaDA 1.5, LLaDA-MoE: a position predicts itself", llada, "mini-llada"),
-            Kind("Dream: a position predicts its successor", dream, "mini-dream"),
-            Kind("SDAR, LLaDA2: attention is block-causal", replace(llada, attention_block=32), "sdar-8b"),
+            ModelKind("LLaDA, LLaDA 1.5, LLaDA-MoE: a position predicts itself", llada, "mini-llada"),
+            ModelKind("Dream: a position predicts its successor", dream, "mini-dream"),
+            ModelKind("SDAR, LLaDA2: attention is block-causal", replace(llada, attention_block=32), "sdar-8b"),
         ]
 
 
 @dataclass
 class Reasons:
-    """Sentences of refusal, numbered as they are met."""
+    """Sentences of refusal, numbered in the order of their first use."""
 
     numbers: dict[str, int] = field(default_factory=dict)
 
@@ -72,24 +72,25 @@ class Reasons:
         return str(self.numbers.setdefault(sentence, len(self.numbers) + 1))
 
 
-def built(options: Mapping[tuple[str, str], Mapping[str, Any]] = OPTIONS) -> list[dict[str, Any]]:
-    """Every choice of every group of ``GROUPS``, with ``options`` by group and name. UserError: one cannot be built.
+def all_parts(options: Mapping[tuple[str, str], Mapping[str, Any]] = REQUIRED_OPTIONS) -> list[dict[str, Any]]:
+    """Every choice of every group of ``PART_GROUPS``, with ``options`` by group and name.
 
-    One configuration, 40 ms to compose, gives one choice of each.
+    A configuration takes 40 ms to compose, so each gives one choice of every group. Raises UserError when a part cannot
+    be built.
     """
-    found: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
-    for names in zip_longest(*(choices(group) for group in GROUPS)):
-        chosen = {group: name for group, name in zip(GROUPS, names, strict=True) if name is not None}
+    found: dict[str, dict[str, Any]] = {group: {} for group in PART_GROUPS}
+    for names in zip_longest(*(choices(group) for group in PART_GROUPS)):
+        chosen = {group: name for group, name in zip(PART_GROUPS, names, strict=True) if name is not None}
         config = composed([f"{group}={name}" for group, name in chosen.items()])
         for group, name in chosen.items():
             for key, value in options.get((group, name), {}).items():
                 OmegaConf.update(config[group], key, value)
-            found[group][name] = build(group, config[group])
+            found[group][name] = build_part(group, config[group])
     return list(found.values())
 
 
-def refusal(kind: Kind, sampler: Any, blocks: Any, cache: Any, eos: Any) -> str | None:
-    """Why these parts do not go together; None: they do."""
+def refusal(kind: ModelKind, sampler: Any, blocks: Any, cache: Any, eos: Any) -> str | None:
+    """Why these parts do not fit together; None: they do."""
     setting = Setting(kind.config, blocks, None, name=kind.name)
     try:
         validate(setting, sampler, cache, eos)
@@ -98,8 +99,8 @@ def refusal(kind: Kind, sampler: Any, blocks: Any, cache: Any, eos: Any) -> str 
     return None
 
 
-def cell(kind: Kind, sampler: Any, cache: Any, schedules: dict[str, Any], eos: Any, reasons: Reasons) -> str:
-    """``yes``, the few schedules that work or that do not, or the number of the reason why none works."""
+def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, Any], eos: Any, reasons: Reasons) -> str:
+    """``yes``, the schedules that work or those that do not, or the number of the reason why none works."""
     found = {name: refusal(kind, sampler, blocks, cache, eos) for name, blocks in schedules.items()}
     working = [name for name, reason in found.items() if reason is None]
     refused = [name for name in found if name not in working]
@@ -110,32 +111,32 @@ def cell(kind: Kind, sampler: Any, cache: Any, schedules: dict[str, Any], eos: A
     return reasons.number(str(found["fixed"]))
 
 
-def table(corner: str, columns: list[str], rows: dict[str, list[str]]) -> Iterator[str]:
+def markdown_table(corner: str, columns: list[str], rows: dict[str, list[str]]) -> Iterator[str]:
     yield f"| {corner} | {' | '.join(columns)} |"
     yield f"|---|{'---|' * len(columns)}"
     yield from (f"| `{name}` | {' | '.join(cells)} |" for name, cells in rows.items())
     yield ""
 
 
-def page() -> str:
+def compatibility_page() -> str:
     """The page in Markdown."""
-    samplers, schedules, caches, policies = built()
-    reasons, lines = Reasons(), [HEAD]
-    for kind in Kind.all():
+    samplers, schedules, caches, policies = all_parts()
+    reasons, lines = Reasons(), [PAGE_HEAD]
+    for kind in ModelKind.all():
         rows = {
-            name: [cell(kind, sampler, cache, schedules, policies["keep"], reasons) for cache in caches.values()]
+            name: [table_cell(kind, sampler, cache, schedules, policies["keep"], reasons) for cache in caches.values()]
             for name, sampler in samplers.items()
         }
-        lines += [f"## {kind.title}", "", *table("sampler", list(caches), rows)]
-    kind = Kind.all()[0]
+        lines += [f"## {kind.title}", "", *markdown_table("sampler", list(caches), rows)]
+    kind = ModelKind.all()[0]
     rows = {
-        name: [cell(kind, samplers["confidence"], cache, schedules, policy, reasons) for cache in caches.values()]
+        name: [table_cell(kind, samplers["confidence"], cache, schedules, policy, reasons) for cache in caches.values()]
         for name, policy in policies.items()
     }
-    lines += ["## End-of-text policies (LLaDA, `sampler=confidence`)", "", *table("eos", list(caches), rows)]
+    lines += ["## End-of-text policies (LLaDA, `sampler=confidence`)", "", *markdown_table("eos", list(caches), rows)]
     lines += ["## Reasons", "", *(f"{number}. {sentence}" for sentence, number in reasons.numbers.items())]
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(compatibility_page(), end="")

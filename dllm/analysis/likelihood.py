@@ -20,8 +20,8 @@ from dllm.errors import UserError, in_range, nearest
 from dllm.models.bundle import Model
 from dllm.models.experts import at_least_float32
 
-Draw = tuple[Tensor, Tensor]  # masked [R, T], and the weight [R, T] of each target token's log-probability
-HEAD_ROWS = 128  # rows of logits at a time: 126,464 columns of float32 take 65 MB, and three to five such are held
+MaskDraw = tuple[Tensor, Tensor]  # masked [R, T], and the weight [R, T] of each target token's log-probability
+HEAD_ROWS = 128  # rows of logits at a time: of 126,464 columns in float32 they take 65 MB, three to five times
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class Estimator:
         if self.method != "exact_ar" and self.samples % min(self.rows, self.samples):
             raise UserError(f"mc_num={self.samples} must be a multiple of mc_batch={self.rows}.")
 
-    def draws(self, length: int) -> Iterator[Draw]:
-        """Masks for a target of ``length`` tokens, batch by batch; weights of all batches together average."""
-        if length == 1:  # masked for certain: both bounds are exact, and free of noise
+    def draws(self, length: int) -> Iterator[MaskDraw]:
+        """Masks for a target of ``length`` tokens, batch by batch. Weighted sums over all batches give the mean."""
+        if length == 1:  # always masked: both bounds are exact, without noise
             yield torch.ones(1, 1, dtype=torch.bool), torch.ones(1, 1)
             return
         generator = Generator().manual_seed(self.seed)
         yield from METHODS[self.method](self, length, generator)
 
 
-def by_count(estimator: Estimator, length: int, generator: Generator) -> Iterator[Draw]:
+def by_count(estimator: Estimator, length: int, generator: Generator) -> Iterator[MaskDraw]:
     """x masked tokens of L, weighed L / x. One x is drawn; the other rows of a batch lie evenly spaced behind it.
 
     Halves are rounded up. The published code rounds them to even, which makes odd counts rarer than even ones
@@ -76,7 +76,7 @@ def by_count(estimator: Estimator, length: int, generator: Generator) -> Iterato
         yield masked, masked * (length / count[:, None]) / estimator.samples
 
 
-def by_coin(estimator: Estimator, length: int, generator: Generator) -> Iterator[Draw]:
+def by_coin(estimator: Estimator, length: int, generator: Generator) -> Iterator[MaskDraw]:
     """Each token masked with p = (1 - eps) t + eps, weighed 1 / p; the t of a batch's rows lie evenly spaced."""
     rows = min(estimator.rows, estimator.samples)
     for _ in range(estimator.samples // rows):
@@ -86,14 +86,14 @@ def by_coin(estimator: Estimator, length: int, generator: Generator) -> Iterator
         yield masked, masked / chance / estimator.samples
 
 
-def left_to_right(estimator: Estimator, length: int, generator: Generator) -> Iterator[Draw]:
+def by_chain(estimator: Estimator, length: int, generator: Generator) -> Iterator[MaskDraw]:
     """Row i masks i..L and counts token i alone."""
     masked, counted = torch.ones(length, length).triu().bool(), torch.eye(length)
     yield from zip(masked.split(estimator.rows), counted.split(estimator.rows), strict=True)
 
 
-METHODS: dict[str, Callable[[Estimator, int, Generator], Iterator[Draw]]] = {
-    "mc_count": by_count, "mc_bernoulli": by_coin, "exact_ar": left_to_right,
+METHODS: dict[str, Callable[[Estimator, int, Generator], Iterator[MaskDraw]]] = {
+    "mc_count": by_count, "mc_bernoulli": by_coin, "exact_ar": by_chain,
 }  # fmt: skip
 
 

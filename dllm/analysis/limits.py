@@ -1,4 +1,4 @@
-"""What a decode can be measured against: the fewest forwards that reproduce it, and how much it decided per forward."""
+"""Limits of a decode: the fewest forwards that reproduce it, and the bits that it decides per forward."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from math import isnan, log2
 from typing import Any
 
 from dllm.contract import Turn
-from dllm.record.results import Result
 from dllm.record.trace import Trace
 
 
 @dataclass(frozen=True)
-class Guess:
+class OpenGuesses:
     """One forward's view of the open positions, of which it commits ``committed`` to ``tokens``.
 
     block: the open block's number. positions, argmax and confidence: of all open positions. All positions are columns.
@@ -36,10 +35,10 @@ class Guess:
 
 
 @dataclass
-class Guesses:
-    """An observer of a decode with one token per step: ``decoder(prompts, observe=guesses)`` for one batch."""
+class GuessRecorder:
+    """An observer of one batch with one token per step. requests: by number, an entry for each forward."""
 
-    requests: dict[int, list[Guess]] = field(default_factory=dict)
+    requests: dict[int, list[OpenGuesses]] = field(default_factory=dict)
 
     def __call__(self, turn: Turn) -> None:
         view, step = turn.view, turn.step
@@ -47,15 +46,15 @@ class Guesses:
             if not bool(view.active[row]):
                 continue
             open_, commit = view.open[row].nonzero()[:, 0], step.commit[row].nonzero()[:, 0]
-            guess = Guess(
+            guess = OpenGuesses(
                 int(view.blocks.number[row]), open_.tolist(), view.scores.token[row, open_].tolist(),
                 view.scores.confidence[row, open_].tolist(), commit.tolist(), view.scores.token[row, commit].tolist(),
             )  # fmt: skip
             self.requests.setdefault(number, []).append(guess)
 
 
-def jumps(guesses: Sequence[Guess]) -> list[int]:
-    """J(t): how many steps from state t on the guess of forward t alone would have made exactly as they were made.
+def jumps(guesses: Sequence[OpenGuesses]) -> list[int]:
+    """J(t): how many steps from state t on the guesses of forward t alone would have made as the decode made them.
 
     The draft commits forward t's open positions most confident first, as many a step as the decode did, and ends with
     its block.
@@ -90,36 +89,23 @@ def fewest(jump: Sequence[int], depth: int | None = None) -> int:
     return 1 + best[0]
 
 
-def greedy(jump: Sequence[int], depth: int | None = None) -> int:
-    """The same by always jumping as far as possible; equal to ``fewest`` where t + J(t) never decreases."""
-    at = forwards = 0
-    while at < len(jump):
-        forwards += at != len(jump) - 1
-        at += min(jump[at], depth or len(jump))
-    return forwards + 1 if jump else 0
-
-
-def lossless_minimum(guesses: Sequence[Guess], depth: int | None = None) -> int:
+def lossless_minimum(guesses: Sequence[OpenGuesses], depth: int | None = None) -> int:
     """Fewest forwards that reproduce this decode exactly by drafting and verifying (FreeDave's limit)."""
     return fewest(jumps(guesses), depth)
 
 
 def bits_of(chances: Iterable[float | None]) -> float:
-    """The sum of -log2 p over tokens; those whose probability is not known (None, nan) count nothing."""
+    """The sum of -log2 p over tokens. Those whose probability is not known (None, nan) count as 0."""
     return sum(-log2(max(p, 1e-300)) for p in chances if p is not None and not isnan(p))
 
 
 def bits(trace: Trace) -> list[float]:
     """Bits that every forward decided: ``bits_of`` the tokens it committed (of the kept candidate)."""
-    kept = [record.kept for record in trace.turns[1:]] + [0]
-    return [
-        bits_of(record.candidates[number].confidence)
-        for record, number in zip(trace.turns, kept, strict=True)
-    ]
+    return [bits_of(record.candidates[number].confidence) for record, number in trace.path()]
 
 
 def bits_per_forward(trace: Trace) -> float:
-    """Path information over the number of forwards; it ignores dependence between tokens of one forward."""
+    """Path information over the number of forwards. It ignores that tokens of one forward depend on each other."""
     return sum(bits(trace)) / len(trace.turns) if trace.turns else 0.0
 
 
@@ -129,13 +115,8 @@ def forced_share(trace: Trace) -> float:
     return sum(forced) / len(forced) if forced else 0.0
 
 
-def exact_match(results: Sequence[Result], reference: Sequence[Result]) -> list[bool]:
-    """Whether each answer has the reference's tokens."""
-    return [one.tokens == other.tokens for one, other in zip(results, reference, strict=True)]
-
-
-def budget(sampler: Mapping[str, Any], commits: int, width: int) -> float | None:
-    """Most bits that the rule lets one forward decide, from its configuration; None where it has no such bound.
+def bits_bound(sampler: Mapping[str, Any], commits: int, width: int) -> float | None:
+    """The most bits that a sampler lets one forward decide, from its configuration. None: it has no such bound.
 
     threshold t: each of ``width`` positions at most -log2 t. factor f: each of ``commits`` positions at most
     -log2(1 - f / (commits + 1)), with which their product passes the bound (in the manner of arXiv 2511.21103).

@@ -1,6 +1,6 @@
-"""Log-probabilities of a decoded text, two kinds of them, in nats and by position of the answer.
+"""Two kinds of log-probabilities of a decoded text, in nats and by position of the answer.
 
-at commit   what the model gave a token in the forward that committed it; tokens of one forward do not know each other
+at commit   as the model gave it in the forward that committed the token; tokens of one forward do not see each other
 rescored    the same tokens one at a time, in the order of the trace and within a forward the most confident first, each
             given those before it: by the chain rule their sum is the log-likelihood of the text in that order
 
@@ -10,72 +10,39 @@ independent, negative where they contradict each other (the path and sequential 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.models.experts import at_least_float32
+from dllm.record.final_commits import Commit, LogProbs, final_commits
 from dllm.record.trace import Trace
 from dllm.setting import Sampling
 
-LogProbs = list[float | None]  # None: given, filled by a policy, never decided, or not known
-ROWS = 8  # canvases in a forward
-
-
-@dataclass(frozen=True)
-class Commit:
-    """The commit that stands in the end: its turn (from 0), position, token and confidence, 0 where not known."""
-
-    turn: int
-    position: int
-    token: int
-    confidence: float
-
-
-def standing(trace: Trace) -> list[Commit]:
-    """The commits that stand in the end, in the order of the decode, the most confident of a forward first."""
-    found: dict[int, Commit] = {}
-    for turn, (record, candidate) in enumerate(trace.path()):
-        commits = record.candidates[candidate]
-        for position in record.remasked[candidate]:
-            found.pop(position, None)
-        for position, token, confidence, _, _ in commits.rows():
-            found[position] = Commit(turn, position, token, confidence or 0.0)
-        for position in (*record.filled[candidate], *record.rolled[candidate]):
-            found.pop(position, None)
-    return sorted(found.values(), key=lambda commit: (commit.turn, -commit.confidence, commit.position))
-
-
-def at_commit(trace: Trace) -> LogProbs:
-    """By position of the answer. Of proposals drawn by Dream's convention: under the tempered distribution."""
-    values: LogProbs = [None] * (trace.length - trace.start)
-    for commit in standing(trace):
-        if commit.confidence > 0:
-            values[commit.position] = math.log(commit.confidence)
-    return values
+MAX_CANVASES = 8  # canvases in a forward
 
 
 @torch.inference_mode()
 def rescored(model: Model, trace: Trace, sampling: Sampling | None = None) -> LogProbs:
-    """By position of the answer; one canvas per token. Ids that ``sampling`` bans count as impossible."""
+    """By position of the answer; each token takes a canvas. Ids that ``sampling`` bans have probability 0.
+
+    Raises UserError for sampling with guidance."""
     sampling = sampling or Sampling()
     if sampling.guidance:
         raise UserError("log-probabilities are re-scored with the model alone. Decode with sampling.guidance=0.")
     values: LogProbs = [None] * (trace.length - trace.start)
-    order = standing(trace)
-    for at in range(0, len(order), ROWS):
-        chosen = order[at : at + ROWS]
-        canvases = [before(trace, order, at + row) for row in range(len(chosen))]
-        for commit, value in zip(chosen, scored(model, trace, canvases, chosen, sampling), strict=True):
+    order = final_commits(trace)
+    for at in range(0, len(order), MAX_CANVASES):
+        chosen = order[at : at + MAX_CANVASES]
+        canvases = [canvas_before(trace, order, at + row) for row in range(len(chosen))]
+        for commit, value in zip(chosen, token_logprobs(model, trace, canvases, chosen, sampling), strict=True):
             values[commit.position] = value
     return values
 
 
-def before(trace: Trace, order: Sequence[Commit], number: int) -> list[int]:
+def canvas_before(trace: Trace, order: Sequence[Commit], number: int) -> list[int]:
     """The canvas with everything that was fixed before commit ``number``, and masks elsewhere."""
     canvas = list(trace.prompt)
     for record, candidate in trace.path()[: order[number].turn]:
@@ -86,7 +53,7 @@ def before(trace: Trace, order: Sequence[Commit], number: int) -> list[int]:
     return canvas
 
 
-def scored(
+def token_logprobs(
     model: Model, trace: Trace, canvases: Sequence[Sequence[int]], commits: Sequence[Commit], sampling: Sampling
 ) -> list[float]:
     """Log-probability of each commit's token at its position on its canvas."""

@@ -1,17 +1,16 @@
-"""What rows of results come to: score with its interval, tokens per forward and per second, latency."""
+"""Measures of result rows: score with its interval, tokens per forward and per second, latency."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
-Row = Mapping[str, Any]
+from dllm.record.results import ResultRow
 
-# Wall time over CPU time of the thread that decodes, from which on a speed is doubted. Measured on two cores with
-# mini-llada and one thread: 1.01 when it has a core to itself, at most 1.01 in twelve decodes; with one, two and four
-# busy neighbours 2.0, 2.9 and 4.9, which is how much slower it then was.
+# From this ratio of wall time to the decoding thread's CPU time on, a speed is doubtful. Measured on two cores with
+# mini-llada and one thread: at most 1.01 in twelve decodes that have a core to themselves; 2.0, 2.9 and 4.9 with one,
+# two and four busy neighbours, and the decode was slower by the same factors.
 BUSY = 1.25
 
 
@@ -34,32 +33,32 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """None of nothing: a missing score is no zero."""
+    """The mean; None for no values, since a missing score is not 0."""
     return sum(values) / len(values) if values else None
 
 
-def decoding_seconds(rows: Sequence[Row]) -> float:
+def decoding_seconds(rows: Sequence[ResultRow]) -> float:
     """Wall time of the batches that the rows were decoded in, each counted once."""
-    return batched(rows, "seconds")
+    return sum_over_batches(rows, "seconds")
 
 
-def batched(rows: Sequence[Row], name: str) -> float:
-    """The sum over batches of an entry that grows while a batch is decoded: that of its last row each."""
+def sum_over_batches(rows: Sequence[ResultRow], name: str) -> float:
+    """The sum over batches of a column that grows while a batch is decoded: each batch counts its largest value."""
     batches: dict[str, float] = {}
     for row in rows:
         batches[row["batch"]] = max(batches.get(row["batch"], 0.0), row[name])
     return sum(batches.values())
 
 
-def doubt_of(rows: Sequence[Row]) -> str:
-    """Why the rows' speed says more of the machine's other work than of the decode, in words; empty where it does not.
+def doubt_of(rows: Sequence[ResultRow]) -> str:
+    """Why the rows' speed is doubtful, in words; empty if it is not.
 
-    On a CPU: the thread that decodes had to wait for a core. A GPU's host waits for the GPU, so its times say nothing;
-    doubt there is a host with more to do than cores, since the GPU may then wait to be told what to do. Rows of older
-    versions are not doubted.
+    On a CPU: the decoding thread had to wait for a core. On a GPU the host waits for the GPU, so its CPU time says
+    nothing. Its speed is doubtful when the host has more processes than cores, since the GPU may then wait for work.
+    Rows of older versions, which lack these columns, are not doubtful.
     """
     mine = [row for row in rows if row.get("device") == "cpu" and row.get("cpu_seconds")]
-    spent = batched(mine, "cpu_seconds")
+    spent = sum_over_batches(mine, "cpu_seconds")
     if spent and decoding_seconds(mine) > BUSY * spent:
         return f"wall time {decoding_seconds(mine) / spent:.1f} x CPU time"
     loads = [row["load"] for row in rows if row.get("device", "cpu") != "cpu"]
@@ -68,8 +67,8 @@ def doubt_of(rows: Sequence[Row]) -> str:
     return ""
 
 
-def scores_of(rows: Sequence[Row], name: str = "score") -> list[float]:
-    """The values of one metric; rows without it, or without any scores, are left out."""
+def scores_of(rows: Sequence[ResultRow], name: str = "score") -> list[float]:
+    """The values of one metric, without the rows that do not have it."""
     return [value for row in rows if (value := row.get("scores", {}).get(name)) is not None]
 
 
@@ -77,12 +76,11 @@ def scores_of(rows: Sequence[Row], name: str = "score") -> list[float]:
 class Measures:
     """Sums and means over samples.
 
-    score: mean in [0, 1], None where nothing could be judged; judged: samples it is the mean of; low and high: its
-    95 % interval. tokens: useful ones, before the end of the text. canvas: all decoded positions, padding too.
-    computed: query tokens that ran, with those that pad batches; idle: forwards in which a row waited (0: rows of
-    older versions, which do not say).
-    seconds: wall time of decoding. p50, p95: seconds from the start of a sample's batch to its
-    last turn. doubt: why the times are to be doubted, empty if they are not.
+    score: mean in [0, 1], None where nothing could be judged. judged: samples that it is the mean of. low, high: its
+    95 % interval. tokens: useful ones, before the end of the text. computed: query tokens that the network ran,
+    padding included. idle: forwards in which a row waited. Both are 0 for rows of older versions, which lack them.
+    seconds: wall time of decoding. p50, p95: seconds from the start of a sample's batch to its last turn. doubt: why
+    the times are doubtful; empty if they are not.
     """
 
     samples: int
@@ -91,7 +89,6 @@ class Measures:
     low: float
     high: float
     tokens: int
-    canvas: int
     forwards: int
     query_tokens: int
     seconds: float
@@ -102,12 +99,12 @@ class Measures:
     idle: int = 0
 
     @staticmethod
-    def of(rows: Sequence[Row]) -> Measures:
+    def of(rows: Sequence[ResultRow]) -> Measures:
         scores, latency = scores_of(rows), [row["seconds"] for row in rows]
         low, high = wilson(sum(scores), len(scores)) if scores else (0.0, 1.0)
         return Measures(
             len(rows), len(scores), mean(scores), low, high, sum(row["useful_tokens"] for row in rows),
-            sum(len(row["canvas"]) for row in rows), sum(row["nfe"] for row in rows),
+            sum(row["nfe"] for row in rows),
             sum(row["query_tokens"] for row in rows), decoding_seconds(rows), quantile(latency, 0.5),
             quantile(latency, 0.95), doubt_of(rows), sum(row.get("computed_tokens", 0) for row in rows),
             sum(row.get("idle_forwards", 0) for row in rows),
@@ -117,11 +114,6 @@ class Measures:
     def tpf(self) -> float:
         """Useful tokens per forward."""
         return self.tokens / self.forwards if self.forwards else 0.0
-
-    @property
-    def canvas_tpf(self) -> float:
-        """Canvas positions per forward: ParallelBench's tokens per step, which counts padding."""
-        return self.canvas / self.forwards if self.forwards else 0.0
 
     @property
     def speed(self) -> float:

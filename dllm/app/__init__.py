@@ -1,1 +1,1 @@
-"""The application: command line, commands, jobs, engines."""
+"""The application: ``python run.py``, from the command line to the files that a run leaves."""

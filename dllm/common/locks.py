@@ -1,4 +1,4 @@
-"""Who may write to a folder: one process at a time, also where the file system has no locks."""
+"""A lock on a folder, so that one process at a time writes to it, also where the file system has no locks."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from dllm.errors import UserError
 
 
 def lock_name(results: str) -> str:
+    """The name of the lock file of a file of results."""
     return f".{results}.lock"
 
 
 def locked(folder: Path, results: str) -> BaseFileLock:
-    """Two processes must not fill one folder; the lock goes with the process, however it ends.
+    """The lock on a file of results. It ends with the process, however that ends.
 
-    Where the file system has no locks (many network file systems) a file that names its owner stands for one. Nobody
-    can tell from another machine whether that owner still lives: then the user has to say so.
+    Where the file system has no locks (many network file systems), a file that names its owner serves as one. Whether
+    that owner still runs cannot be seen from another machine, so the user must decide. Raises UserError when another
+    process has the lock, OSError when neither kind of lock can be made.
     """
     file = folder / lock_name(results)
     locks: tuple[BaseFileLock, ...] = (FileLock(file), SoftFileLock(file.with_suffix(".owner")))
     for lock in locks:
         try:
-            return lock.acquire(timeout=0.5, poll_interval=0.1).lock  # time to take over from an owner that is gone
+            return lock.acquire(timeout=0.5, poll_interval=0.1).lock  # to take over from a dead owner
         except Timeout:
             raise UserError(in_use(folder, lock)) from None
         except (OSError, NotImplementedError) as error:
             failed = error
-    raise failed  # no locks, and no file either
+    raise failed
 
 
 def in_use(folder: Path, lock: BaseFileLock) -> str:
     """Why ``folder`` cannot be written to, and the way out."""
     way_out = "Wait for it, or choose another name=NAME."
-    if not isinstance(lock, SoftFileLock):  # what filelock makes of a FileLock by itself, too
+    if not isinstance(lock, SoftFileLock):  # filelock also turns a FileLock into one
         return f"another process is writing to {folder}. {way_out}"
     said = Path(lock.lock_file).read_text().split() if Path(lock.lock_file).exists() else []
     owner = f" (number {said[0]} on {said[1]})" if len(said) > 1 else ""

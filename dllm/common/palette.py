@@ -8,7 +8,7 @@ from rich.style import Style
 
 # Viridis: brightness rises evenly with the turn, so that it reads alike with every kind of colour vision and in grey.
 # It is the background of a token, with black or white letters on it: legible on dark and on light terminals.
-STOPS = (
+GRADIENT = (
     (0x44, 0x01, 0x54), (0x48, 0x28, 0x78), (0x3E, 0x49, 0x89), (0x31, 0x68, 0x8E), (0x26, 0x82, 0x8E),
     (0x1F, 0x9E, 0x89), (0x35, 0xB7, 0x79), (0x6E, 0xCE, 0x58), (0xB5, 0xDE, 0x2B), (0xFD, 0xE7, 0x25),
 )  # fmt: skip
@@ -16,9 +16,9 @@ STOPS = (
 
 def colour(share: float) -> tuple[int, int, int]:
     """Red, green and blue (0 to 255) at ``share`` of the gradient, 0 the first turn and 1 the last."""
-    place = min(max(share, 0.0), 1.0) * (len(STOPS) - 1)
-    at = min(int(place), len(STOPS) - 2)
-    low, high = STOPS[at], STOPS[at + 1]
+    place = min(max(share, 0.0), 1.0) * (len(GRADIENT) - 1)
+    at = min(int(place), len(GRADIENT) - 2)
+    low, high = GRADIENT[at], GRADIENT[at + 1]
     red, green, blue = (round(a + (b - a) * (place - at)) for a, b in zip(low, high, strict=True))
     return red, green, blue
 

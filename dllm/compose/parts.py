@@ -1,4 +1,4 @@
-"""Parts by name: the same YAML files serve the command line and Python."""
+"""Builds parts from the configuration. The command line and Python read the same YAML files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, TypeVar, cast
 from dllm.common.kinds import of_kind
 from dllm.errors import UserError, nearest
 
-T = TypeVar("T")
-BASES = {
+_T = TypeVar("_T")
+BASE_CLASSES = {
     "sampler": "dllm.samplers.base.Sampler", "blocks": "dllm.blocks.base.Blocks", "cache": "dllm.cache.base.Cache",
     "eos": "dllm.eos.base.EndOfText", "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
 }  # fmt: skip
 
 
-def part(group: str, choice: T | str, **options: Any) -> T:
+def part(group: str, choice: _T | str, **options: Any) -> _T:
     """``choice`` itself if it is an object already, else the part of that name from the configuration group.
 
     >>> part("sampler", "confidence", threshold=0.8)  # doctest: +SKIP
@@ -38,11 +38,11 @@ def part(group: str, choice: T | str, **options: Any) -> T:
         raise UserError(f"{group}={choice} has no option {unknown[0]!r}; it has {listed}.")
     for key, value in options.items():
         OmegaConf.update(config, key, value)
-    return cast(T, build(group, config))
+    return cast(_T, build_part(group, config))
 
 
 def composed(overrides: list[str], whole: bool = False) -> Any:
-    """The configuration with some overrides; works inside a Hydra application too. whole: with Hydra's own part."""
+    """The configuration with some overrides, also inside a Hydra application. whole: with Hydra's own settings."""
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
@@ -55,16 +55,16 @@ def composed(overrides: list[str], whole: bool = False) -> Any:
         GlobalHydra.instance().hydra = outer
 
 
-def build(group: str, config: Mapping[str, Any], per_request: bool = True) -> Any:
-    """The part that a configuration describes, and the parts in it; ``per_request`` allows lists where a number is the
-    default.
+def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) -> Any:
+    """The part that a configuration describes, and the parts inside it.
 
-    Raises UserError, naming the option, when a value is wrong.
+    per_request: a number may be a list, with one entry for each request. Raises UserError, naming the option, when a
+    value is wrong.
     """
     kind = class_of(group, config.get("_target_"))
     arguments = arguments_of(kind)
     options: dict[str, Any] = {}
-    for key, value in plain(config).items():
+    for key, value in plain_config(config).items():
         if key.startswith("_"):
             continue
         if key not in arguments:
@@ -72,7 +72,7 @@ def build(group: str, config: Mapping[str, Any], per_request: bool = True) -> An
             raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.")
         own = isinstance(value, Mapping) and "_target_" in value
         name = f"{group}.{key}"
-        options[key] = build(name, value, per_request) if own else _sound(name, value, arguments[key], per_request)
+        options[key] = build_part(name, value, per_request) if own else _sound(name, value, arguments[key], per_request)
     lacking = [key for key, entry in arguments.items() if entry.default is entry.empty and key not in options]
     if lacking:
         raise UserError(f"{group} needs {group}.{lacking[0]}: {kind.__name__} has no default for it.")
@@ -80,12 +80,12 @@ def build(group: str, config: Mapping[str, Any], per_request: bool = True) -> An
         return kind(**options)
     except UserError:
         raise
-    except (TypeError, ValueError) as error:  # of a part that is not ours
+    except (TypeError, ValueError) as error:  # raised by a part that is not ours
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
         raise UserError(f"{group} cannot be built with {given}: {error}.") from error
 
 
-def plain(config: Mapping[str, Any]) -> dict[str, Any]:
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A resolved configuration as dictionaries and lists."""
     from omegaconf import DictConfig, OmegaConf
 
@@ -94,7 +94,7 @@ def plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def class_of(group: str, target: Any) -> type:
-    """The class that ``_target_`` names, which for a decoding part must be one of that kind."""
+    """The class that ``_target_`` names, which must be of the group's kind. Raises UserError for another."""
     try:
         kind = resolve_name(str(target))
         assert isinstance(kind, type), "it is no class"
@@ -103,14 +103,14 @@ def class_of(group: str, target: Any) -> type:
             f"{group}._target_={target!r} names no class ({' '.join(str(error).split())}). Write MODULE.CLASS, or "
             f"choose one by {group}=NAME."
         ) from error
-    base = BASES.get(group.partition(".")[0])
+    base = BASE_CLASSES.get(group.partition(".")[0])
     if base is not None and not issubclass(kind, resolve_name(base)):
         raise UserError(f"{group}._target_={target!r} is no {base.rpartition('.')[2]}. Choose one by {group}=NAME.")
     return kind
 
 
 def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
-    """What a class can be built with; for ``**options`` what its base takes."""
+    """The arguments of a class. ``**options`` stands for the arguments of its base."""
     found: dict[str, inspect.Parameter] = {}
     for base in kind.__mro__:
         here = inspect.signature(base).parameters if base is not object else {}
@@ -121,9 +121,9 @@ def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
 
 
 def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool) -> Any:
-    """``value``, if it is of the kind that the argument takes."""
+    """``value`` as the argument takes it. Raises UserError for another kind."""
     default, annotation = argument.default, argument.annotation
-    if annotation in ("Any", Any):  # one number, or in Python one for each request
+    if annotation in ("Any", Any):  # a number, or in Python a list with one for each request
         if not isinstance(default, int | float):
             return value
         if isinstance(value, list) and not per_request:
@@ -142,15 +142,15 @@ def choices(group: str) -> list[str]:
 
 
 def wrappers() -> list[str]:
-    """Names of the samplers that have another inside."""
+    """Names of the samplers that have another sampler inside."""
     from importlib.resources import files
 
     folder = files("dllm.conf") / "sampler"
     return [name for name in choices("sampler") if "- inner:" in (folder / f"{name}.yaml").read_text()]
 
 
-def groups() -> list[str]:
-    """Everything that can be chosen by name: model, sampler, blocks, ..., and groups inside groups."""
+def config_groups() -> list[str]:
+    """The configuration's groups, whose choices have names: model, sampler, blocks, ..., also groups inside groups."""
     from importlib.resources import files
 
     def below(folder: Traversable, prefix: str) -> Iterator[str]:

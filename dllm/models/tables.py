@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.common.kinds import whole as is_whole
+from dllm.common.kinds import is_whole
 from dllm.models.keys import REQUIRED, KeyRule, allowed, boolean, integer, real, token_ids
 
 MAX_SIZE = 2**24  # rows or columns of a matrix, and positions; up to here float32 counts exactly

@@ -1,31 +1,25 @@
-"""A result as a notebook shows it: HTML that carries its colours with it."""
+"""A result as a notebook shows it: HTML with its colours inside."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from dllm.common.palette import hexes
-from dllm.record.results import Result
 
 FRAME = "white-space:pre-wrap;font-family:monospace;line-height:1.6"
-DIM = "opacity:.65"
+FADED = "opacity:.65"
 
 
-def coloured(result: Result) -> str:
-    """The prompt, dim, and every token of the answer in the colour of the turn that fixed it."""
-    last = max(result.turns, default=0)
-    body = "".join(_token(word, turn, last) for word, turn in _shown(result))
-    prompt = f'<div style="{DIM}">{escape(result.prompt)}</div>' if result.prompt else ""
-    cost = f"{result.useful_tokens} tokens, {result.nfe} forwards, {result.tpf:.2f} per forward"
-    return f'<div style="{FRAME}">{prompt}<div>{body}</div><div style="{DIM}">{escape(cost)}</div></div>'
+def coloured(prompt: str, words: Sequence[str], turns: Sequence[int], cost: str) -> str:
+    """HTML of a decode: the prompt, dim; every word in the colour of the turn that fixed it; a line about its cost.
 
-
-def _shown(result: Result) -> list[tuple[str, int]]:
-    """Words and their turns: an infilling whole, an answer up to its end."""
-    pairs = list(zip(result.words, result.turns, strict=True))
-    if result.given_tokens:
-        return pairs
-    return pairs[: len(result.tokens)]
+    turns: from 1, 0 for a word that was given. There may be more turns than words; the largest ends the colour scale.
+    """
+    last = max(turns, default=0)
+    body = "".join(_token(word, turn, last) for word, turn in zip(words, turns, strict=False))
+    above = f'<div style="{FADED}">{escape(prompt)}</div>' if prompt else ""
+    return f'<div style="{FRAME}">{above}<div>{body}</div><div style="{FADED}">{escape(cost)}</div></div>'
 
 
 def _token(word: str, turn: int, last: int) -> str:

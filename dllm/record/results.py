@@ -1,4 +1,4 @@
-"""What a decode gives back: one ``Result`` per sample, the same in Python, on disk and in the tables."""
+"""The result of a decode: one ``Result`` for each sample, in Python, in files and in tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dllm.errors import UserError
+from dllm.record.final_commits import LogProbs, at_commit
+from dllm.record.notebook import coloured
 from dllm.record.trace import Trace
 
-NOT_STORED = ("trace", "words")  # a file of its own; the tokenizer's business
+ResultRow = dict[str, Any]  # a line of results.jsonl: ``Result.to_json``, and what the run adds
+NOT_STORED = ("trace", "words")  # a trace has a file of its own; words follow from the tokenizer
 
 
 @dataclass(frozen=True)
@@ -17,14 +20,15 @@ class Result:
 
     text and tokens: the answer up to its end (first stop id, stop string or the canvas's end), stop excluded. canvas:
     the whole answer as decoded, mask ids where it was cut. nfe: forwards in which this row took part. query_tokens:
-    query rows of those forwards, averaged over layers; computed_tokens: the same with the rows that only padded it to
-    its batch's shapes, and with ``idle_forwards``, in which it waited for the host to look. flops, bytes: what they
-    take when the row is decoded alone (``dllm.record.cost``). seconds: wall time from the start of its batch to its
-    last turn; cpu_seconds: how much of it the thread that decodes had a core; load: processes that wanted one, per
-    core, mean of the last minute; device: the kind that did the work. stop_reason: ``eos``, ``stop_string``,
-    ``length``. turns: the turn (from 1) that fixed each canvas position, 0 where none did. given_tokens: positions of
-    the canvas that were given (infilling); then ``tokens`` is the whole canvas without end-of-text tokens, and ``text``
-    begins with the prompt. words: the text of each token of the canvas by itself.
+    query rows of those forwards, averaged over layers. computed_tokens: the same with the rows that padded it to its
+    batch's shapes, and with its idle forwards. idle_forwards: forwards in which the row waited for the host. flops,
+    bytes: what the forwards take when the row is decoded alone (``dllm.record.cost``). seconds: wall time from the
+    start of its batch to its last turn. cpu_seconds: the part of it in which the decoding thread had a core. load:
+    processes that had or wanted a core, per core, mean of the last minute. device: the kind of device that decoded.
+    stop_reason: ``eos``, ``stop_string`` or ``length``. turns: the turn (from 1) that fixed each canvas position, 0
+    where none did. given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is the whole
+    canvas without end-of-text tokens, and ``text`` begins with the prompt. words: the text of each token of the
+    canvas by itself.
     """
 
     prompt_tokens: list[int]
@@ -51,7 +55,7 @@ class Result:
 
     @property
     def useful_tokens(self) -> int:
-        """Tokens of the answer that were decoded, without what infilling had given."""
+        """Tokens of the answer that were decoded; those that infilling gave do not count."""
         return max(0, len(self.tokens) - self.given_tokens)
 
     @property
@@ -71,11 +75,9 @@ class Result:
         return self.trace
 
     @property
-    def commit_logprobs(self) -> list[float | None]:
+    def commit_logprobs(self) -> LogProbs:
         """Log-probability of each token of the canvas in the forward that committed it, in nats;
         ``decoder.rescored(result)`` gives those of the tokens one at a time."""
-        from dllm.analysis.logprobs import at_commit
-
         return at_commit(self.traced())
 
     def to_json(self) -> dict[str, Any]:
@@ -85,6 +87,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """In a notebook: the text, each token in the colour of the turn that fixed it."""
-        from dllm.record.notebook import coloured
-
-        return coloured(self)
+        # An infilling is shown whole, an answer up to its end.
+        shown = len(self.words) if self.given_tokens else len(self.tokens)
+        cost = f"{self.useful_tokens} tokens, {self.nfe} forwards, {self.tpf:.2f} per forward"
+        return coloured(self.prompt, self.words[:shown], self.turns, cost)

@@ -1,4 +1,4 @@
-"""A decode as it happens: the answer after every turn, with what is fixed and what is only guessed so far."""
+"""A decode as it happens: the answer after every turn, its committed tokens and the guesses at the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOLE = "\N{LIGHT SHADE}"  # stands for a mask in texts
 
 @dataclass(frozen=True)
 class Guess:
-    """What the model would put at a position that is still masked, and its probability."""
+    """The model's proposal for a position that is still masked, and its probability."""
 
     token: int
     confidence: float

@@ -1,4 +1,4 @@
-"""The contract of a task: items with prompts and truths, and a score for each answer. Nothing here knows a model."""
+"""The contract of a task: items with prompts and truths, and scores of an answer. No task knows a model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from dllm.prompts import Prompt
 if TYPE_CHECKING:
     from dllm.analysis.likelihood import Estimator
 
-# Metric name to value in [0, 1]; None: the component that would judge it is not there (never 0 or 1 instead).
-Scores = dict[str, float | None]
+# Metric name to value in [0, 1]. None: the component that would judge it is missing; never 0 or 1 instead.
+AnswerScores = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
 class Item:
-    """One question. ``task`` is the task it belongs to within the suite (``waiting_line/copy``), ``id`` unique in the
-    suite, ``budget`` the tokens its answer may take, ``truth`` whatever its scorer needs (JSON values).
+    """One question.
 
-    ``choices``: where there are any, the answer is not decoded but the likeliest of them behind the prompt
-    (``dllm.tasks.choices.answer``), and ``Task.score`` gets its text."""
+    id: unique in the suite. task: the task within the suite (``waiting_line/copy``). truth: whatever the scorer needs
+    (JSON values). budget: tokens that the answer may take. stop: strings that end it. choices: if there are any, the
+    answer is the likeliest of them behind the prompt (``dllm.tasks.choices.likeliest_choice``) instead of a decoded
+    text, and ``Task.score`` gets its text.
+    """
 
     id: str
     task: str
@@ -33,24 +35,24 @@ class Item:
 
 
 class Task:
-    """A suite of items. Building one may read files and refuse (UserError); it never loads weights."""
+    """A suite of items. Building one reads files, and no weights. Raises UserError for settings that cannot work."""
 
     name: str
-    estimator: Estimator | None = None  # of the likelihoods of items with choices
-    apart = False  # ``score`` waits for processes of its own, and may be called from several threads at a time
+    estimator: Estimator | None = None  # for items with choices; None: its defaults
+    apart = False  # ``score`` waits for processes of its own, so several threads may call it at a time
 
     def items(self) -> Sequence[Item]:
         """All items, always in the same order."""
         raise NotImplementedError
 
-    def score(self, item: Item, text: str) -> Scores:
-        """Scores of an answer; ``score`` is the one that tables show first."""
+    def score(self, item: Item, text: str) -> AnswerScores:
+        """Scores of an answer. Tables show the one called ``score`` first."""
         raise NotImplementedError
 
     def stamp(self) -> dict[str, str]:
-        """What identifies the questions: suite, template hash, data hash. It goes into every row and the identity."""
+        """What identifies the questions: suite, template hash, data hash. Part of every row and of a run's identity."""
         raise NotImplementedError
 
     def missing(self) -> dict[str, str]:
-        """Tasks that cannot be asked and scores that cannot be judged here, each with a sentence that says why."""
+        """Tasks that cannot be asked and scores that cannot be judged, each with a sentence that says why."""
         return {}

@@ -1,15 +1,15 @@
-"""From the ``task`` section of a resolved configuration to the task it describes."""
+"""Builds the task that the ``task`` section of a resolved configuration describes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, cast
 
-from dllm.compose.parts import build, choices
+from dllm.compose.parts import build_part, choices
 from dllm.errors import UserError, nearest
 from dllm.tasks.base import Task
 
-FOR_THE_COMMAND_LINE = ("name", "run")  # the rest are the arguments of the task's class
+FOR_THE_COMMAND_LINE = ("name", "run")  # all others are arguments of the task's class
 
 
 def task_of(config: Mapping[str, Any]) -> Task:
@@ -21,7 +21,7 @@ def task_of(config: Mapping[str, Any]) -> Task:
         name = str(config.get("name"))
         raise UserError(f"task={name} holds no questions to score. Choose one of {', '.join(measurable())}.")
     arguments = {key: value for key, value in config.items() if key not in FOR_THE_COMMAND_LINE}
-    return cast(Task, build("task", arguments, per_request=False))
+    return cast(Task, build_part("task", arguments, per_request=False))
 
 
 def measurable() -> list[str]:

@@ -1,4 +1,4 @@
-"""Items that offer choices: the likeliest is the answer."""
+"""Answers items with choices: by the likeliest of them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import cast
 from dllm.analysis.likelihood import Estimator, Likelihood
 from dllm.errors import UserError
 from dllm.models.bundle import Model
-from dllm.prompts import Begun, Message, Prompts
+from dllm.prompts import Message, PrefilledPrompt, Prompts
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, machine_load
 from dllm.tasks.base import Item
 
 
-def answer(model: Model, prompts: Prompts, item: Item, estimator: Estimator) -> Result:
-    """The likeliest of the item's choices as if it had been decoded: its text, tokens, forwards and seconds.
+def likeliest_choice(model: Model, prompts: Prompts, item: Item, estimator: Estimator) -> Result:
+    """The likeliest of the item's choices, in the form of a decode: its text, tokens, forwards and seconds.
 
-    Samplers, blocks, caches and end-of-text policies have no part in it.
+    No sampler, block schedule, cache or end-of-text policy is involved. Raises UserError for a prompt of other kinds
+    than text and messages.
     """
     if not isinstance(item.prompt, str | list):
         raise UserError(f"item {item.id!r} offers choices, which need a prompt of text or messages.")
     asked = cast(str | list[Message], item.prompt)
     prompt = prompts.encode(asked)
-    targets = [prompts.encode(Begun(asked, choice))[len(prompt) :] for choice in item.choices]
+    targets = [prompts.encode(PrefilledPrompt(asked, choice))[len(prompt) :] for choice in item.choices]
     watch = Stopwatch.on(model.transformer.device)
     found = Likelihood(model, estimator).compare(prompt, targets)
     seconds, cpu_seconds = watch.seconds(), watch.cpu_seconds()

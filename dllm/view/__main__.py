@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dllm.errors import UserError
 from dllm.record.trace import read_trace
-from dllm.view.page import Pane, page
+from dllm.view.page import Pane, trace_page
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -31,7 +31,7 @@ def write(traces: Sequence[Path], output: Path | None = None) -> Path:
     stems = "-".join(file.stem for file in traces)
     output = output or traces[0].with_name(f"{stems}.html")
     try:
-        output.write_text(page(panes), encoding="utf-8")
+        output.write_text(trace_page(panes), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {output} ({error.strerror}). Name another place with -o FILE.") from None
     return output

@@ -1,4 +1,4 @@
-"""The canvas while it denoises: every token in the colour of the turn that fixed it."""
+"""The canvas while it denoises, with every token in the colour of the turn that fixed it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from dllm.models.ids import Ids
 from dllm.record.stopwatch import Stopwatch
 
 INTERVAL = 1 / 15  # seconds between two pictures
-SHARE = 0.1  # of the decode's time may go into pictures
+MAX_SHARE = 0.1  # of the decode's time that pictures may take
 PACE = 0.8  # seconds between turns with animate=true, over the root of the turn: 5 turns take 3 s, 128 take 17 s
-DIM = Style(dim=True)
+DIM_STYLE = Style(dim=True)
 
 
 @dataclass(frozen=True)
 class Glyphs:
-    """What stands for a mask outside and inside the open block, an end of text, a new line, and a block's edge."""
+    """The signs for a mask outside and inside the open block, an end of text, a new line, and a block's edge."""
 
     mask: str = "·"
     open: str = "░"
@@ -44,15 +44,15 @@ class Glyphs:
 
 @dataclass
 class Picture:
-    """All rows of a batch as they stand. [R, L] by request; R also counts rows that have finished."""
+    """The state of all rows of a batch, finished ones included. Tensors are [R, L], by request."""
 
     tokens: Tensor
     masked: Tensor
-    fixed: Tensor  # the turn that fixed each column, 0 for what was given, -1 for masks
-    edges: Tensor  # [R, L + 1], a block begins here
+    fixed: Tensor  # the turn that fixed each column; 0: it was given; -1: it is masked
+    edges: Tensor  # [R, L + 1], whether a block begins or ends here
     shown: Tensor  # columns of the answer
     span: Tensor  # [R, 2], the open block
-    given: int  # masks that there were at the start
+    given: int  # masks at the start
 
     @staticmethod
     def of(canvas: Canvas) -> Picture:
@@ -69,7 +69,7 @@ class Picture:
         return picture
 
     def update(self, turn: Turn) -> None:
-        """Take over the first candidate of every row."""
+        """Show the first candidate of every row after this turn."""
         canvas = turn.step.owner.one(turn.candidates)
         names, known = canvas.request, self.fixed[canvas.request]
         fixed = torch.where(known >= 0, known, turn.blocks.turn[:, None])
@@ -78,7 +78,7 @@ class Picture:
         self.open(turn)
 
     def open(self, turn: Turn, before: bool = False) -> None:
-        """Note where the blocks of the turn's rows stand after it, or ``before`` it."""
+        """Note the blocks of the turn's rows after it, or ``before`` it."""
         names, blocks = turn.canvas.request, turn.view.blocks if before else turn.blocks
         last = self.edges.shape[1] - 1
         self.edges[names, blocks.begin.clamp(max=last)] = True
@@ -89,9 +89,9 @@ class Picture:
 class LiveView:
     """An observer that draws. Use as a context manager; ``note`` is a text for the status line.
 
-    At most 15 pictures a second, and fewer when drawing them would take more than a tenth of the decode's time.
-    ``animate`` sleeps before every turn's picture, so that a small model can be watched. watch: the decode's own clock,
-    which does not count drawing and sleeping; the status line then ends with the speed that the table will say.
+    It draws at most 15 pictures a second, and fewer when they would take more than a tenth of the decode's time.
+    animate: sleep before every turn's picture, so that a person can follow a small model. watch: the decode's own
+    clock, which does not count drawing and sleeping; with it the status line gives the same speed as the table.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class LiveView:
         self.live.stop()
 
     def __call__(self, turn: Turn) -> None:
-        """The observer: take note of a turn, and draw when it is time."""
+        """Called with every turn: updates the picture, and draws it when it is time."""
         now = time.perf_counter()
         first = int(turn.view.blocks.turn[0]) == 1
         if first:
@@ -133,7 +133,7 @@ class LiveView:
             began = time.perf_counter()
             self.draw()
             ended = time.perf_counter()
-            self.next = ended + max(INTERVAL, (ended - began) / SHARE)
+            self.next = ended + max(INTERVAL, (ended - began) / MAX_SHARE)
 
     def draw(self) -> None:
         """One picture of the state."""
@@ -148,7 +148,7 @@ class LiveView:
         last = max(int(picture.fixed.max()), 1)
         parts = [self._window(picture, row, last, width, share) for row in fitting]
         if len(fitting) < len(rows):
-            parts.append(Text(f"... and {len(rows) - len(fitting)} rows more", DIM))
+            parts.append(Text(f"... and {len(rows) - len(fitting)} rows more", DIM_STYLE))
         return Group(*parts, self._status(picture, last, len(rows), width))
 
     def _status(self, picture: Picture, last: int, rows: int, width: int) -> Text:
@@ -157,11 +157,11 @@ class LiveView:
         useful = int(((picture.fixed > 0) & ~torch.isin(picture.tokens, ends)).sum())
         speed = f"{useful / self.spent:.0f} tokens/s" if self.spent > 0 else ""
         words = [f"turn {self.turn}", f"{picture.given - left} of {picture.given} committed", speed, self.note]
-        status = Text(" · ".join(word for word in words if word) + "  ", DIM)
-        status.append("turn 1 ", DIM)
+        status = Text(" · ".join(word for word in words if word) + "  ", DIM_STYLE)
+        status.append("turn 1 ", DIM_STYLE)
         for step in range(8):
             status.append(" ", turn_style(1 + step, 8))
-        status.append(f" {last}", DIM)
+        status.append(f" {last}", DIM_STYLE)
         status.truncate(width, overflow="ellipsis")
         return status
 
@@ -183,19 +183,19 @@ class LiveView:
         edges, (begin, end) = picture.edges[row].tolist(), picture.span[row].tolist()
         text, open_at = Text(overflow="fold", no_wrap=False), -1
         if len(picture.shown) > 1:
-            text.append(f"{row + 1:>2} ", DIM)
+            text.append(f"{row + 1:>2} ", DIM_STYLE)
         for at in columns:
             if edges[at] and at > columns[0]:
-                text.append(self.glyphs.edge, DIM)
+                text.append(self.glyphs.edge, DIM_STYLE)
             if masked[at]:
                 open_at = len(text) if open_at < 0 else open_at
-                text.append(self.glyphs.open if begin <= at < end else self.glyphs.mask, DIM)
+                text.append(self.glyphs.open if begin <= at < end else self.glyphs.mask, DIM_STYLE)
             elif fixed[at] >= 0:
                 text.append(self.word(tokens[at]), turn_style(fixed[at], last) if fixed[at] else Style.null())
         return text, len(text) if open_at < 0 else open_at
 
     def word(self, token: int) -> str:
-        """The text of one token as it can stand in a line."""
+        """The text of one token as it fits in a line."""
         if token not in self.words:
             ends = token in (self.ids.eos, *self.ids.stops)
             plain = self.glyphs.end if ends else self.text([token]) or f"<{token}>"

@@ -21,7 +21,7 @@ PARTS = ("sampler", "blocks", "cache", "eos")
 
 @dataclass(frozen=True)
 class Pane:
-    """One trace as the page shows it. facts: what was chosen, such as {"sampler": "confidence threshold=0.9"}."""
+    """One trace as the page shows it. facts: the chosen parts, such as {"sampler": "confidence threshold=0.9"}."""
 
     title: str
     trace: Trace
@@ -30,16 +30,16 @@ class Pane:
     @staticmethod
     def of(run: str, data: Mapping[str, Any]) -> Pane:
         """From the content of a trace file and the name of the run that it lies in."""
-        return Pane(f"{run}: {sample_of(data)}", Trace.from_json(data["trace"]), facts(data["config"]))
+        return Pane(f"{run}: {sample_of(data)}", Trace.from_json(data["trace"]), part_facts(data["config"]))
 
 
 def sample_of(data: Mapping[str, Any]) -> str:
-    """Which prompt, and which of its answers where it is not the first; prompts without a name have a number."""
+    """Which prompt, and which of its answers unless it is the first. A prompt without a name has a number."""
     name = f"prompt {data['id']}" if data["id"].isdigit() else str(data["id"])
     return f"{name}, answer {data['sample'] + 1}" if data["sample"] else name
 
 
-def facts(config: Mapping[str, Any]) -> dict[str, str]:
+def part_facts(config: Mapping[str, Any]) -> dict[str, str]:
     """The model, the parts and their options, from a resolved configuration."""
     chosen = {"model": str(config["model"].get("name") or config["model"]["path"])}
     for group in PARTS:
@@ -58,28 +58,29 @@ def described(part: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{key}={value}"
 
 
-def page(panes: Sequence[Pane]) -> str:
+def trace_page(panes: Sequence[Pane]) -> str:
     """The whole page; two panes stand side by side and share the slider."""
     last = max(len(pane.trace.turns) for pane in panes)
     colours = [hexes(turn, last) for turn in range(1, last + 1)]
     title = " and ".join(pane.title for pane in panes)
     data = json.dumps({"colours": colours, "panes": [pane_data(pane) for pane in panes]}, separators=(",", ":"))
     parts = {
-        "TITLE": escape(title), "STYLE": asset("trace.css"), "SCRIPT": asset("trace.js"),
-        "DATA": data.replace("<", "\\u003c"),  # no text of a token may end the script element
+        "TITLE": escape(title), "STYLE": page_asset("trace.css"), "SCRIPT": page_asset("trace.js"),
+        "DATA": data.replace("<", "\\u003c"),  # a token's text must not end the script element
     }  # fmt: skip
-    html = asset("trace.html")
+    html = page_asset("trace.html")
     for name, text in parts.items():
         html = html.replace(f"{{{{{name}}}}}", text)
     return html
 
 
-def asset(name: str) -> str:
+def page_asset(name: str) -> str:
+    """The text of a file beside this one."""
     return (files("dllm.view") / name).read_text(encoding="utf-8")
 
 
 def pane_data(pane: Pane) -> dict[str, Any]:
-    """What the script draws a pane from. Positions count from the answer's start."""
+    """A pane's data for the script. Positions count from the answer's start."""
     trace = pane.trace
     return {
         "title": pane.title, "facts": dict(pane.facts), "words": trace.words, "eos": trace.eos_id,
@@ -105,5 +106,5 @@ def commit_data(commits: Commits) -> dict[str, Any]:
 
 
 def rounded(number: float | None) -> float | None:
-    """Six digits: more than the page shows, and half the size of the file. JSON knows no nan."""
+    """Six digits, which halve the file and are more than the page shows. None for nan, which JSON lacks."""
     return float(f"{number:.6g}") if number is not None and isfinite(number) else None

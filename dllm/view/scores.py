@@ -1,4 +1,4 @@
-"""Scores of an evaluation: a table with a line per sub-task, or one line for a cell of a sweep."""
+"""Scores of an evaluation: a table with a line for each sub-task, or one line for a cell of a sweep."""
 
 from __future__ import annotations
 
@@ -10,40 +10,43 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from dllm.analysis.measures import Measures, Row, mean, scores_of
+from dllm.analysis.measures import Measures, mean, scores_of
+from dllm.record.results import ResultRow
 
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")
 
 
-def by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def by_task(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
     """Rows of each sub-task, in the order in which they first appear."""
-    out: dict[str, list[Row]] = {}
+    out: dict[str, list[ResultRow]] = {}
     for row in rows:
         out.setdefault(row["task"], []).append(row)
     return out
 
 
-def scores_table(rows: Sequence[Row]) -> Group:
+def scores_table(rows: Sequence[ResultRow]) -> Group:
     """Sub-tasks, and all of them together. score: percent; TPF: useful tokens per forward; p50, p95: latency. Other
-    metrics than the score stand in a table of their own. A ? stands behind speeds that a busy machine made doubtful."""
+    metrics than the score have a table of their own. A ? marks a speed that was measured on a busy machine."""
     others = sorted({name for row in rows for name in row["scores"]} - {"score"})
-    tables: list[Table | Text] = [lines(rows, HEADS, cells)]
+    tables: list[Table | Text] = [task_table(rows, HEADS, task_cells)]
     if others:
-        tables.append(lines(rows, others, lambda mine: [other(mine, name) for name in others]))
+        tables.append(task_table(rows, others, lambda mine: [metric_cell(mine, name) for name in others]))
     doubts = {Measures.of(mine).doubt: None for mine in (rows, *by_task(rows).values())}
     if doubt := next(filter(None, doubts), ""):
         tables.append(Text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
     return Group(*tables)
 
 
-def lines(rows: Sequence[Row], heads: Sequence[str], numbers: Callable[[Sequence[Row]], list[str]]) -> Table:
+def task_table(
+    rows: Sequence[ResultRow], heads: Sequence[str], numbers: Callable[[Sequence[ResultRow]], list[str]]
+) -> Table:
     """A table with a line per sub-task. In a narrow terminal names are folded and numbers stay whole."""
     tasks = by_task(rows)
     table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("task", overflow="fold")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
-    for name, mine in zip(short(list(tasks)), tasks.values(), strict=True):
+    for name, mine in zip(short_names(list(tasks)), tasks.values(), strict=True):
         table.add_row(name, *numbers(mine))
     if len(tasks) > 1:
         table.add_section()
@@ -51,48 +54,49 @@ def lines(rows: Sequence[Row], heads: Sequence[str], numbers: Callable[[Sequence
     return table
 
 
-def short(names: Sequence[str]) -> Sequence[str]:
-    """Names of sub-tasks without what comes before a slash, if they still differ."""
+def short_names(names: Sequence[str]) -> Sequence[str]:
+    """Names of sub-tasks without the group before the slash, if they still differ."""
     last = [name.rpartition("/")[2] for name in names]
     return last if len(set(last)) == len(names) else names
 
 
-def other(rows: Sequence[Row], name: str) -> str:
-    """Another metric's mean; nothing where these rows are not measured by it."""
+def metric_cell(rows: Sequence[ResultRow], name: str) -> str:
+    """Another metric's mean; empty when these rows do not have it."""
     return percent(mean(scores_of(rows, name))) if any(name in row["scores"] for row in rows) else ""
 
 
-def cells(rows: Sequence[Row]) -> list[str]:
+def task_cells(rows: Sequence[ResultRow]) -> list[str]:
     """One line of the table."""
     found = Measures.of(rows)
     interval = f"{100 * found.low:.0f}-{100 * found.high:.0f}" if found.judged else ""
     judged = f"{found.samples}" if found.judged in (0, found.samples) else f"{found.judged} of {found.samples}"
     return [
-        judged, percent(found.score), interval, f"{found.tpf:.2f}", f"{found.nfe:.1f}", marked(found),
+        judged, percent(found.score), interval, f"{found.tpf:.2f}", f"{found.nfe:.1f}", speed_text(found),
         f"{found.p50:.3f}", f"{found.p95:.3f}",
     ]  # fmt: skip
 
 
-def marked(found: Measures) -> str:
-    """Useful tokens per second, with a ? where they are doubted."""
+def speed_text(found: Measures) -> str:
+    """Useful tokens per second, with a ? if they are doubtful."""
     return f"{found.speed:.1f}{'?' if found.doubt else ''}"
 
 
 def percent(score: float | None) -> str:
-    """A missing score is no number."""
+    """A score in percent, or ``missing``."""
     return "missing" if score is None else f"{100 * score:.1f}"
 
 
-def headline(config: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def headline(config: Mapping[str, Any], rows: Sequence[ResultRow]) -> str:
     """A cell of a sweep in a line."""
     found = Measures.of(rows)
     means = [score for mine in by_task(rows).values() if (score := mean(scores_of(mine))) is not None]
-    numbers = f"score {percent(mean(means))}, TPF {found.tpf:.2f}, {marked(found)} tokens/s, {found.samples} samples"
-    return f"{called(config)}: {numbers}{f' (? {found.doubt})' if found.doubt else ''}"
+    speed, doubt = f"{speed_text(found)} tokens/s", f" (? {found.doubt})" if found.doubt else ""
+    numbers = f"score {percent(mean(means))}, TPF {found.tpf:.2f}, {speed}, {found.samples} samples"
+    return f"{cell_label(config)}: {numbers}{doubt}"
 
 
-def called(config: Mapping[str, Any]) -> str:
-    """What a cell is, in words: model, sampler with its numbers, blocks, cache."""
+def cell_label(config: Mapping[str, Any]) -> str:
+    """A cell in words: model, sampler with its options, blocks, cache."""
     parts = [str(config["model"]["name"]), part_name(config["sampler"])]
     parts += [part_name(config[group]) for group in ("blocks", "cache")]
     return " ".join(parts)

@@ -1,4 +1,4 @@
-"""What a run came to, in one small table."""
+"""The results of a run in one small table."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from dllm.analysis.measures import Measures, Row
+from dllm.analysis.measures import Measures
+from dllm.record.results import ResultRow
 
 
-def cells(rows: Sequence[Row]) -> dict[str, str]:
-    """Every line of the table: its name and value. Sums over samples, each row's forwards counted by themselves.
-    A speed that a busy machine made doubtful says so."""
+def summary_lines(rows: Sequence[ResultRow]) -> dict[str, str]:
+    """The table's lines by name: sums over samples, in which a forward of several rows counts for each of them.
+    A speed that was measured on a busy machine says so."""
     found, reasons = Measures.of(rows), Counter(row["stop_reason"] for row in rows)
     listed = ", ".join(f"{name} {count}" for name, count in reasons.most_common())
     cells = {"samples": f"{found.samples}"} if found.samples != 1 else {}
@@ -28,13 +29,13 @@ def cells(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def summary(columns: Mapping[str, Sequence[Row]]) -> Table:
+def summary_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
     """One column per way of decoding, and exact matches with the last one when there are several."""
     table = Table(show_header=len(columns) > 1, header_style="bold")
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
-    shown = [cells(rows) for rows in columns.values()]
+    shown = [summary_lines(rows) for rows in columns.values()]
     for line in shown[0]:
         table.add_row(line, *(column[line] for column in shown))
     if len(columns) > 1:
@@ -43,7 +44,7 @@ def summary(columns: Mapping[str, Sequence[Row]]) -> Table:
     return table
 
 
-def matches(rows: Sequence[Row], others: Sequence[Row]) -> str:
+def matches(rows: Sequence[ResultRow], others: Sequence[ResultRow]) -> str:
     """How many samples have the same tokens in both."""
     expected = {(row["id"], row["sample"]): row["tokens"] for row in others}
     same = sum(expected.get((row["id"], row["sample"])) == row["tokens"] for row in rows)
@@ -52,7 +53,7 @@ def matches(rows: Sequence[Row], others: Sequence[Row]) -> str:
     return f"{same} of {len(rows)}"
 
 
-def texts(columns: Mapping[str, Sequence[Row]]) -> Table:
+def text_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
     """Every sample's text, side by side."""
     table = Table(show_lines=True, header_style="bold")
     many = len(next(iter(columns.values()))) > 1
@@ -63,16 +64,16 @@ def texts(columns: Mapping[str, Sequence[Row]]) -> Table:
     for row in next(iter(columns.values())):
         key = (row["id"], row["sample"])
         found = [next((r for r in rows if (r["id"], r["sample"]) == key), None) for rows in columns.values()]
-        shown = [Text(answer(r) if r else "") for r in found]
-        table.add_row(*([label(row)] if many else []), *shown)
+        shown = [Text(answer_text(r) if r else "") for r in found]
+        table.add_row(*([sample_label(row)] if many else []), *shown)
     return table
 
 
-def answer(row: Row) -> str:
+def answer_text(row: ResultRow) -> str:
     """The text of a sample, or its token ids where the model has no tokenizer."""
     return str(row["text"]) if row["text"] or not row["tokens"] else " ".join(map(str, row["tokens"]))
 
 
-def label(row: Row) -> str:
+def sample_label(row: ResultRow) -> str:
     """Which sample of which prompt."""
     return f"{row['id']}" if not row["sample"] else f"{row['id']} #{row['sample'] + 1}"

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from dllm.analysis.measures import Measures, batched, scores_of, wilson
-from dllm.app.jobs.store import REFUSED, flatten, read_rows
+from dllm.analysis.measures import Measures, scores_of, sum_over_batches, wilson
+from dllm.app.runs.folder import REFUSED_FILE, flatten, read_results
 from dllm.errors import UserError
 from dllm.view.scores import by_task
 
@@ -77,8 +77,8 @@ class Cell:
 
     @property
     def stretch(self) -> float | None:
-        """Wall time over CPU time of the thread that decoded. None: an older version did not measure it."""
-        spent = None if self.column("cpu_seconds") is None else batched(self.rows, "cpu_seconds")
+        """Wall time over CPU time of the thread that decoded; None where older versions did not measure it."""
+        spent = None if self.column("cpu_seconds") is None else sum_over_batches(self.rows, "cpu_seconds")
         return self.measures.seconds / spent if spent else None
 
     @property
@@ -110,12 +110,12 @@ def read(folder: Path) -> tuple[list[Cell], list[str]]:
         raise UserError(
             f"{folder} holds no results of a task. Make some with: python run.py -m experiment=small name=NAME"
         )
-    return cells, sorted({json.loads(file.read_text())["sentence"] for file in folder.glob(f"**/{REFUSED}")})
+    return cells, sorted({json.loads(file.read_text())["sentence"] for file in folder.glob(f"**/{REFUSED_FILE}")})
 
 
 def cell_of(folder: Path) -> Cell | None:
-    """The cell in a folder. None: a run of prompts, which has no scores, or no sample is finished."""
-    found, _ = read_rows(folder / "results.jsonl")
+    """None for a run of prompts, which has no scores, and for a cell without a finished sample."""
+    found, _ = read_results(folder / "results.jsonl")
     if not found or "scores" not in found[0]:
         return None
     rows = sorted(found, key=lambda row: (row["task"], row["id"], row["sample"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp, nan
 
-from dllm.analysis.limits import budget
+from dllm.analysis.limits import bits_bound
 from experiments.report.cells import Cell
 from experiments.report.methods import Method
 
@@ -115,7 +115,7 @@ def budget_use(cell: Cell) -> float | None:
     shares = []
     for row in cell.rows:
         for bits, commits, forced in zip(row["bits"], row["commits"], row["forced"], strict=True):
-            allowed = budget(cell.config["sampler"], commits, width(cell, row))
+            allowed = bits_bound(cell.config["sampler"], commits, width(cell, row))
             if allowed and commits and not forced:
                 shares.append(bits / allowed)
     return 100 * sum(shares) / len(shares) if shares else None

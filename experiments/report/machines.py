@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dllm.app.jobs.environment import stamp
+from dllm.app.runs.environment import environment_stamp
 from dllm.record.cost import Machine
 from experiments.report.cells import Cell
 
@@ -37,7 +37,7 @@ def ran_on(name: str, cell: Cell) -> bool:
     if not name.startswith("this "):
         return re.search(rf"\b{re.escape(name)}\b", place_of(cell), re.IGNORECASE) is not None
     there, device = cell.environment, str(cell.environment.get("device"))
-    here = stamp(torch.device(device), torch.float32, 0)
+    here = environment_stamp(torch.device(device), torch.float32, 0)
     return all(there.get(key) == here[key] for key in ("platform", "processor", "cores", "gpus")) and (
         device.partition(":")[0] == name.removeprefix("this ")
     )

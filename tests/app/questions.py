@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from dllm.tasks.base import Item, Scores, Task
+from dllm.tasks.base import AnswerScores, Item, Task
 
 
 class Questions(Task):
@@ -25,7 +25,7 @@ class Questions(Task):
             Item(f"q{n}", ("even", "odd")[n % 2], f"w{n} w{n + 1}", {}, (16, 8)[n % 2]) for n in range(self.count)
         ]
 
-    def score(self, item: Item, text: str) -> Scores:
+    def score(self, item: Item, text: str) -> AnswerScores:
         died = len(list(self.tally.parent.glob(f"{self.tally.name}.*"))) if item.id == self.deadly else self.deaths
         if died < self.deaths:
             self.tally.with_suffix(f".{died}").touch()

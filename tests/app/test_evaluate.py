@@ -12,8 +12,8 @@ import torch
 from dllm import Decoder, load
 from dllm.analysis.limits import bits
 from dllm.analysis.measures import Measures, quantile, wilson
-from dllm.app.jobs.store import Store
-from dllm.app.jobs.tally import Tally
+from dllm.app.runs.decisions import DecisionCount
+from dllm.app.runs.folder import RunFolder
 from dllm.blocks.fixed import Fixed
 from dllm.compose.parts import part
 from dllm.runtime.runtime import Runtime
@@ -67,18 +67,18 @@ def test_a_folder_of_another_configuration_is_never_mixed(run: Run) -> None:
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Store.write
+    write = RunFolder.write
 
-    def interrupted(self: Store, *arguments: Any) -> None:
+    def interrupted(self: RunFolder, *arguments: Any) -> None:
         write(self, *arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Store, "write", interrupted)
+    monkeypatch.setattr(RunFolder, "write", interrupted)
     outcome = run("name=a", "+task.count=3")
     assert outcome.code == 130 and "Finished samples are kept. Go on with resume=runs/a" in outcome.err
     outcome = run("-m", "name=s", "+task.count=3", "sampler=static,confidence")
     assert outcome.code == 130 and "Go on with the same command and name=s" in outcome.err
-    monkeypatch.setattr(Store, "write", write)
+    monkeypatch.setattr(RunFolder, "write", write)
     assert run("resume=runs/a", bare=True).code == 0 and len(rows_of(A)) == 3
 
 
@@ -128,7 +128,7 @@ def test_an_oracle_without_reference_makes_its_own(run: Run) -> None:
 @pytest.mark.parametrize("sampler", ["confidence", "ete", "freedave", "saber"])
 def test_the_tally_counts_what_a_trace_holds(tiny: Path, sampler: str) -> None:
     """ETE and FreeDave offer several candidates, of which one is kept a forward later."""
-    tally = Tally()
+    tally = DecisionCount()
     decoder = Decoder(load(tiny), part("sampler", sampler), eos="keep", gen_length=16, batch_size=2)
     rows = decoder(["w1 w2", "w3"], trace=True, observe=tally)
     for number, row in enumerate(rows):
@@ -140,7 +140,7 @@ def test_the_tally_does_not_depend_on_when_the_host_looks(tiny: Path) -> None:
     """A row that waits for the host decides nothing in that forward."""
     found = []
     for runtime in (Runtime(), Runtime("static", 1), Runtime("static", 5)):
-        tally = Tally()
+        tally = DecisionCount()
         decoder = Decoder(load(tiny), blocks=Fixed(8), eos="keep", gen_length=24, batch_size=2, runtime=runtime)
         rows = decoder(["w1 w2", "w3"], observe=tally)
         found.append([tally.columns(number)["commits"] for number in range(2)])
@@ -154,7 +154,7 @@ def test_measures_count_batches_once_and_leave_missing_scores_out() -> None:
                 "query_tokens": 64, "scores": {"score": score}}  # fmt: skip
 
     found = Measures.of([row("a", 1.0, 1.0), row("a", 3.0, None), row("b", 1.0, 0.0)])
-    assert (found.seconds, found.tokens, found.speed, found.tpf, found.canvas_tpf) == (4.0, 30, 7.5, 2.5, 4.0)
+    assert (found.seconds, found.tokens, found.speed, found.tpf) == (4.0, 30, 7.5, 2.5)
     assert (found.samples, found.judged, found.score) == (3, 2, 0.5)
     assert Measures.of([row("a", 1.0, None)]).score is None
     assert quantile([1, 2, 3, 4], 0.5) == 2.5 and quantile([5], 0.95) == 5 and quantile([1, 2, 3], 1.0) == 3

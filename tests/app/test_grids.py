@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dllm.app.command_line.grids import count as combinations
+from dllm.app.command_line.grids import combinations as combinations
 from dllm.app.command_line.grids import expanded, grids_of
-from dllm.app.jobs.plan import Parts
+from dllm.app.runs.plan import Parts
 from dllm.compose.parts import choices, composed
 from dllm.errors import UserError
 

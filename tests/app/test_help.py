@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from dllm.app.command_line.help import comments, help_text, sentence_of, summary, tops
-from dllm.compose.parts import choices, groups
+from dllm.app.command_line.help import choice_summary, comments, help_text, module_summary, top_groups
+from dllm.compose.parts import choices, config_groups
 
 TEXT = help_text([], width=110)
 
 
-@pytest.mark.parametrize("group", tops())
+@pytest.mark.parametrize("group", top_groups())
 def test_every_choice_has_its_line(group: str) -> None:
     block = TEXT.split(f"\n  {group}=\n")[1].split("\n\n")[0].splitlines()
     for name in choices(group):
         (line,) = [line for line in block if line[4:].lstrip("* ").split(" ")[0] == name]
-        words = summary(group, name)
+        words = choice_summary(group, name)
         assert len(words) > 8, f"{group}={name} has no comment on top of its file and no docstring"
         assert "()" not in words and "arXiv" not in words
         assert words.split()[0] in line
@@ -36,8 +36,8 @@ def test_help_shows_the_options_of_what_is_chosen() -> None:
 
 
 def test_the_papers_numbers_are_left_out_and_their_names_kept() -> None:
-    assert sentence_of("dllm.samplers.confidence") == "Commit everything the model is sure of (Fast-dLLM)"
-    assert sentence_of("dllm.app.commands.check") == "Look into a checkpoint without loading it"
+    assert module_summary("dllm.samplers.confidence") == "Commit everything the model is sure of (Fast-dLLM)"
+    assert module_summary("dllm.app.commands.check") == "Look into a checkpoint without loading it"
 
 
 def test_comments_belong_to_their_keys() -> None:
@@ -45,4 +45,4 @@ def test_comments_belong_to_their_keys() -> None:
 
 
 def test_inner_groups_are_no_choices_of_their_own() -> None:
-    assert "sampler/inner" in groups() and "sampler/inner" not in tops()
+    assert "sampler/inner" in config_groups() and "sampler/inner" not in top_groups()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dllm.app.jobs.code import code_of
-from dllm.app.jobs.environment import commit
+from dllm.app.runs.code_hash import code_hash
+from dllm.app.runs.environment import checkout_state
 from tests.app.conftest import Run, cells_of, rows_of
 
 A = Path("runs/a")
@@ -85,8 +85,8 @@ def test_comments_docstrings_and_layout_are_no_code(run: Run, own: Folder) -> No
 
 def test_the_code_is_that_of_the_classes_and_their_bases(own: Folder) -> None:
     names = ["dllm.samplers.static.Static", "dllm.samplers.order.Order", "own.Own"]
-    assert len({code_of([name]) for name in names}) == 3
-    assert code_of(names) == code_of(reversed(names)) and code_of(["own.Own"]) == code_of(["own.Own"])
+    assert len({code_hash([name]) for name in names}) == 3
+    assert code_hash(names) == code_hash(reversed(names)) and code_hash(["own.Own"]) == code_hash(["own.Own"])
 
 
 def test_what_has_no_source_counts_by_its_bytes(own: Folder) -> None:
@@ -98,7 +98,7 @@ def test_what_has_no_source_counts_by_its_bytes(own: Folder) -> None:
         sys.modules.pop("bare", None)
         (own.place / "own.py").write_text("from bare import number\nclass Own: pass\n")
         sys.modules.pop("own", None)
-        values.append(code_of(["own.Own"]))
+        values.append(code_hash(["own.Own"]))
         own.write(own_helper=HELPER.replace("2", str(number + 2)))
     assert values[0] != values[1]
 
@@ -125,18 +125,18 @@ def test_the_environment_says_whether_the_package_is_that_of_its_commit(tmp_path
     package = tmp_path / "package"
     package.mkdir()
     (package / "a.py").write_text("a = 1\n")
-    assert commit(package) == (None, None)
+    assert checkout_state(package) == (None, None)
     git("init", "-q")
     git("add", ".")
     git("commit", "-q", "-m", "one")
     found: list[Any] = []
     for edit in ("notes.txt", "package/a.py", "package/own.py"):
-        commit.cache_clear()
-        found.append(commit(package)[1])
+        checkout_state.cache_clear()
+        found.append(checkout_state(package)[1])
         (tmp_path / edit).write_text("a = 2\n")
         git("checkout", "-q", "--", "package/a.py") if edit == "package/own.py" else None
-    commit.cache_clear()
-    assert [*found, commit(package)[1]] == [False, False, True, True]
+    checkout_state.cache_clear()
+    assert [*found, checkout_state(package)[1]] == [False, False, True, True]
     run("name=a", "+task.count=1")
     known = json.loads((A / "environment.json").read_text())
     assert (known["commit"] is None) == (known["dirty"] is None) and known["load"] >= 0

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from dllm.models.bundle import CHECKPOINTS
 from dllm.tasks.parallelbench import mini
 from dllm.tasks.parallelbench import vocabulary as words
+from dllm.tasks.parallelbench.scoring import write_list
 from experiments import mini_data, mini_tokenizer
 
 MODELS = tuple(mini_tokenizer.SPECIAL)
@@ -32,9 +33,9 @@ def test_any_text_round_trips(loaded: PreTrainedTokenizerFast, text: str) -> Non
 
 def test_names_and_list_pieces_are_single_tokens(loaded: PreTrainedTokenizerFast) -> None:
     for count in (1, 4):
-        ids = loaded.encode(mini.quote(words.NAMES[:count]), add_special_tokens=False)
+        ids = loaded.encode(write_list(words.FIRST_NAMES[:count]), add_special_tokens=False)
         assert len(ids) == 2 * count + 1
-    assert all(len(loaded.encode(name, add_special_tokens=False)) == 1 for name in words.NAMES)
+    assert all(len(loaded.encode(name, add_special_tokens=False)) == 1 for name in words.FIRST_NAMES)
 
 
 @pytest.mark.parametrize("task", mini.TASKS)

@@ -15,9 +15,9 @@ import torch
 import yaml
 
 from dllm import UserError
-from dllm.analysis.limits import budget
+from dllm.analysis.limits import bits_bound
 from dllm.analysis.measures import wilson
-from dllm.app.jobs.environment import stamp
+from dllm.app.runs.environment import environment_stamp
 from dllm.compose.parts import composed
 from dllm.record.cost import MACHINES, Machine
 from experiments.report import figures, plots, tables
@@ -100,10 +100,10 @@ def test_pareto_points_are_those_that_nothing_beats() -> None:
 
 
 def test_a_budget_is_what_the_rule_lets_pass() -> None:
-    assert budget({"_target_": "x.Confidence", "threshold": 0.9}, 3, 32) == pytest.approx(32 * -log2(0.9))
-    assert budget({"_target_": "x.Factor", "factor": 1.0}, 3, 32) == pytest.approx(3 * -log2(0.75))
-    assert budget({"_target_": "x.Factor", "factor": 2.0}, 1, 32) is None  # 1 - 2 / 2 = 0: anything passes
-    assert budget({"_target_": "x.Static"}, 3, 32) is None
+    assert bits_bound({"_target_": "x.Confidence", "threshold": 0.9}, 3, 32) == pytest.approx(32 * -log2(0.9))
+    assert bits_bound({"_target_": "x.Factor", "factor": 1.0}, 3, 32) == pytest.approx(3 * -log2(0.75))
+    assert bits_bound({"_target_": "x.Factor", "factor": 2.0}, 1, 32) is None  # 1 - 2 / 2 = 0: anything passes
+    assert bits_bound({"_target_": "x.Static"}, 3, 32) is None
 
 
 def test_quality_is_the_mean_over_tasks_and_missing_scores_are_named(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_floor_of_another_machine_is_named_as_such(
 
 
 def test_this_machine_is_the_one_at_hand_only_if_it_ran_there(tmp_path: Path) -> None:
-    here = json.loads(json.dumps(stamp(torch.device("cpu"), torch.float32, 0)))
+    here = json.loads(json.dumps(environment_stamp(torch.device("cpu"), torch.float32, 0)))
     one = replace(cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8), environment=here)
     this = Machine("this cpu", 1e9, 1e9)
     assert warnings([one], this) == []

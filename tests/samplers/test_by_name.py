@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from dllm import Decoder, UserError, load
-from dllm.compose.parts import build, composed
+from dllm.compose.parts import build_part, composed
 
 PROMPT = 'Copy the list:\n["Kai", "Emma", "Ada"]'
 
 
 def decode(*overrides: str, text: str = PROMPT) -> str:
-    sampler = build("sampler", composed([*overrides])["sampler"])
+    sampler = build_part("sampler", composed([*overrides])["sampler"])
     return Decoder(load("mini-llada"), sampler, eos="keep", gen_length=16)(text)[0].text
 
 
@@ -63,5 +63,5 @@ def test_what_cannot_work_is_refused_with_the_way_out(overrides: tuple[str, ...]
     from dllm.blocks.fixed import Fixed
 
     with pytest.raises(UserError, match=words):
-        sampler = build("sampler", composed([*overrides])["sampler"])
+        sampler = build_part("sampler", composed([*overrides])["sampler"])
         Decoder(load("mini-llada"), sampler, Fixed(16), gen_length=16)(PROMPT)

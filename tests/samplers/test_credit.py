@@ -7,18 +7,19 @@ from math import log
 
 import pytest
 import torch
-from dllm.scores import Sampling
 from harness import Combination, forward_of, model, parts_of, requests
 
 from dllm import UserError
 from dllm.canvas import Canvas
-from dllm.denoise import Turn, denoise
-from dllm.samplers.base import Sampler, Step, View
+from dllm.contract import Step, Turn, View
+from dllm.denoise import denoise
+from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
 from dllm.samplers.saber import Saber
+from dllm.setting import Sampling
 from tests.dense_credit import dense_credit
 from tests.samplers.game import PROMPT, Game
 

@@ -15,7 +15,7 @@ from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
-from dllm.compose.parts import build as build_part
+from dllm.compose.parts import build_part as build_part
 from dllm.compose.parts import choices, composed
 from dllm.contract import State, Step, View
 from dllm.eos.keep import Keep

@@ -1,4 +1,4 @@
-"""A LanguageTool server that knows one rule, that ``teh`` is wrong: ``python fake_language_tool.py --port N``."""
+"""A LanguageTool server that knows one rule, that ``teh`` is wrong: ``python fake_language_tool.py -p N``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Handler(BaseHTTPRequestHandler):
     failures = 0  # requests still to be answered with 503
 
     def do_GET(self) -> None:
-        self._send(200, [])
+        self._send(200, [{"code": "en", "longCode": "en-US"}])
 
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode(), keep_blank_values=True)
@@ -50,4 +50,4 @@ def serve() -> tuple[HTTPServer, str]:
 
 
 if __name__ == "__main__":
-    HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+    HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("-p") + 1])), Handler).serve_forever()

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dllm.tasks.parallelbench.catalog import SUITES, Spec, templates
-from dllm.tasks.parallelbench.generate import generate, seed_of, spaced
-from dllm.tasks.parallelbench.metrics import Judges, score
-from dllm.tasks.parallelbench.record import Record, fill, messages
+from dllm.tasks.parallelbench.catalog import SUITES, TaskSpec, templates
+from dllm.tasks.parallelbench.generate import generated_records, spaced, task_seed
+from dllm.tasks.parallelbench.metrics import Judges, metric_scores
+from dllm.tasks.parallelbench.record import Record, chat_of, filled_template
 from dllm.tasks.parallelbench.scoring import read_lenient
 from dllm.tasks.parallelbench.sudoku import solutions
 from dllm.tasks.parallelbench.vocabulary import EVERYDAY, FULL_NAMES, RARE
@@ -21,9 +21,9 @@ MADE = [(suite, name) for suite, specs in SUITES.items() for name, spec in specs
 LISTS = [pair for pair in MADE if pair[1].startswith("waiting_line/")]
 
 
-def records(suite: str, name: str, seed: int = 42) -> tuple[Spec, list[Record]]:
+def records(suite: str, name: str, seed: int = 42) -> tuple[TaskSpec, list[Record]]:
     spec = SUITES[suite][name]
-    return spec, generate(suite, spec, seed)
+    return spec, generated_records(suite, spec, seed)
 
 
 def given(record: Record) -> list[str]:
@@ -69,7 +69,7 @@ def test_every_example_is_right_and_every_question_has_its_shots(suite: str, nam
                 words = each.answer["words"]  # type: ignore[index]
                 assert len(set(words)) == len(words) and all(word in each.fields["words"] for word in words)
             else:
-                assert score(spec.metric, each.solved, each.answer, Judges())["score"] == 1
+                assert metric_scores(spec.metric, each.solved, each.answer, Judges())["score"] == 1
     shown = {json.dumps([shot.fields, shot.answer]) for record in found for shot in record.shots}
     assert len(shown) == (0 if not spec.shot else 1 if suite == "r2" else spec.count)
 
@@ -111,12 +111,12 @@ def test_the_words_of_a_level_are_as_it_says() -> None:
 def test_words_are_listed_in_english(count: int, text: str) -> None:
     spec, found = records("r1", f"words_to_sentence/easy_n{count}")
     words: Any = found[0].answer
-    assert fill(templates("r1")[spec.template], found[0]).endswith(text.format(*words["words"]))
+    assert filled_template(templates("r1")[spec.template], found[0]).endswith(text.format(*words["words"]))
 
 
 def test_seeds_are_the_benchmarks() -> None:
     names = ("copy", "reverse", "shuffle", "sort", "latin_square_n4")
-    assert [seed_of(name, 42) for name in names] == [31940, 31383, 30142, 48898, 51291]
+    assert [task_seed(name, 42) for name in names] == [31940, 31383, 30142, 48898, 51291]
 
 
 def test_latin_squares_are_the_released_ones() -> None:
@@ -135,7 +135,7 @@ def test_names_are_as_many_as_the_benchmarks() -> None:
 @pytest.mark.parametrize(("suite", "name"), MADE)
 def test_prompts_are_filled_and_end_with_the_question(suite: str, name: str) -> None:
     spec, found = records(suite, name)
-    chat = messages(templates(suite)[spec.template], found[0])
+    chat = chat_of(templates(suite)[spec.template], found[0])
     assert [message["role"] for message in chat] == (["user", "assistant"] * spec.shot) + ["user"]
     for message in chat:
         assert "{" not in message["content"] and "}" not in message["content"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dllm import UserError
-from dllm.app.jobs.store import identity
-from dllm.tasks.parallelbench import grammar
+from dllm.app.runs.folder import identity
+from dllm.tasks.parallelbench import grammar, language_tool
 from dllm.tasks.parallelbench.grammar import Grammar
 from dllm.tasks.parallelbench.language_tool import JAR
 from dllm.tasks.parallelbench.suite import ParallelBench
@@ -82,12 +82,22 @@ def test_another_web_server_is_no_language_tool(url: str, monkeypatch: pytest.Mo
         Grammar(url)
 
 
+@pytest.mark.parametrize("setting", ["download", "folder"])
+def test_a_server_is_not_started_without_the_library(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_with_java(tmp_path, "exit 3", monkeypatch)
+    monkeypatch.setattr(language_tool, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="needs language-tool-python, which is not installed"):
+        Grammar(setting if setting == "download" else str(folder))
+
+
 def folder_with_java(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A LanguageTool folder, and a ``java`` that runs ``script``."""
     (tmp_path / "bin").mkdir()
     (tmp_path / JAR).touch()
     java = tmp_path / "bin" / "java"
-    java.write_text(f"#!/bin/sh\n{script}\n")
+    java.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then echo \'openjdk version "17.0.1"\'; exit; fi\n{script}\n')
     java.chmod(0o755)
     monkeypatch.setenv("PATH", f"{java.parent}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
@@ -100,8 +110,8 @@ def test_a_server_is_started_from_its_folder(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = folder_with_java(tmp_path, "echo no room for a heap; exit 1", monkeypatch)
-    with pytest.raises(UserError, match="It said last: no room for a heap"):
+    folder = folder_with_java(tmp_path, "exit 3", monkeypatch)
+    with pytest.raises(UserError, match="starts no LanguageTool server .*exited early with code 3"):
         Grammar(str(folder))("The dog sleeps.")
 
 

@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from dllm.tasks.parallelbench import mini, sentences
+from dllm.tasks.parallelbench.scoring import write_list
 from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
 
 
@@ -31,7 +32,7 @@ def test_list_tasks_hold_back_the_same_name_sets() -> None:
 
 @pytest.mark.parametrize("task", mini.TASKS)
 def test_generated_answers_are_right(task: str) -> None:
-    assert all(mini.score(sample, sample.answer)["score"] == 1 for sample in mini.generate(task, 9, 100))
+    assert all(sample.score(sample.answer)["score"] == 1 for sample in mini.generate(task, 9, 100))
 
 
 @pytest.mark.parametrize("task", mini.TASKS)
@@ -40,12 +41,12 @@ def test_corrupted_answers_are_wrong(task: str) -> None:
         # Doubling the first item, losing the second half, and saying nothing at all.
         first = sample.answer.replace('["', '["X", "', 1) if "[" in sample.answer else "9" + sample.answer
         for broken in (first, sample.answer[: len(sample.answer) // 2], ""):
-            assert mini.score(sample, broken)["score"] == 0, broken
+            assert sample.score(broken)["score"] == 0, broken
 
 
 @pytest.mark.parametrize("task", ["shuffle", "insert_random", "remove_random", "replace_random"])
 def test_returning_the_given_list_is_wrong(task: str) -> None:
-    assert all(mini.score(s, mini.quote(s.truth["input"]))["score"] == 0 for s in mini.generate(task, 2, 30))
+    assert all(s.score(write_list(s.truth["input"]))["score"] == 0 for s in mini.generate(task, 2, 30))
 
 
 def test_sudoku_puzzles_have_one_solution() -> None:
@@ -85,5 +86,5 @@ def test_swapping_two_words_of_a_sentence_breaks_it() -> None:
         words = sample.answer[:-1].split()
         at = rng.randrange(len(words) - 1)
         words[at], words[at + 1] = words[at + 1], words[at]
-        caught += mini.score(sample, " ".join(words) + ".")["score"] == 0
+        caught += sample.score(" ".join(words) + ".")["score"] == 0
     assert caught == 50

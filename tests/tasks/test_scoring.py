@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dllm.tasks.base import Scores
-from dllm.tasks.parallelbench.metrics import METRICS, Judges, score
+from dllm.tasks.base import AnswerScores
+from dllm.tasks.parallelbench.metrics import METRICS, Judges, metric_scores
 from dllm.tasks.parallelbench.text_metrics import has_bleu, has_rouge
 from tests.scoring import differs, main, rows_of
 
@@ -67,15 +67,15 @@ def test_odd_and_huge_predictions_are_wrong_answers(metric: str) -> None:
     truth = TRUTHS.get(metric, {"input": NAMES, "word": "Dora"})
     judges = Judges(lambda text: 0.0, lambda a, b: 0.0)
     for prediction in [text for text in ODD if len(text) < 20 or metric != "paraphrase_score"]:
-        assert score(metric, prediction, truth, judges)["score"] == 0
+        assert metric_scores(metric, prediction, truth, judges)["score"] == 0
 
 
 def test_sudoku_digits_are_digits_in_any_script_and_nothing_else() -> None:
     truth = TRUTHS["sudoku_score"]
     arabic = truth.translate({ord(str(n)): chr(0x660 + n) for n in range(10)})
-    assert score("sudoku_score", arabic, truth, Judges()) == {"score": 1.0, "score_strict": 1.0}
+    assert metric_scores("sudoku_score", arabic, truth, Judges()) == {"score": 1.0, "score_strict": 1.0}
     superscript = truth.replace("1", "\u00b9")
-    assert score("sudoku_score", superscript, truth, Judges()) == {"score": 0.0, "score_strict": 0.0}
+    assert metric_scores("sudoku_score", superscript, truth, Judges()) == {"score": 0.0, "score_strict": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,14 @@ def test_sudoku_digits_are_digits_in_any_script_and_nothing_else() -> None:
     ],
 )
 def test_latin_squares_with_rows_of_other_lengths(rows: list[str], right: float) -> None:
-    assert score("latin_square_score", "\n".join(rows), TRUTHS["latin_square_score"], Judges())["score"] == right
+    truth = TRUTHS["latin_square_score"]
+    assert metric_scores("latin_square_score", "\n".join(rows), truth, Judges())["score"] == right
 
 
 @pytest.mark.parametrize("metric", ["sentence_to_words_score", "sentence_to_words_grammar", "summary_score"])
 @pytest.mark.parametrize("prediction", ["Ann, Bob and Cid met.", "", "dog cat"])
 def test_without_a_judge_of_grammar_the_score_is_missing(metric: str, prediction: str) -> None:
-    scores = score(metric, prediction, TRUTHS[metric], Judges())
+    scores = metric_scores(metric, prediction, TRUTHS[metric], Judges())
     assert scores["score"] is None and scores["grammar_score"] is None
 
 
@@ -111,5 +112,5 @@ def test_words_count_in_the_release_and_not_in_the_rewrite(
     metric: str, included: bool, grammar: float, expected: float
 ) -> None:
     text = "Ann met Bob and Cid." if included else "Ann met Bob and cid."
-    scores: Scores = score(metric, text, TRUTHS[metric], Judges(lambda _: grammar))
+    scores: AnswerScores = metric_scores(metric, text, TRUTHS[metric], Judges(lambda _: grammar))
     assert scores == {"score": expected, "inclusion_score": float(included), "grammar_score": grammar}

@@ -12,7 +12,7 @@ import yaml
 
 from dllm import UserError
 from dllm.tasks.parallelbench.catalog import SUITES, templates
-from dllm.tasks.parallelbench.generate import generate
+from dllm.tasks.parallelbench.generate import generated_records
 from dllm.tasks.parallelbench.record import Record
 from dllm.tasks.parallelbench.suite import ParallelBench
 
@@ -32,7 +32,7 @@ def write(folder: Path, suite: str, name: str, prompt: str | None = WORDING, row
     file = folder / "data" / "output" / "test" / f"{name}.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     if rows is None:
-        rows = [row(record) for record in generate(suite, SUITES[suite][name], 7)]
+        rows = [row(record) for record in generated_records(suite, SUITES[suite][name], 7)]
     file.write_text("".join(json.dumps(each) + "\n" for each in rows))
     if prompt is not None:
         config = file.parent / "task_config.yaml"
@@ -46,7 +46,7 @@ def test_questions_and_wording_come_from_the_copy(suite: str, tmp_path: Path) ->
     write(tmp_path, suite, TASK)
     task, made = ParallelBench(suite, [TASK], path=str(tmp_path)), ParallelBench(suite, [TASK])
     assert len(task.items()) == 100 and task.missing() == {}
-    records = generate(suite, SUITES[suite][TASK], 7)
+    records = generated_records(suite, SUITES[suite][TASK], 7)
     for item, record in zip(task.items(), records, strict=True):
         chat: Any = item.prompt
         assert chat[1]["content"] == record.shots[0].solved
@@ -140,7 +140,7 @@ BROKEN: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("broken", "words"), BROKEN)
 def test_rows_that_lack_something_are_refused(broken: Any, words: str, tmp_path: Path) -> None:
-    rows: list[Any] = [row(record) for record in generate("r1", SUITES["r1"][TASK], 7)]
+    rows: list[Any] = [row(record) for record in generated_records("r1", SUITES["r1"][TASK], 7)]
     rows[11] = broken
     write(tmp_path, "r1", TASK, rows=rows)
     refused(tmp_path, words)
@@ -187,7 +187,7 @@ class Hub:
 def test_rows_of_the_hub_carry_json_and_their_wording(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     rows: list[dict[str, Any]] = []
-    for record in generate("r2", SUITES["r2"][TASK], 7):
+    for record in generated_records("r2", SUITES["r2"][TASK], 7):
         line = row(record)
         rows.append({**{key: json.dumps(line[key]) for key in ("input", "answer", "metadata")}, "prompt": WORDING})
     hub = Hub({"waiting_line-insert_random": rows})

@@ -16,7 +16,8 @@ from dllm.tasks.base import Task
 from dllm.tasks.build import measurable, task_of
 from dllm.tasks.parallelbench import mini
 from dllm.tasks.parallelbench.catalog import SUITES
-from dllm.tasks.parallelbench.mini_suite import NAMES
+from dllm.tasks.parallelbench.mini_suite import SHORT_NAMES
+from dllm.tasks.parallelbench.scoring import write_list
 from dllm.tasks.parallelbench.suite import ParallelBench, chosen
 from tests.tiny import make_tiny
 
@@ -52,7 +53,7 @@ def test_right_answers_are_right_and_prompts_are_chats(suite: str) -> None:
         chat: Any = item.prompt
         assert chat[-1]["role"] == "user" and len(chat) == (1 if suite == "mini" else 3)
         truth: Any = item.truth if suite == "mini" else item.truth["answer"]
-        answer = truth if isinstance(truth, str) else truth.get("example") or mini.quote(truth["output"])
+        answer = truth if isinstance(truth, str) else truth.get("example") or write_list(truth["output"])
         assert task.score(item, answer) == {"score": 1, "score_strict": 1}
         assert task.score(item, "")["score"] == 0
         assert (item.budget, item.stop) == (32, ("\n\n",) if suite == "r2" else ())
@@ -133,7 +134,7 @@ def test_suites_have_stamps_of_their_own() -> None:
 def test_mini_questions_are_those_that_no_model_was_trained_on() -> None:
     task = ParallelBench("mini", count=5, seed=1)
     for item in task.items():
-        samples = mini.generate(NAMES[item.task], 1, 5)
+        samples = mini.generate(SHORT_NAMES[item.task], 1, 5)
         sample = samples[int(item.id.rpartition("/")[2])]
         assert item.prompt == sample.messages and sample.split == "test" and item.budget == 32
         assert task.score(item, sample.answer)["score"] == 1

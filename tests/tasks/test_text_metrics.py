@@ -12,7 +12,7 @@ import torch
 
 from dllm import UserError
 from dllm.tasks.parallelbench import text_metrics
-from dllm.tasks.parallelbench.metrics import Judges, score
+from dllm.tasks.parallelbench.metrics import Judges, metric_scores
 from dllm.tasks.parallelbench.suite import ParallelBench
 from dllm.tasks.parallelbench.text_metrics import BERTScore, bleu, has_bleu, has_rouge, rouge
 from tests.tasks.test_sources import write
@@ -36,9 +36,9 @@ def test_rouge_of_stemmed_words() -> None:
 @with_rouge
 def test_a_summary_is_rouge_times_grammar() -> None:
     truth = {"summary": "Anna bakes cakes daily"}
-    scores = score("summary_score", " Anna was baking cakes ", truth, Judges(lambda text: 1.0))
+    scores = metric_scores("summary_score", " Anna was baking cakes ", truth, Judges(lambda text: 1.0))
     assert scores["score"] == pytest.approx(3 / 4) and scores["rouge2_score"] == pytest.approx(1 / 3)
-    assert score("summary_score", "Anna was baking cakes", truth, Judges(lambda text: 0.0))["score"] == 0
+    assert metric_scores("summary_score", "Anna was baking cakes", truth, Judges(lambda text: 0.0))["score"] == 0
 
 
 @with_bleu
@@ -63,10 +63,10 @@ def test_bleu_tokens_are_those_of_13a() -> None:
 @with_bleu
 def test_a_paraphrase_is_unlike_alike_and_grammatical() -> None:
     truth, judges = {"text": SOURCE}, Judges(lambda text: 1.0, lambda one, other: 0.8)
-    scores = score("paraphrase_score", "To the old mill the small dog ran", truth, judges)
+    scores = metric_scores("paraphrase_score", "To the old mill the small dog ran", truth, judges)
     unlike = 1 - (bleu("To the old mill the small dog ran", SOURCE) or 0)
     assert 0 < unlike < 1 and scores["score"] == pytest.approx(unlike * 0.8)
-    assert score("paraphrase_score", " ", truth, Judges(lambda text: 0.0, lambda one, other: 0.8)) == {
+    assert metric_scores("paraphrase_score", " ", truth, Judges(lambda text: 0.0, lambda one, other: 0.8)) == {
         "score": 0, "inv_bleu_score": 0, "bertscore_score": 0, "grammar_score": 0,
     }  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_a_paraphrase_is_unlike_alike_and_grammatical() -> None:
 @pytest.mark.parametrize("judges", [Judges(), Judges(lambda text: 1.0), Judges(None, lambda one, other: 0.8)])
 def test_a_paraphrase_without_one_of_its_judges_has_no_score(judges: Judges) -> None:
     for text in ("To the mill ran the dog", ""):
-        assert score("paraphrase_score", text, {"text": SOURCE}, judges)["score"] is None
+        assert metric_scores("paraphrase_score", text, {"text": SOURCE}, judges)["score"] is None
 
 
 def test_without_the_libraries_scores_are_missing_and_the_way_to_them_named(
@@ -89,8 +89,8 @@ def test_without_the_libraries_scores_are_missing_and_the_way_to_them_named(
     assert task.score(task.items()[3], "Hello there.")["rougeL_score"] is None
     missing = task.missing()
     assert set(missing) == {"grammar_score", "bertscore_score", "inv_bleu_score", "rougeL_score"}
-    assert all('pip install "dllm[text]"' in missing[name] for name in ("inv_bleu_score", "rougeL_score"))
-    with pytest.raises(UserError, match="needs the library bert-score"):
+    assert all("pip install 'dllm[text]'" in missing[name] for name in ("inv_bleu_score", "rougeL_score"))
+    with pytest.raises(UserError, match="needs bert-score, which is not installed"):
         BERTScore("roberta-large")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from dllm.view.scores import scores_table, short
-from dllm.view.table import cells
+from dllm.view.scores import scores_table, short_names
+from dllm.view.table import summary_lines
 
 
 def row(task: str, number: int, **scores: float | None) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def test_a_metric_that_a_task_does_not_have_is_blank_and_one_without_a_judge_is_
 
 
 def test_names_are_shortened_only_while_they_differ() -> None:
-    assert short(["x/copy", "x/sort"]) == ["copy", "sort"]
-    assert short(["x/copy", "y/copy"]) == ["x/copy", "y/copy"]
+    assert short_names(["x/copy", "x/sort"]) == ["copy", "sort"]
+    assert short_names(["x/copy", "y/copy"]) == ["x/copy", "y/copy"]
 
 
 def test_a_speed_of_a_busy_machine_has_a_mark_and_a_reason() -> None:
@@ -69,4 +69,4 @@ def test_a_speed_of_a_busy_machine_has_a_mark_and_a_reason() -> None:
 
 
 def summed(rows: list[dict[str, Any]]) -> str:
-    return cells([{**one, "stop_reason": "eos"} for one in rows])["tokens per second"]
+    return summary_lines([{**one, "stop_reason": "eos"} for one in rows])["tokens per second"]

@@ -16,7 +16,7 @@ from dllm.app.command_line import main as cli
 from dllm.models.bundle import Model
 from dllm.record.trace import Commits, Trace, TurnRecord
 from dllm.view.__main__ import main, write
-from dllm.view.page import Pane, facts, page, pane_data
+from dllm.view.page import Pane, pane_data, part_facts, trace_page
 from tests.view.browser import chromium, opened
 
 PROMPT = 'Sort the list:\n["Kai", "Emma", "Hugo", "Nell"]'
@@ -75,7 +75,7 @@ def test_the_data_of_a_page_re_run_the_decode(model: Model, sampler: str) -> Non
 
 
 def test_a_page_needs_nothing_from_anywhere(model: Model) -> None:
-    html = page([Pane("a", traced(model, "confidence"))])
+    html = trace_page([Pane("a", traced(model, "confidence"))])
     assert not re.search(r"https?:|//\w+\.\w|@import|\bsrc=|\bhref=|url\(|fetch\(|XMLHttp", html)
     assert "{{" not in html.replace("${{", "")
 
@@ -83,7 +83,7 @@ def test_a_page_needs_nothing_from_anywhere(model: Model) -> None:
 def test_no_text_of_a_token_ends_the_script(model: Model) -> None:
     trace = traced(model, "confidence")
     trace.words = dict.fromkeys(trace.words, "</script><script>document.title = 'taken'</script>")
-    html = page([Pane("<b>", trace)])
+    html = trace_page([Pane("<b>", trace)])
     assert html.count("</script>") == 2 and "<b>" not in html
 
 
@@ -102,7 +102,7 @@ def static(model: Model) -> Trace:
 def shown(browser: Any, static: Trace, tmp_path: Path) -> Iterator[Any]:
     """A page with one decode of 8 forwards."""
     file = tmp_path / "trace.html"
-    file.write_text(page([Pane("static", static, {"sampler": "static"})]))
+    file.write_text(trace_page([Pane("static", static, {"sampler": "static"})]))
     tab = opened(browser, file)
     yield tab
     assert tab.problems == []
@@ -212,7 +212,7 @@ def test_a_click_on_the_strip_goes_to_its_forward(shown: Any) -> None:
 def test_two_decodes_stand_side_by_side_with_their_marks(browser: Any, static: Trace, tmp_path: Path) -> None:
     made = long_trace(60, 20)
     file = tmp_path / "two.html"
-    file.write_text(page([Pane("static", static), Pane("made", made)]))
+    file.write_text(trace_page([Pane("static", static), Pane("made", made)]))
     tab = opened(browser, file)
     boxes = [tab.locator(".pane").nth(number).bounding_box() for number in range(2)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
@@ -232,7 +232,7 @@ def test_two_decodes_stand_side_by_side_with_their_marks(browser: Any, static: T
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_legible_in_both_schemes(browser: Any, static: Trace, tmp_path: Path, scheme: str) -> None:
     file = tmp_path / "trace.html"
-    file.write_text(page([Pane("static", static)]))
+    file.write_text(trace_page([Pane("static", static)]))
     tab = opened(browser, file, color_scheme=scheme)
     tab.keyboard.press("Home")
     for place in ("h1", ".legend li", ".status", ".t.mask", ".keys", "#play", ".strip span"):
@@ -268,7 +268,7 @@ PICTURE = """async step => {
 
 def test_a_thousand_tokens_follow_the_slider_in_under_50_ms(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "long.html"
-    file.write_text(page([Pane("long", long_trace())]))
+    file.write_text(trace_page([Pane("long", long_trace())]))
     tab = opened(browser, file)
     assert len(texts(tab)) == 1000
     times = [tab.evaluate(PICTURE, step) for step in (0, 500, 1, 250, 251, 252, 499, 10, 400, 0, 333, 100, 500)]
@@ -312,7 +312,7 @@ def test_parts_have_the_names_that_one_types() -> None:
             ("cache", "dllm.cache.none.NoCache"), ("eos", "dllm.eos.base.Keep"),
         )
     }  # fmt: skip
-    assert facts(config) == {"model": "m", "sampler": "eb", "blocks": "list", "cache": "none", "eos": "keep"}
+    assert part_facts(config) == {"model": "m", "sampler": "eb", "blocks": "list", "cache": "none", "eos": "keep"}
 
 
 def test_a_traced_run_leaves_a_page_beside_every_trace(
@@ -325,7 +325,7 @@ def test_a_traced_run_leaves_a_page_beside_every_trace(
     folder = tmp_path / "runs" / "traced" / "traces"
     assert sorted(file.name for file in folder.iterdir()) == ["1-0.html", "1-0.json", "1-1.html", "1-1.json"]
     data = json.loads((folder / "1-1.json").read_text())
-    assert (folder / "1-1.html").read_text() == page([Pane.of("traced", data)])
+    assert (folder / "1-1.html").read_text() == trace_page([Pane.of("traced", data)])
     assert "<h1>traced: prompt 1, answer 2</h1>" in (folder / "1-1.html").read_text()
     assert "<h1>traced: prompt 1</h1>" in (folder / "1-0.html").read_text()
     shown = capsys.readouterr().out

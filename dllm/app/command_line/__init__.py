@@ -1,1 +1,1 @@
-"""The words a user types."""
+"""What a user types, until it is a checked configuration, and the sentences that refuse it."""

@@ -1,4 +1,4 @@
-"""A sweep's command line as the command lines of its grids, so that one sweep may hold several grids."""
+"""Splits a sweep's command line into one for each of its grids, so that a sweep may hold several grids."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from typing import Any
 from hydra.core.override_parser.types import Glob, Override
 
 from dllm.app.command_line.options import check_name
-from dllm.app.command_line.overrides import names, parsed, quote
-from dllm.app.command_line.refusals import check
-from dllm.app.jobs.plan import fresh_folder
-from dllm.app.jobs.store import writing
+from dllm.app.command_line.overrides import hydra_quote, parsed_override, setting_names
+from dllm.app.command_line.refusals import refuse_settings
+from dllm.app.runs.folder import writing
+from dllm.app.runs.plan import fresh_folder
 from dllm.compose.parts import choices, composed
 from dllm.errors import UserError
 
-OWN = ("name", "output", "experiment", "grids", "hydra.sweep.dir")  # what the sweep itself needs to know
-PLACE = ("name", "hydra.sweep.dir")  # given anew to every grid
+SWEEP_SETTINGS = ("name", "output", "experiment", "grids", "hydra.sweep.dir")  # settings that are read here
+PLACE_SETTINGS = ("name", "hydra.sweep.dir")  # settings that every grid gets anew
 
 
 def expanded(overrides: Sequence[str]) -> list[list[str]]:
-    """The settings of each grid of a sweep.
+    """The settings of each grid of a sweep. Raises UserError for what no sweep can take.
 
     All grids go into one folder, output/name or hydra.sweep.dir, whose cells are named by what they hold.
     """
-    given = {text: names([text])[0] for text in overrides}
-    config = composed([text for text, name in given.items() if name in OWN], whole=True)
+    given = {text: setting_names([text])[0] for text in overrides}
+    config = composed([text for text, name in given.items() if name in SWEEP_SETTINGS], whole=True)
     if "resume" in given.values():
         raise UserError("resume is for a single run. To go on with a sweep, give its command again with name=NAME.")
     grids = list(grids_of(config.grids))
     for grid in grids:
-        check(grid, sweep=True)
-    folder = folder_of(config, list(given.values()))
+        refuse_settings(grid, sweep=True)
+    folder = sweep_folder(config, list(given.values()))
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} is the folder of a single run. Choose another name=NAME for the sweep.")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    place = [f"name={quote(folder.name)}", f"hydra.sweep.dir={quote(str(folder))}"]
-    kept = [text for text, name in given.items() if name not in PLACE]
+    place = [f"name={hydra_quote(folder.name)}", f"hydra.sweep.dir={hydra_quote(str(folder))}"]
+    kept = [text for text, name in given.items() if name not in PLACE_SETTINGS]
     return [[*grid, *kept, *place] for grid in grids]
 
 
-def folder_of(config: Any, given: Sequence[str]) -> Path:
-    """Where the sweep goes. ``given``: the names that the user set."""
+def sweep_folder(config: Any, given: Sequence[str]) -> Path:
+    """The sweep's folder. given: the names that the user set."""
     if "hydra.sweep.dir" in given:
         for name in ("name", "output"):
             if name in given:
@@ -61,9 +61,9 @@ def folder_of(config: Any, given: Sequence[str]) -> Path:
     return Path(str(config.output)) / str(config.name)
 
 
-def count(overrides: Sequence[str]) -> int:
+def combinations(overrides: Sequence[str]) -> int:
     """How many combinations Hydra makes of the settings of a grid."""
-    return prod(_tried(override) for text in overrides if (override := parsed(text)) is not None)
+    return prod(_tried(override) for text in overrides if (override := parsed_override(text)) is not None)
 
 
 def _tried(override: Override) -> int:
@@ -75,9 +75,9 @@ def _tried(override: Override) -> int:
 
 
 def refuse_grids(grids: Any, overrides: Sequence[str]) -> None:
-    """Raise UserError for grids in a run without -m, which would see none of their settings."""
+    """Raise UserError for grids without -m, since a single run would ignore them."""
     if grids != [{}]:
-        total = sum(map(count, grids_of(grids)))
+        total = sum(map(combinations, grids_of(grids)))
         asked = next((text for text in overrides if text.startswith(("experiment=", "grids="))), "grids")
         raise UserError(f"{asked} asks for {total} combinations: add -m to run them all, or drop it.")
 
@@ -98,5 +98,5 @@ def _values(value: Any) -> str:
 
 
 def _entry(entry: Any) -> str:
-    """A text with signs that mean something to Hydra in quotes."""
-    return quote(entry) if isinstance(entry, str) and not re.fullmatch(r"[\w./+-]+", entry) else str(entry)
+    """A value in Hydra's grammar: text is quoted where it holds signs that have a meaning there."""
+    return hydra_quote(entry) if isinstance(entry, str) and not re.fullmatch(r"[\w./+-]+", entry) else str(entry)

@@ -1,7 +1,7 @@
 """``python run.py --help``: what there is to choose and to set, from the configuration's own files.
 
-A choice's line is the comment on top of its YAML file, or else the first sentence of the module that it names; a
-setting's words are the comment behind it. Nothing is imported for that, so help comes at once.
+A choice is explained by the comment on top of its YAML file, or else by the first sentence of the module that it names;
+a setting by the comment behind it. No module is imported for that, so help comes at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from dllm.compose.parts import choices, composed, groups
+from dllm.compose.parts import choices, composed, config_groups
 
 EXAMPLES = r"""
 python run.py                                   the default prompt with a small model that comes along
@@ -28,7 +28,7 @@ python run.py prompts=FILE batch_size=8         a JSON-lines file, one {"prompt"
 python run.py chat=true                         a conversation
 python run.py sampler=static sampler.steps=16   another sampler, and one of its options
 python run.py model=llada-8b-instruct model.path=FOLDER
-python run.py resume=FOLDER                     go on with a run that was stopped
+python run.py resume=FOLDER                     resume a run that was stopped
 python run.py trace=true                        keep every turn, and a page to look at them
 python run.py task=parallelbench                score a benchmark
 python run.py -m experiment=small name=NAME     a grid of methods; then: python -m experiments.report FOLDER
@@ -36,16 +36,16 @@ python run.py task=replay trace=FILE            check a trace that trace=true le
 python run.py task=check model.path=FOLDER      look into a checkpoint without loading it
 python run.py sampler=credit --help             the options of another choice
 """
-FIRST = ("model", "sampler", "blocks", "cache", "eos", "task", "engine", "experiment")
+FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "task", "engine", "experiment")
 CONF = files("dllm.conf")
 
 
 def help_text(arguments: Sequence[str], width: int | None = None) -> str:
-    """The whole help, with the settings as ``arguments`` leave them."""
+    """The whole help, with the settings that ``arguments`` change."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
     given = [argument for argument in arguments if not argument.startswith("-")]
     config = composed(list(given))
-    chosen = {group: name_of(config, group, given) for group in tops()}
+    chosen = {group: chosen_name(config, group, given) for group in top_groups()}
     lines = [
         "Decode masked diffusion language models: python run.py NAME=VALUE ...", "",
         *textwrap.indent(EXAMPLES.strip(), "  ").splitlines(), "",
@@ -56,20 +56,21 @@ def help_text(arguments: Sequence[str], width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def tops() -> list[str]:
+def top_groups() -> list[str]:
     """Groups that stand by themselves, the most used first."""
-    there = [group for group in groups() if "/" not in group]
-    return sorted(there, key=lambda group: (FIRST.index(group) if group in FIRST else len(FIRST), group))
+    there = [group for group in config_groups() if "/" not in group]
+    order = {group: place for place, group in enumerate(FIRST_GROUPS)}
+    return sorted(there, key=lambda group: (order.get(group, len(order)), group))
 
 
-def name_of(config: DictConfig, group: str, given: Sequence[str]) -> str | None:
-    """The choice of a group: as given, or the one whose file names what the configuration holds; None: nothing."""
+def chosen_name(config: DictConfig, group: str, given: Sequence[str]) -> str | None:
+    """The chosen name in a group: as given, or the one whose file names what the configuration holds, or None."""
     for override in OverridesParser.create().parse_overrides(list(given)):
         if override.key_or_group == group and isinstance(override.value(), str):
             return str(override.value())
     now = config.get(group) or {}
     mark = next((rf"{key}: {re.escape(now[key])}\b" for key in ("name", "_target_") if now.get(key)), "(?!)")
-    return next((name for name in choices(group) if re.search(mark, read(group, name))), None)
+    return next((name for name in choices(group) if re.search(mark, choice_file(group, name))), None)
 
 
 def choice_lines(chosen: dict[str, str | None], width: int) -> Iterator[str]:
@@ -79,11 +80,11 @@ def choice_lines(chosen: dict[str, str | None], width: int) -> Iterator[str]:
         space = max(map(len, names)) + 8
         for name in names:
             mark = "*" if name == now else " "
-            yield from columns(f"    {mark} {name}", summary(group, name), space, width)
+            yield from two_columns(f"    {mark} {name}", choice_summary(group, name), space, width)
         yield ""
 
 
-def columns(left: str, right: str, space: int, width: int) -> list[str]:
+def two_columns(left: str, right: str, space: int, width: int) -> list[str]:
     """``left``, and behind it ``right`` in a column of its own."""
     wrapped = [" " * space + line for line in textwrap.wrap(right, max(width - space, 30))]
     if len(left) < space and wrapped:
@@ -92,27 +93,27 @@ def columns(left: str, right: str, space: int, width: int) -> list[str]:
     return [left, *wrapped]
 
 
-def summary(group: str, name: str) -> str:
+def choice_summary(group: str, name: str) -> str:
     """One line about a choice."""
-    text = read(group, name)
+    text = choice_file(group, name)
     heads = [line[2:] for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @")]
     if heads and text.splitlines().index(f"# {heads[0]}") < 2:
-        return plain(heads[0].rpartition(". ")[0] if heads[0].endswith(":") else heads[0])
+        return without_markup(heads[0].rpartition(". ")[0] if heads[0].endswith(":") else heads[0])
     targets = [re.search(rf"^\s*{key}: (\S+)", text, re.MULTILINE) for key in ("_target_", "run")]
-    return next((sentence_of(target[1].rpartition(".")[0]) for target in targets if target), "")
+    return next((module_summary(target[1].rpartition(".")[0]) for target in targets if target), "")
 
 
-def sentence_of(module: str) -> str:
+def module_summary(module: str) -> str:
     """The first paragraph of a module's docstring, without ``group=name:``."""
     spec = find_spec(module)
     assert spec is not None and spec.origin is not None, module
     words = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    words = plain(" ".join(words.split("\n\n")[0].split()))
+    words = without_markup(" ".join(words.split("\n\n")[0].split()))
     return re.sub(r"^\w+=.*?: (\w)", lambda found: found[1].upper(), words)
 
 
-def plain(words: str) -> str:
-    """Without markup, the full stop and the papers' numbers, whose names stay."""
+def without_markup(words: str) -> str:
+    """Words without markup and full stop. Of a paper the name stays and the number goes."""
     words = words.replace("``", "").rstrip(".")
     return re.sub(r" \((?:([^()]+?),? )?arXiv [^()]*\)", lambda found: f" ({found[1]})" if found[1] else "", words)
 
@@ -121,15 +122,15 @@ def setting_lines(config: DictConfig, chosen: dict[str, str | None], width: int)
     notes = comments((CONF / "config.yaml").read_text())
     for group, name in chosen.items():
         if name is not None:
-            notes |= {f"{group}.{key}": note for key, note in comments(read(group, name)).items()}
+            notes |= {f"{group}.{key}": note for key, note in comments(choice_file(group, name)).items()}
     for key, value in settings(OmegaConf.to_container(config, resolve=False)):
         shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         name = key.rpartition(".")[2]
         note = notes.get(key) or (notes.get(name) if key.startswith("sampling.") else None) or ""
-        yield from columns(f"  {key}={shown[:60]}", note, 46, width)
+        yield from two_columns(f"  {key}={shown[:60]}", note, 46, width)
 
 
-def read(group: str, name: str) -> str:
+def choice_file(group: str, name: str) -> str:
     return (CONF / group / f"{name}.yaml").read_text()
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NoReturn
@@ -17,38 +18,38 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.grids import count, expanded, refuse_grids
+from dllm.app.command_line.grids import combinations, expanded, refuse_grids
 from dllm.app.command_line.help import help_text
-from dllm.app.command_line.options import sound
-from dllm.app.command_line.overrides import flags_of, names, quoted
-from dllm.app.command_line.refusals import check, explain
-from dllm.app.jobs.environment import version_of
-from dllm.app.jobs.plan import resumed
-from dllm.compose.parts import class_of, composed
-from dllm.errors import UserError
+from dllm.app.command_line.options import checked_settings
+from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names
+from dllm.app.command_line.refusals import explain, refuse_settings
+from dllm.app.runs.environment import version_of
+from dllm.app.runs.plan import resumed
+from dllm.compose.parts import composed
+from dllm.errors import UserError, first_line
 
-# Jobs of a sweep that an engine takes together, since it spreads the samples of all cells over its workers.
+# Cells that an engine takes together when Hydra has started all, since it spreads their samples over its workers.
 TOGETHER: list[tuple[dict[str, Any], list[str], Path]] = []
-PLACES: list[str] = []  # what the cells still to come are called, such as "cell 2 of 6"
-ADVICE = "Lower batch_size or gen_length, or choose model.dtype=bfloat16 or a smaller model."
+CELL_LABELS: list[str] = []  # of the cells that Hydra is still to start, such as "cell 2 of 6"
+MEMORY_ADVICE = "Lower batch_size or gen_length, or choose model.dtype=bfloat16 or a smaller model."
 
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
-def run(config: DictConfig) -> None:
-    """What Hydra starts: a cell of a sweep, or a run with Hydra's own flags."""
+def start(config: DictConfig) -> None:
+    """Called by Hydra: for each cell of a sweep, or for a run with Hydra's own flags."""
     own = HydraConfig.get()
     with sentences(own.overrides.task):  # here, since Hydra adds lines of its own to what it sees
         if own.mode == RunMode.MULTIRUN:
-            job(resolved(config), list(own.overrides.task), Path(own.sweep.dir))
+            take_cell(resolved(config), list(own.overrides.task), Path(own.sweep.dir))
         else:
-            single(config, [*own.overrides.task, *own.overrides.hydra], own.run.dir)
+            run_single(config, [*own.overrides.task, *own.overrides.hydra], own.run.dir)
 
 
-def single(config: DictConfig, overrides: Sequence[str], folder: str) -> None:
-    """Hand a configuration to the task that was chosen. folder: hydra.run.dir, which the user may have set."""
+def run_single(config: DictConfig, overrides: Sequence[str], folder: str) -> None:
+    """Hand a configuration to the chosen task's command. folder: hydra.run.dir, which the user may have set."""
     refuse_grids(config.grids, overrides)
-    given = names(overrides)
-    settings = sound(resumed(placed(resolved(config), given, folder), given))
+    given = setting_names(overrides)
+    settings = checked_settings(resumed(with_run_dir(resolved(config), given, folder), given))
     task = settings["task"]["run"]
     try:
         start = resolve_name(str(task))
@@ -58,15 +59,15 @@ def single(config: DictConfig, overrides: Sequence[str], folder: str) -> None:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """A configuration as dictionaries, without the grids, which are other command lines."""
+    """A configuration as dictionaries, without the grids, which became command lines of their own."""
     kept = OmegaConf.masked_copy(config, [key for key in map(str, config) if key not in ("grids", "hydra")])
     settings = OmegaConf.to_container(kept, resolve=True)
     assert isinstance(settings, dict)
     return {str(key): value for key, value in settings.items()}
 
 
-def placed(settings: dict[str, Any], given: Sequence[str], folder: str) -> dict[str, Any]:
-    """Settings with the run's folder where hydra.run.dir has it, if the user set that."""
+def with_run_dir(settings: dict[str, Any], given: Sequence[str], folder: str) -> dict[str, Any]:
+    """Settings in which name and output say what hydra.run.dir says, if the user set that."""
     if "hydra.run.dir" not in given:
         return settings
     for name in ("name", "output", "resume"):
@@ -77,15 +78,15 @@ def placed(settings: dict[str, Any], given: Sequence[str], folder: str) -> dict[
     return {**settings, "output": str(place.parent), "name": place.name}
 
 
-def job(settings: dict[str, Any], given: list[str], folder: Path) -> None:
-    """One cell of a sweep: now, or together with the others when all are known."""
-    from dllm.app.commands.evaluate import sweep
+def take_cell(settings: dict[str, Any], given: list[str], folder: Path) -> None:
+    """Evaluate one cell of a sweep: now, or together with the others when Hydra has started all."""
+    from dllm.app.commands.evaluate import evaluate_sweep, takes_all_cells
 
-    settings = sound(settings)
-    if class_of("engine", settings["engine"]["_target_"]).together:  # type: ignore[attr-defined]
+    settings = checked_settings(settings)
+    if takes_all_cells(settings):
         TOGETHER.append((settings, given, folder))
     else:
-        sweep([(settings, given)], folder, PLACES.pop(0) if PLACES else "")
+        evaluate_sweep([(settings, given)], folder, CELL_LABELS.pop(0) if CELL_LABELS else "")
 
 
 def main() -> None:
@@ -93,12 +94,12 @@ def main() -> None:
     given = sys.argv[1:]
     # Hydra then raises its errors instead of printing them, which happens below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    for stream in (sys.stdout, sys.stderr):  # whatever a model says, and wherever it is shown
-        if hasattr(stream, "reconfigure"):
+    for stream in (sys.stdout, sys.stderr):  # a model may write what the terminal's encoding lacks
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with sentences(quoted(given)):
-            obey(quoted(given))
+        with sentences(hydra_quoted(given)):
+            obey(hydra_quoted(given))
             sys.stdout.flush()
     finally:
         sys.argv[1:] = given
@@ -110,32 +111,32 @@ def obey(arguments: list[str]) -> None:
         print("dllm", version_of("dllm") or "of a checkout that is not installed")
         return
     flags, hydras = flags_of(arguments)
-    # The default, for which Hydra has no word.
+    # Hydra knows no such choice; it is the default.
     flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
-    check(flags.overrides, flags.multirun or flags.help)
+    refuse_settings(flags.overrides, flags.multirun or flags.help)
     if flags.help:
-        print(help_text([text for text in flags.overrides if count([text]) == 1]))
+        print(help_text([text for text in flags.overrides if combinations([text]) == 1]))
     elif flags.multirun:
-        sweep(flags.overrides, hydras)
+        run_sweep(flags.overrides, hydras)
     elif hydras:
         sys.argv[1:] = [*hydras, *flags.overrides]
-        run()
+        start()
     else:
         config = composed(flags.overrides, whole=True)
         HydraConfig.instance().set_config(config)  # which ${hydra:...} reads
-        single(config, flags.overrides, config.hydra.run.dir)
+        run_single(config, flags.overrides, config.hydra.run.dir)
 
 
-def sweep(overrides: list[str], flags: list[str]) -> None:
-    """Every cell of every grid."""
-    from dllm.app.commands.evaluate import sweep as evaluate
+def run_sweep(overrides: list[str], flags: list[str]) -> None:
+    """Run every cell of every grid."""
+    from dllm.app.commands.evaluate import evaluate_sweep as evaluate
 
     grids = expanded(overrides)
-    total = sum(map(count, grids))
-    PLACES[:] = [f"cell {number} of {total}" for number in range(1, total + 1)]
+    total = sum(map(combinations, grids))
+    CELL_LABELS[:] = [f"cell {number} of {total}" for number in range(1, total + 1)]
     for arguments in grids:
         sys.argv[1:] = ["-m", *flags, *arguments]
-        run()
+        start()
     jobs, TOGETHER[:] = list(TOGETHER), []
     if jobs:
         evaluate([(settings, given) for settings, given, _ in jobs], jobs[0][2])
@@ -143,27 +144,28 @@ def sweep(overrides: list[str], flags: list[str]) -> None:
 
 @contextmanager
 def sentences(overrides: Sequence[str]) -> Iterator[None]:
-    """Errors that the user can put right as one sentence each. What comes through is a mistake of the program."""
+    """Print an error that the user can put right as one sentence, and exit with code 2. Others are bugs and pass."""
     try:
         yield
     except UserError as error:
         stop(str(error))
     except (HydraException, OmegaConfBaseException, RecursionError) as error:
         stop(explain(error, overrides))
-    except BrokenPipeError:  # whoever read the output has enough; nothing may be flushed to it at the end either
+    except BrokenPipeError:  # the reader of the output has left, and the final flush must not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except OSError as error:
-        stop(f"{error.filename or 'the system'}: {error.strerror or error}. Mend that, or name another place.")
+        stop(f"{error.filename or 'the system'}: {error.strerror or error}. Put that right, or name another place.")
     except (MemoryError, RuntimeError) as error:
         if not (isinstance(error, MemoryError) or "out of memory" in str(error) or "allocate memory" in str(error)):
             raise
-        stop(f"there is not enough memory ({str(error).strip().splitlines()[0]}). {ADVICE}")
+        stop(f"there is not enough memory ({first_line(error)}). {MEMORY_ADVICE}")
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         raise SystemExit(130) from None
 
 
 def stop(sentence: str) -> NoReturn:
+    """Print an error and exit with code 2."""
     print("Error:", " ".join(sentence.split()), file=sys.stderr)
     raise SystemExit(2)

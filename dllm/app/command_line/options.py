@@ -1,4 +1,4 @@
-"""The settings of a run beside its parts, checked for their kind."""
+"""The settings of a run beside its parts, checked for their kinds and ranges."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dllm.common.kinds import of_kind
 from dllm.errors import UserError
 from dllm.setting import Sampling
 
-LONGEST = 200  # bytes of a folder's name; most disks take 255, and a number may follow
-GEN_LENGTH = 32  # where neither the user nor a task says how long an answer is
-# What else a configuration holds for every task, with its kinds.
-OTHERS = {
+MAX_NAME_BYTES = 200  # bytes of a folder's name; most disks take 255, and a number may follow
+DEFAULT_GEN_LENGTH = 32  # where neither the user nor a task sets the length of an answer
+# Other settings that every task reads, with their kinds.
+SETTING_KINDS = {
     "runtime": "str", "check_every": "int", "kernels": "str", "model.path": "str", "model.device": "str",
     "model.dtype": "str", "model.mask_id": "int | None", "model.quantize": "str | None", "model.prompt": "str | None",
 }  # fmt: skip
-SAMPLING = {
+SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
     "suppress_mask": "bool", "forbid_eos": "bool", "eos_last": "bool",
 }  # fmt: skip
@@ -26,7 +26,7 @@ SAMPLING = {
 
 @dataclass(frozen=True)
 class Options:
-    """config.yaml's own keys, as they are commented there."""
+    """config.yaml's own keys, which are explained there."""
 
     gen_length: int
     batch_size: int
@@ -49,7 +49,7 @@ class Options:
         """Raises UserError for a value of the wrong kind, or one that no run can have."""
         values = {entry.name: config[entry.name] for entry in fields(Options)}
         if values["gen_length"] is None:
-            values["gen_length"] = GEN_LENGTH
+            values["gen_length"] = DEFAULT_GEN_LENGTH
         if isinstance(values["stop"], str):
             values["stop"] = [values["stop"]]
         for entry in fields(Options):
@@ -59,7 +59,7 @@ class Options:
         return options
 
     def check(self) -> None:
-        """Refuse numbers out of range, and settings that contradict each other."""
+        """Raise UserError for a number out of range, and for settings that contradict each other."""
         for name in ("gen_length", "batch_size", "samples"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} must be at least 1.")
@@ -78,35 +78,35 @@ class Options:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is not one folder's, or that no disk takes."""
+    """Raise UserError for a name that is not one folder's, or that is too long for a disk."""
     if not name.strip(". ") or set(name) & set("/\\\0"):
         raise UserError(f"name={name!r} must be the name of one folder. Choose its place by output=FOLDER.")
-    if len(os.fsencode(name)) > LONGEST:
-        raise UserError(f"name={name[:20] + '...'!r} has more than {LONGEST} bytes. Shorten it.")
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:
+        raise UserError(f"name={name[:20] + '...'!r} has more than {MAX_NAME_BYTES} bytes. Shorten it.")
 
 
-def sampling_of(config: Mapping[str, Any]) -> Sampling:
+def checked_sampling(config: Mapping[str, Any]) -> Sampling:
     """How tokens are proposed. Raises UserError for values out of range."""
-    return Sampling(**{key: of_kind(f"sampling.{key}", value, SAMPLING[key]) for key, value in config.items()})
+    return Sampling(**{key: of_kind(f"sampling.{key}", value, SAMPLING_KINDS[key]) for key, value in config.items()})
 
 
-def sound(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` with numbers as texts where texts are meant (a folder named 2026), before any of it is used.
+def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with text where a number stands for text (a folder named 2026).
 
-    Raises UserError for a value of the wrong kind in what every task reads.
+    Raises UserError for a value of the wrong kind in the settings that every task reads.
     """
     if not isinstance(config["sampling"], Mapping):
-        names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING)
+        names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING_KINDS)
         given = "null" if config["sampling"] is None else config["sampling"]
         raise UserError(f"sampling={given} must be set one by one: {names}.")
     Options.of({**config, "trace": bool(config["trace"])})  # a file's name for task=replay
-    sampling_of(config["sampling"])
+    checked_sampling(config["sampling"])
     for group, part in config.items():
         target = part.get("_target_", "a.b") if isinstance(part, Mapping) else "a.b"
         if not isinstance(target, str) or "." not in target:
             raise UserError(f"{group}._target_={target!r} must be MODULE.CLASS. Choose one of ours by {group}=NAME.")
     out = {**config, "model": dict(config["model"])}
-    for name, kind in OTHERS.items():
+    for name, kind in SETTING_KINDS.items():
         group, _, key = name.rpartition(".")
         section = out[group] if group else out
         section[key] = of_kind(name, section[key], kind)

@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in one sentence with a way out: before Hydra composes, and where it refuses."""
+"""What is wrong with a command line, in one sentence with a way out: before Hydra composes it, and when Hydra fails."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hydra.core.override_parser.types import Glob, Override, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.overrides import parsed, quote
-from dllm.compose.parts import choices, composed, groups, wrappers
-from dllm.errors import UserError, nearest
+from dllm.app.command_line.overrides import hydra_quote, parsed_override
+from dllm.compose.parts import choices, composed, config_groups, wrappers
+from dllm.errors import UserError, first_line, nearest
 
-# Hydra's own settings that mean something here; what follows a dot at the end is free.
+# Hydra's own settings that have an effect here; one that ends with a dot stands for all that begin with it.
 OF_RUN = ("hydra.run.dir",)
 OF_SWEEP = ("hydra.sweep.dir", "hydra/launcher", "hydra.launcher.", "hydra.job.env_set.")
-INNER = "sampler/inner"
-LISTED = "python run.py --help lists all."
+INNER_GROUP = "sampler/inner"
+SEE_HELP = "python run.py --help lists all."
 
 
-def check(arguments: Sequence[str], sweep: bool) -> None:
-    """Raise UserError for a setting that no configuration can take; ``sweep``: several values may be tried."""
+def refuse_settings(arguments: Sequence[str], sweep: bool) -> None:
+    """Raise UserError for a setting that no configuration can take. sweep: a setting may have several values."""
     for sentence in _unsound(arguments, sweep):
         raise UserError(sentence)
     overrides = _readable(arguments)
-    if any(map(_adds, overrides)):  # Hydra would take them
+    if any(map(_adds, overrides)):  # Hydra would accept unknown ones
         for sentence in _unknown_keys(overrides):
             raise UserError(sentence)
 
@@ -38,7 +38,7 @@ def explain(error: Exception, arguments: Sequence[str]) -> str:
     for problems in (_unknown_choices, _misplaced_inner, _unknown_keys):
         for sentence in problems(overrides):
             return sentence
-    first = next(iter(str(error.__cause__ or error).strip().splitlines()), type(error).__name__)
+    first = first_line(error.__cause__ or error)
     lacking = re.match("Key '(.*)' is not in struct", first)  # of OmegaConf
     if lacking:
         asked = [o.input_line for o in overrides if str(o.key_or_group).endswith(lacking[1])]
@@ -46,7 +46,7 @@ def explain(error: Exception, arguments: Sequence[str]) -> str:
     shaped = [o.input_line for o in overrides if isinstance(o.value(), list | dict)]
     if "DictConfig" in first or "ListConfig" in first:
         first = f"{' or '.join(shaped)} has another shape than its default"
-    return f"{first.rstrip('.')}. {LISTED}"
+    return f"{first}. {SEE_HELP}"
 
 
 def _adds(override: Override) -> bool:
@@ -54,16 +54,16 @@ def _adds(override: Override) -> bool:
 
 
 def _readable(arguments: Sequence[str]) -> list[Override]:
-    return [override for override in map(parsed, arguments) if override is not None]
+    return [override for override in map(parsed_override, arguments) if override is not None]
 
 
 def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
-    """What can be told from each argument alone."""
-    known = groups()
+    """Mistakes that show in one argument alone."""
+    known = config_groups()
     for argument in arguments:
         if re.search("[\ud800-\udfff]", argument):  # how Python shows bytes of another encoding
             yield f"{ascii(argument)} is no UTF-8: write it in that encoding."
-        override = parsed(argument)
+        override = parsed_override(argument)
         if override is None or not override.key_or_group:
             yield _unreadable(argument)
             continue
@@ -81,18 +81,19 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
         elif key in known:
             yield from _of_group(override, sweep)
         elif override.package is not None:
-            yield f"{line} is unknown: only {INNER} is put somewhere else by @."
+            yield f"{line} is unknown: only {INNER_GROUP} is put somewhere else by @."
 
 
 def _unreadable(argument: str) -> str:
     key, equals, value = argument.partition("=")
     if not equals or not key:
         return f"{argument!r} is no setting: write NAME=VALUE, such as sampler=static; python run.py --help lists them."
-    return f"{argument!r} cannot be read: quote the value twice, as in \"{key}={quote(value)}\", or write {key}=null."
+    quoted = f'"{key}={hydra_quote(value)}"'
+    return f"{argument!r} cannot be read: quote the value twice, as in {quoted}, or write {key}=null."
 
 
 def _of_hydra(override: Override, sweep: bool) -> Iterator[str]:
-    """Hydra's own settings: those that would change nothing, or what a run leaves behind, are refused."""
+    """Refuse those of Hydra's settings that would have no effect here, or would change what a run leaves behind."""
     key, allowed = str(override.key_or_group), OF_SWEEP if sweep else OF_RUN
     plain = not _adds(override) and not override.is_delete() and "._" not in key
     if not plain or not any(key == name or name.endswith(".") and key.startswith(name) for name in allowed):
@@ -115,8 +116,9 @@ def _of_group(override: Override, sweep: bool) -> Iterator[str]:
         yield f"{line} must be one name: {listed}. To try several, write -m {key}={','.join(choices(key)[:2])}."
     elif not all(isinstance(entry, str | QuotedString) for entry in _entries(override)):
         yield f"{line} is unknown; choose one of {listed}."
-    elif override.package is not None and (key != INNER or not _inside(override.package)):
-        yield f"{line} is unknown: {key} has one place. An inner wrapper's rule is {INNER}@sampler.inner.inner=NAME."
+    elif override.package is not None and (key != INNER_GROUP or not _inside(override.package)):
+        inner = f"{INNER_GROUP}@sampler.inner.inner=NAME"
+        yield f"{line} is unknown: {key} has one place. An inner wrapper's rule is {inner}."
 
 
 def _inside(package: str) -> bool:
@@ -125,13 +127,13 @@ def _inside(package: str) -> bool:
 
 
 def _entries(override: Override) -> list[Any]:
-    """What an argument tries: several values in a sweep, all there are for a pattern."""
+    """The values that an argument tries: several in a sweep, ``*`` for a pattern."""
     value = override.value()
-    return ["*"] if isinstance(value, Glob) else list(getattr(value, "list", [value]))
+    return ["*"] if isinstance(value, Glob) else list(value.list) if isinstance(value, ChoiceSweep) else [value]
 
 
 def _names(override: Override) -> list[str]:
-    """The names that a choice tries, as far as they are written out."""
+    """The names that a choice tries, unless it is a pattern."""
     if isinstance(override.value(), Glob):
         return []
     entries = [entry.text if isinstance(entry, QuotedString) else entry for entry in _entries(override)]
@@ -141,22 +143,22 @@ def _names(override: Override) -> list[str]:
 def _unknown_choices(overrides: Sequence[Override]) -> Iterator[str]:
     for override in overrides:
         key = str(override.key_or_group)
-        known = choices(key) if key in groups() else []
+        known = choices(key) if key in config_groups() else []
         for value in _names(override) if known else ():
             if value not in known:
                 yield f"{key}={value!r} is unknown; choose one of {', '.join(known)}.{nearest(value, known)}"
 
 
 def _misplaced_inner(overrides: Sequence[Override]) -> Iterator[str]:
-    """A rule for a wrapper where there is none."""
-    chosen = {_place(entry): _names(entry) for entry in overrides if entry.key_or_group in ("sampler", INNER)}
+    """A rule for a wrapper where the sampler is no wrapper."""
+    chosen = {_place(entry): _names(entry) for entry in overrides if entry.key_or_group in ("sampler", INNER_GROUP)}
     for place, inner in chosen.items():
         outer = chosen.get(place.removesuffix(".inner"), ["the default"])
         for name in outer if place != "sampler" else ():
             if name not in wrappers():
                 yield (
-                    f"{INNER}={','.join(inner)} is the rule inside a wrapper, and {name} around it is no wrapper. "
-                    f"Choose one of {', '.join(wrappers())} there, or drop it."
+                    f"{INNER_GROUP}={','.join(inner)} is the rule inside a wrapper, and {name} around it is no "
+                    f"wrapper. Choose one of {', '.join(wrappers())} there, or drop it."
                 )
 
 
@@ -166,13 +168,13 @@ def _place(override: Override) -> str:
 
 
 def _unknown_keys(overrides: Sequence[Override]) -> Iterator[str]:
-    known = groups()
+    known = config_groups()
     tried = {_written(o): values for o in overrides if o.key_or_group in known and (values := _names(o))}
     most = max(map(len, tried.values()), default=1)
     choice = [[f"{group}={values[min(at, len(values) - 1)]}" for group, values in tried.items()] for at in range(most)]
     try:
         each = [list(_keys(composed(one))) for one in choice]
-    except (HydraException, OmegaConfBaseException):  # of which the caller tells
+    except (HydraException, OmegaConfBaseException):  # the caller explains it
         return
     own = {o.key_or_group.split(".")[0] for o in overrides if o.key_or_group.endswith("._target_")}
     for override in overrides:
@@ -185,7 +187,7 @@ def _unknown_keys(overrides: Sequence[Override]) -> Iterator[str]:
 
 
 def _unknown_key(override: Override, key: str, choice: Sequence[list[str]], each: Sequence[list[str]]) -> Iterator[str]:
-    """What is wrong with a key, given the keys that ``each`` choice has."""
+    """What is wrong with a key. each: the keys that each choice has."""
     keys = list(dict.fromkeys(name for own in each for name in own))
     lacking = [one for one, own in zip(choice, each, strict=True) if key in keys and key not in own]
     beside = [name for name in keys if name.rpartition(".")[0] == key.rpartition(".")[0] != ""]
@@ -210,7 +212,7 @@ def _unknown_key(override: Override, key: str, choice: Sequence[list[str]], each
         owner = next((name for name in choice[0] if name.startswith(f"{group}=")), group)
         yield f"{line} is unknown: {owner} has {_listed(group, beside)}.{nearest(key, beside)}"
     elif key not in keys:
-        yield f"{line} is unknown.{nearest(key, [*keys, *groups()])} {LISTED}"
+        yield f"{line} is unknown.{nearest(key, [*keys, *config_groups()])} {SEE_HELP}"
 
 
 def _listed(group: str, keys: Sequence[str]) -> str:
@@ -218,7 +220,7 @@ def _listed(group: str, keys: Sequence[str]) -> str:
 
 
 def _written(override: Override) -> str:
-    """A choice's name as it is written, with its place."""
+    """A choice's group as it is written, with its place."""
     return str(override.key_or_group) + (f"@{override.package}" if override.package else "")
 
 

@@ -1,1 +1,1 @@
-"""One file for each kind of ``task``."""
+"""What ``task=`` starts: a command is a function ``run(config, given)`` of a file here."""

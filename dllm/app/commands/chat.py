@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from rich.console import Console
 from rich.text import Text
 
-from dllm.app.jobs.environment import stamp
-from dllm.app.jobs.plan import Plan
-from dllm.app.jobs.store import Store
+from dllm.app.runs.environment import environment_of
+from dllm.app.runs.folder import RunFolder
+from dllm.app.runs.plan import RunPlan
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.prompts import Message
@@ -22,8 +22,8 @@ from dllm.view.live import LiveView
 HELP = "Type a message. /new starts over, /exit or Ctrl-D leaves."
 
 
-def chat(plan: Plan) -> None:
-    """Talk until /exit or the end of the input. Works with piped input too."""
+def chat(plan: RunPlan) -> None:
+    """Talk until /exit or the end of the input, which may be piped. Raises UserError when the model cannot chat."""
     tokenizer, options = plan.prompts.tokenizer, plan.options
     if tokenizer is None or not tokenizer.has_chat_template:
         raise UserError(f"chat=true needs a chat template; model {plan.prompts.name} has none. Use prompt=TEXT.")
@@ -32,15 +32,15 @@ def chat(plan: Plan) -> None:
     plan.refuse_folder()
     model = plan.load()
     console = Console()
-    with Store.open(plan.folder(), plan.config, plan.content()) as store:
-        store.stamp(stamp(model.transformer.device, next(model.transformer.parameters()).dtype, options.seed))
-        talk(Conversation(plan, plan.decoder(model), console, store))
-        console.print(Text(f"Run folder: {store.folder}", "dim"))
+    with plan.open_folder(()) as run_folder:
+        run_folder.stamp(environment_of(model.transformer, options.seed))
+        talk(Conversation(plan, plan.decoder(model), console, run_folder))
+        console.print(Text(f"Run folder: {run_folder.path}", "dim"))
 
 
 def talk(conversation: Conversation) -> None:
     """Hand every message to the conversation; Ctrl-C stops an answer, not the conversation."""
-    for line in messages(conversation.plan.options.prompt):
+    for line in typed_lines(conversation.plan.options.prompt):
         if line == "/exit":
             return
         if line == "/new":
@@ -54,7 +54,7 @@ def talk(conversation: Conversation) -> None:
             print("\nStopped. Your last message is forgotten; /exit leaves.", file=sys.stderr)
 
 
-def messages(first: str | None) -> Iterator[str]:
+def typed_lines(first: str | None) -> Iterator[str]:
     """What the user types, without empty lines."""
     there = sys.stdin.isatty()
     if there:
@@ -75,14 +75,14 @@ def messages(first: str | None) -> Iterator[str]:
 class Conversation:
     """The history so far, and how to go on with it."""
 
-    def __init__(self, plan: Plan, decoder: Decoder, console: Console, store: Store) -> None:
-        self.plan, self.decoder, self.console, self.store = plan, decoder, console, store
+    def __init__(self, plan: RunPlan, decoder: Decoder, console: Console, run_folder: RunFolder) -> None:
+        self.plan, self.decoder, self.console, self.run_folder = plan, decoder, console, run_folder
         self.history: list[Message] = []
 
     def say(self, message: str) -> None:
-        """Answer one message. The history grows only when the answer is complete, and holds no end-of-text tokens."""
+        """Answer one message. The history grows when the answer is complete, and holds no end-of-text tokens."""
         asked: list[Message] = [*self.history, {"role": "user", "content": message}]
-        number = len(self.store.rows)
+        number = len(self.run_folder.rows)
         request = self.decoder.request(asked, self.plan.options.seed + number)
         options, decoder = self.plan.options, self.decoder
         seen = self.console.is_terminal if options.live is None else options.live
@@ -92,17 +92,17 @@ class Conversation:
             ((_, result),) = self.decoder.run([request], observe=view if seen else None, watch=watch)
         print(result.text)
         if seen:
-            self.console.print(Text(numbers(result), "dim"))
+            self.console.print(Text(cost_line(result), "dim"))
         self.history = [*asked, {"role": "assistant", "content": result.text}]
         batch = f"{number + 1}/0"
         row = {"id": f"{number + 1}", "sample": 0, **result.to_json(), "prompt": message, "batch": batch}
         try:
-            self.store.write(row)
+            self.run_folder.write(row)
         except UserError as error:  # the disk's; the answer is there
-            print(f"{error} The conversation goes on without being kept.", file=sys.stderr)
+            print(f"{error} The conversation goes on, and this answer is not kept.", file=sys.stderr)
 
 
-def numbers(result: Result) -> str:
+def cost_line(result: Result) -> str:
     """The answer's cost in a line."""
     speed = f"{result.tokens_per_second:.0f} tokens/s"
     return f"{result.useful_tokens} tokens, {result.nfe} forwards, {result.tpf:.2f} per forward, {speed}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,88 +11,89 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import Engine
-from dllm.app.jobs.cells import Cell, of_sweep, single
-from dllm.compose.parts import build
+from dllm.app.runs.cells import Cell, run_cell, sweep_cell
+from dllm.compose.parts import build_part, class_of
 from dllm.errors import UserError
 from dllm.tasks.build import task_of
-from dllm.view.scores import called, headline, scores_table
+from dllm.view.scores import cell_label, headline, scores_table
 
-Job = tuple[dict[str, Any], list[str]]  # configuration, and what the user set
+Combination = tuple[dict[str, Any], list[str]]  # a configuration of a sweep, and the settings that the user gave
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Evaluate one configuration in a run folder of its own."""
-    cell = single(config)
+    cell = run_cell(config)
     engine = engine_of(config)
-    tell_missing(engine, cell, set())
-    with interruptible(f"resume={cell.folder}"):
+    print_missing(engine, cell, set())
+    with interruptible(lambda: f"Finished samples are kept. Go on with resume={cell.folder}"):
         for _ in engine.run(iter([cell])):
             if engine.leads:
                 Console().print(scores_table(cell.rows()))
                 Console().print(Text(f"Run folder: {cell.folder}", "dim"))
-    complete(engine)
+    exit_if_failed(engine)
 
 
-def sweep(jobs: Sequence[Job], folder: Path, place: str = "") -> None:
-    """Evaluate cells of a sweep, one line each. What cannot work is noted and the rest goes on.
+def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str = "") -> None:
+    """Evaluate cells of a sweep and print a line for each. What cannot work is noted, and the rest goes on.
 
-    place: which of the sweep's cells the only one of ``jobs`` is.
+    place: which of the sweep's cells this is, where ``combinations`` holds one.
     """
-    if "_target_" not in jobs[0][0]["task"]:
-        task_of(jobs[0][0]["task"])  # says so
-    engine = engine_of(jobs[0][0])
-    told: set[str] = set()
+    first = combinations[0][0]
+    if "_target_" not in first["task"]:
+        task_of(first["task"])  # raises the error of a task without questions
+    engine = engine_of(first)
+    printed: set[str] = set()
     before = f"{place}: " if place else ""
 
     def planned() -> Iterator[Cell]:
-        for config, given in jobs:
-            cell = of_sweep(config, folder, given)
+        for config, given in combinations:
+            cell = sweep_cell(config, folder, given)
             if isinstance(cell, UserError):
-                say(engine, f"{before}{called(config)}: refused: {cell}")
+                print_line(engine, f"{before}{cell_label(config)}: refused: {cell}")
                 continue
-            tell_missing(engine, cell, told)
+            print_missing(engine, cell, printed)
             yield replace(cell, place=place)
 
-    with interruptible(f"the same command and name={folder.name}"):
+    way_on = f"Finished samples are kept. Go on with the same command and name={folder.name}"
+    with interruptible(lambda: way_on):
         for cell in engine.run(planned()):
-            say(engine, before + headline(cell.evaluation.config, cell.rows()))
-    complete(engine)
+            print_line(engine, before + headline(cell.evaluation.config, cell.rows()))
+    exit_if_failed(engine)
+
+
+def takes_all_cells(config: Mapping[str, Any]) -> bool:
+    """Whether the chosen engine takes the cells of a sweep together."""
+    kind = class_of("engine", config["engine"]["_target_"])
+    assert issubclass(kind, Engine)
+    return kind.together
 
 
 def engine_of(config: dict[str, Any]) -> Engine:
-    """What decodes: this process, several, or a cluster."""
-    engine = build("engine", config["engine"])
+    """What decodes: this process, several, or a cluster. Raises UserError when it cannot run ``config``."""
+    engine = build_part("engine", config["engine"])
     assert isinstance(engine, Engine)
     engine.check(config)
     return engine
 
 
-def say(engine: Engine, line: str) -> None:
+def print_line(engine: Engine, line: str) -> None:
+    """Print, in the process that speaks for all."""
     if engine.leads:
         print(line, flush=True)
 
 
-def tell_missing(engine: Engine, cell: Cell, told: set[str]) -> None:
-    """Name the tasks that cannot be asked and the scores that cannot be judged, each once."""
+def print_missing(engine: Engine, cell: Cell, printed: set[str]) -> None:
+    """Name the tasks that cannot be asked and the scores that cannot be judged. printed: what was named before."""
     for sentence in cell.evaluation.task.missing().values():
-        if engine.leads and sentence not in told:
-            told.add(sentence)
+        if engine.leads and sentence not in printed:
+            printed.add(sentence)
             print(sentence, file=sys.stderr, flush=True)
 
 
-@contextmanager
-def interruptible(way: str) -> Iterator[None]:
-    """Ctrl-C leaves the finished samples and says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"\nStopped. Finished samples are kept. Go on with {way}", file=sys.stderr)
-        raise SystemExit(130) from None
-
-
-def complete(engine: Engine) -> None:
-    """Name what is missing in the end, with an exit code of 3."""
+def exit_if_failed(engine: Engine) -> None:
+    """Name the samples that could not be decoded, if any, and exit with code 3."""
     if not engine.failures:
         return
     for cell, keys, reason in engine.failures:

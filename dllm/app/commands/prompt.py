@@ -13,110 +13,107 @@ from rich.text import Text
 from tqdm import tqdm
 
 from dllm.app.commands.chat import chat
-from dllm.app.jobs.entries import Job, trace_of
-from dllm.app.jobs.environment import stamp
-from dllm.app.jobs.plan import Plan
-from dllm.app.jobs.store import Row, Store, key_of
+from dllm.app.commands.interruptible import interruptible
+from dllm.app.runs.environment import environment_of
+from dllm.app.runs.folder import RunFolder, key_of
+from dllm.app.runs.plan import RunPlan
+from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.decoder import Decoder, Observer
 from dllm.errors import UserError, name_of
 from dllm.models.bundle import Model
-from dllm.record.results import Result
+from dllm.record.results import Result, ResultRow
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.live import LiveView
-from dllm.view.table import answer, label, summary, texts
+from dllm.view.table import answer_text, sample_label, summary_table, text_table
 
-COMPARED = "compare.jsonl"
-FEW = 10  # samples whose text is printed at the end
+COMPARE_RESULTS = "compare.jsonl"
+MAX_PRINTED = 10  # samples whose text is printed at the end
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Decode what ``config`` asks for."""
-    plan = Plan.of(config)
+    plan = RunPlan.of(config)
     if plan.options.chat:
         chat(plan)
         return
     plan.refuse_folder()
-    jobs = plan.jobs()
-    with plan.store(jobs) as store:
-        columns = Session(plan, jobs, store).decode()
-    report(columns, store)
+    samples = plan.samples()
+    with plan.open_folder(samples) as run_folder:
+        columns = PromptRun(plan, samples, run_folder).decode()
+    report(columns, run_folder)
     if plan.options.trace:
-        pages = list(store.folder.glob("traces/*.html"))
-        shown = pages[0] if len(pages) == 1 else f"{store.folder}/traces/*.html"
+        pages = list(run_folder.path.glob("traces/*.html"))
+        shown = pages[0] if len(pages) == 1 else f"{run_folder.path}/traces/*.html"
         Console(soft_wrap=True).print(Text(f"To replay it, open in a browser: {shown}", "dim"))
 
 
-class Session:
-    """One start of a run: decodes what its folder lacks."""
+class PromptRun:
+    """One start of a run: decodes the samples that its folder lacks."""
 
-    def __init__(self, plan: Plan, jobs: Sequence[Job], store: Store) -> None:
-        self.plan, self.jobs, self.store = plan, jobs, store
-        self.model: Model | None = None
+    def __init__(self, plan: RunPlan, samples: Sequence[PlannedSample], run_folder: RunFolder) -> None:
+        self.plan, self.samples, self.run_folder = plan, samples, run_folder
+        self.model: Model | None = None  # loaded when a sample is missing
 
-    def decode(self) -> dict[str, list[Row]]:
+    def decode(self) -> dict[str, list[ResultRow]]:
         """Results by column of the final table: the chosen sampler, and one token per step if asked for."""
-        columns = {sampler_name(self.plan): self._column(self.store, None)}
+        columns = {name_of(self.plan.parts.sampler): self._column(self.run_folder, None)}
         if self.plan.options.compare:
-            with self.store.beside(COMPARED) as other:
+            with self.run_folder.beside(COMPARE_RESULTS) as other:
                 columns["one token per step"] = self._column(other, "static")
         return columns
 
-    def _column(self, store: Store, sampler: str | None) -> list[Row]:
-        todo = [job for job in self.jobs if job.key not in store.done]
-        there = len(self.jobs) - len(todo)
+    def _column(self, run_folder: RunFolder, sampler: str | None) -> list[ResultRow]:
+        """The finished rows, in the order of the prompts. sampler: in place of the plan's own."""
+        todo = [sample for sample in self.samples if sample.key not in run_folder.done]
+        total, there = len(self.samples), len(self.samples) - len(todo)
         if there:
-            print(f"{store.folder} holds {there} samples already, {len(todo)} to go.", file=sys.stderr)
+            print(f"{run_folder.path} holds {there} samples already, {len(todo)} to go.", file=sys.stderr)
         if todo:
-            with interruptible(len(self.jobs), store):
-                self._fill(self._decoder(sampler, todo[0]), todo, store)
-        order = {job.key: number for number, job in enumerate(self.jobs)}
-        return sorted((row for row in store.rows if key_of(row) in order), key=lambda row: order[key_of(row)])
+            with interruptible(lambda: way_on(run_folder, total)):
+                self._fill(self._decoder(sampler, todo[0]), todo, run_folder)
+        order = {sample.key: number for number, sample in enumerate(self.samples)}
+        return sorted((row for row in run_folder.rows if key_of(row) in order), key=lambda row: order[key_of(row)])
 
-    def _decoder(self, sampler: str | None, job: Job) -> Decoder:
-        """A decoder that has done one forward, so that first-time costs are not counted."""
+    def _decoder(self, sampler: str | None, sample: PlannedSample) -> Decoder:
+        """A decoder that has done one forward, so that no sample pays first-time costs."""
         if self.model is None:
             try:
                 self.model = self.plan.load()
             except UserError:
-                self.store.discard()
+                self.run_folder.discard()
                 raise
-            network = self.model.transformer
-            self.store.stamp(stamp(network.device, next(network.parameters()).dtype, self.plan.options.seed))
+            self.run_folder.stamp(environment_of(self.model.transformer, self.plan.options.seed))
         decoder = self.plan.decoder(self.model, sampler)
-        next(decoder.turns(job.request), None)
+        next(decoder.turns(sample.request), None)
         return decoder
 
-    def _fill(self, decoder: Decoder, todo: Sequence[Job], store: Store) -> None:
+    def _fill(self, decoder: Decoder, todo: Sequence[PlannedSample], run_folder: RunFolder) -> None:
         trace = bool(self.plan.options.trace)
         watch = Stopwatch.on(decoder.model.transformer.device)
         with observing(self.plan, decoder, todo, watch) as observe:
-            done = decoder.run([job.request for job in todo], trace, observe, watch)
+            done = decoder.run([sample.request for sample in todo], trace, observe, watch)
             for number, result in progress(done, len(todo), observe):
                 first = number - number % decoder.batch_size
                 batch = todo[first : first + decoder.batch_size]
-                trace_data = trace_of(todo[number], result, [mate.key for mate in batch], self.plan.config)
-                store.write(row_of(todo[number], result, batch), trace_data)
+                content = trace_content(todo[number], result, [mate.key for mate in batch], self.plan.config)
+                run_folder.write(row_of(todo[number], result, batch), content)
 
 
-def row_of(job: Job, result: Result, batch: Sequence[Job]) -> Row:
+def way_on(run_folder: RunFolder, total: int) -> str:
+    """What a stopped run has kept, and how to go on with it."""
+    return f"{len(run_folder.rows)} of {total} samples are in {run_folder.path}. Go on with resume={run_folder.path}"
+
+
+def row_of(sample: PlannedSample, result: Result, batch: Sequence[PlannedSample]) -> ResultRow:
     """A line of results.jsonl. Rows with the same ``batch`` were decoded together and share their seconds."""
     mates = f"{batch[0].id}/{batch[0].sample}"
-    return {"id": job.id, "sample": job.sample, **result.to_json(), "prompt": job.shown, "batch": mates}
+    return {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.shown, "batch": mates}
 
 
 @contextmanager
-def interruptible(total: int, store: Store) -> Iterator[None]:
-    """Ctrl-C leaves the finished samples and says how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        done = f"{len(store.rows)} of {total} samples are in {store.folder}."
-        print(f"\nStopped: {done} Go on with resume={store.folder}", file=sys.stderr)
-        raise SystemExit(130) from None
-
-
-@contextmanager
-def observing(plan: Plan, decoder: Decoder, todo: Sequence[Job], watch: Stopwatch) -> Iterator[Observer | None]:
+def observing(
+    plan: RunPlan, decoder: Decoder, todo: Sequence[PlannedSample], watch: Stopwatch
+) -> Iterator[Observer | None]:
     """The live view, where somebody can see it."""
     console = Console()
     if plan.options.live is False or (plan.options.live is None and not console.is_terminal):
@@ -143,20 +140,16 @@ def progress(
         yield from tqdm(results, total=total, unit="sample", disable=total == 1, mininterval=pause, maxinterval=pause)
 
 
-def sampler_name(plan: Plan) -> str:
-    return name_of(plan.parts.sampler)
-
-
-def report(columns: dict[str, list[Row]], store: Store) -> None:
-    """The texts, if they are few, and the table."""
+def report(columns: dict[str, list[ResultRow]], run_folder: RunFolder) -> None:
+    """Print the texts, if they are few, and the table."""
     console = Console()
     rows = next(iter(columns.values()))
-    if len(columns) > 1 and len(rows) <= FEW:
-        console.print(texts(columns))
-    elif len(rows) <= FEW:
+    if len(columns) > 1 and len(rows) <= MAX_PRINTED:
+        console.print(text_table(columns))
+    elif len(rows) <= MAX_PRINTED:
         for row in rows:
             if len(rows) > 1:
-                console.print(Text(f"[{label(row)}]", "bold"))
-            print(answer(row))
-    console.print(summary(columns))
-    console.print(Text(f"Run folder: {store.folder}", "dim"))
+                console.print(Text(f"[{sample_label(row)}]", "bold"))
+            print(answer_text(row))
+    console.print(summary_table(columns))
+    console.print(Text(f"Run folder: {run_folder.path}", "dim"))

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dllm.app.jobs.plan import Plan
-from dllm.app.jobs.store import trace_name
+from dllm.app.runs.folder import trace_name
+from dllm.app.runs.plan import RunPlan
 from dllm.canvas import Request
 from dllm.errors import UserError
 from dllm.record.trace import ADVICE, Commits, Trace, TurnRecord, read_trace
 
 TOLERANCE = 1e-6  # of confidences
-ALLOWED = frozenset({"task", "trace", "model.path", "model.device"})
+ALLOWED_SETTINGS = frozenset({"task", "trace", "model.path", "model.device"})
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Print ``equal`` or the first difference; the exit code is 1 when there is one."""
-    extra = [name for name in given if name not in ALLOWED]
+    extra = [name for name in given if name not in ALLOWED_SETTINGS]
     if extra:
         raise UserError(f"task=replay takes its settings from the trace, so {extra[0]} cannot be set. Drop it.")
     if not isinstance(config["trace"], str):
@@ -27,15 +27,15 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     data, recorded = read_trace(file)
     moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
     model = {**data["config"]["model"], **moved}
-    plan = Plan.of({**config, **data["config"], "model": model, "resume": None})
-    difference = next(differences(recorded, again(plan, file, data)), None)
+    plan = RunPlan.of({**config, **data["config"], "model": model, "resume": None})
+    difference = next(trace_differences(recorded, decoded_again(plan, file, data)), None)
     if difference is not None:
         print(f"{file}: {difference}")
         raise SystemExit(1)
     print(f"{file}: all {len(recorded.turns)} turns equal")
 
 
-def again(plan: Plan, file: Path, data: dict[str, Any]) -> Trace:
+def decoded_again(plan: RunPlan, file: Path, data: dict[str, Any]) -> Trace:
     """The decode once more, beside the same rows as then where their traces lie in the same folder."""
     place, requests = mates_of(file, data)
     decoder = plan.decoder(plan.load())
@@ -60,7 +60,7 @@ def request_of(data: dict[str, Any]) -> Request:
     return Request(trace["prompt"], [not given for given in trace["given"]], data["seed"], trace["start"])
 
 
-def differences(recorded: Trace, again: Trace) -> Iterator[str]:
+def trace_differences(recorded: Trace, again: Trace) -> Iterator[str]:
     """What differs between two traces of one request, turn by turn, as sentences."""
     pairs = zip(recorded.turns, again.turns, recorded.canvases(), again.canvases(), strict=False)
     for number, (then, now, canvas_then, canvas_now) in enumerate(pairs, 1):

@@ -1,1 +1,1 @@
-"""Where a sweep decodes its samples."""
+"""Where the samples of a cell are decoded: in this process, in several, or on a cluster."""

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from dllm.app.engines.base import Engine, bar
-from dllm.app.jobs.cells import Cell
-from dllm.app.jobs.store import RESULTS, Store, key_of
+from dllm.app.engines.base import Engine, progress_bar
+from dllm.app.runs.cells import Cell
+from dllm.app.runs.folder import RESULTS, RunFolder, key_of
 from dllm.errors import UserError
 
-PART = RESULTS.replace(".", "-{}.")  # what one process writes; the first one gathers them
+PART_RESULTS = RESULTS.replace(".", "-{}.")  # written by one process, gathered by the first
 
 
 class Accelerate(Engine):
-    """Batches are dealt out in turn, so every process decodes the same ones whenever the run is started again. Each
-    writes a file of its own; the first process owns the folder and moves finished lines into its results."""
+    """Process p of P takes batches p, p + P, ... of those that are missing. Each process writes a file of its own; the
+    first one owns the folder and moves finished lines into its results."""
 
     def check(self, config: Mapping[str, Any]) -> None:
         from accelerate import PartialState
@@ -32,25 +32,25 @@ class Accelerate(Engine):
             if self.state.device.type != "cpu":
                 cell.evaluation.device = str(self.state.device)
             if self.leads:
-                with cell.open() as store:
-                    gather(store)
+                with cell.open() as run_folder:
+                    gather_results(run_folder)
                     self._turn(cell)
-                    gather(store)
+                    gather_results(run_folder)
             else:
                 self._turn(cell)
             self.state.wait_for_everyone()
             yield cell
 
     def _turn(self, cell: Cell) -> None:
-        """This process's share, between the moments at which all know what is there and at which all are done."""
+        """Decode this process's share. All processes wait for each other before it and after it."""
         self.state.wait_for_everyone()
         evaluation, done = cell.evaluation, {key_of(row) for row in cell.rows()}
         mine = evaluation.missing(done)[self.state.process_index :: self.state.num_processes]
         if mine:
-            with Store.attach(cell.folder, PART.format(self.state.process_index)) as part:
+            with RunFolder.attach(cell.folder, PART_RESULTS.format(self.state.process_index)) as part:
                 if self.leads:
                     part.stamp(evaluation.environment())
-                with bar(sum(len(batch.jobs) for batch in mine), 0, self.leads) as progress:
+                with progress_bar(sum(len(batch.samples) for batch in mine), 0, self.leads) as progress:
                     for row, trace in evaluation.rows(mine):
                         if key_of(row) not in done:
                             part.write(row, trace)
@@ -58,12 +58,12 @@ class Accelerate(Engine):
         self.state.wait_for_everyone()
 
 
-def gather(store: Store) -> None:
-    """Move finished lines into the results: each once, also when a killed run left them in both places."""
-    for file in sorted(store.folder.glob(PART.format("*"))):
-        with Store.attach(store.folder, file.name) as part:
-            done = store.done
+def gather_results(run_folder: RunFolder) -> None:
+    """Move finished lines into the results, each once, even if a killed run left them in both places."""
+    for file in sorted(run_folder.path.glob(PART_RESULTS.format("*"))):
+        with RunFolder.attach(run_folder.path, file.name) as part:
+            done = run_folder.done
             for row in part.rows:
                 if key_of(row) not in done:  # a file holds no sample twice
-                    store.write(row)
+                    run_folder.write(row)
         file.unlink()

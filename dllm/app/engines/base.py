@@ -8,15 +8,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dllm.app.jobs.cells import Cell
-from dllm.app.jobs.store import Key
+from dllm.app.runs.cells import Cell
+from dllm.app.runs.folder import SampleKey
 
-Failure = tuple[Cell, list[Key], str]
+Failure = tuple[Cell, list[SampleKey], str]
 
 
 class Engine:
-    """together: takes all cells of a sweep at once, since it spreads their samples. leads: whether this process is the
-    one that speaks. ``failures``: what could not be decoded, and why."""
+    """together: the engine takes all cells of a sweep at once. leads: this process is the one that prints. failures:
+    samples that could not be decoded, and why."""
 
     together = False
     leads = True
@@ -25,14 +25,14 @@ class Engine:
         self.failures: list[Failure] = []
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Refuse, with UserError, what this engine cannot run. Called before anything is planned."""
+        """Raise UserError for a configuration that this engine cannot run. Called before ``run``."""
 
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
-        """Decode and score; yields every cell when its folder holds all that could be decoded."""
+        """Decode and score. Yields each cell when its folder holds all samples that could be decoded."""
         raise NotImplementedError
 
 
-def bar(total: int, done: int, shown: bool = True, title: str = "") -> Any:
+def progress_bar(total: int, done: int, shown: bool = True, title: str = "") -> Any:
     """A progress bar on stderr, with an estimate of what is left."""
     pause = 0.1 if sys.stderr.isatty() else 10
     return tqdm(

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dllm.app.engines.base import Engine, bar
-from dllm.app.jobs.cells import Cell
-from dllm.app.jobs.store import Store, key_of
+from dllm.app.engines.base import Engine, progress_bar
+from dllm.app.runs.cells import Cell
+from dllm.app.runs.folder import RunFolder, key_of
 from dllm.errors import UserError
 
 
 class Local(Engine):
-    """The reference for all engines."""
+    """The other engines must give the same scores."""
 
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
         for cell in cells:
-            with cell.open() as store:
-                fill(cell, store)
+            with cell.open() as run_folder:
+                decode_missing(cell, run_folder)
             yield cell
 
 
-def fill(cell: Cell, store: Store) -> None:
-    """Decode what the folder lacks, a line as soon as a sample is finished."""
+def decode_missing(cell: Cell, run_folder: RunFolder) -> None:
+    """Decode the samples that the folder lacks, and write each as soon as it is finished."""
     evaluation = cell.evaluation
-    missing = evaluation.missing(store.done)
+    missing = evaluation.missing(run_folder.done)
     if not missing:
         return
     try:
-        store.stamp(evaluation.environment())
+        run_folder.stamp(evaluation.environment())
     except UserError:
-        store.discard()
+        run_folder.discard()
         raise
-    done = store.done
-    with bar(len(evaluation.keys), len(done), title=cell.place) as progress:
+    done = run_folder.done
+    with progress_bar(len(evaluation.keys), len(done), title=cell.place) as progress:
         for row, trace in evaluation.rows(missing):
             if key_of(row) not in done:
-                store.write(row, trace)
+                run_folder.write(row, trace)
                 progress.update()

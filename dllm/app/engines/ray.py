@@ -10,36 +10,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dllm.app.engines.base import Engine, bar
+from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.engines.replica import Replica
-from dllm.app.jobs.cells import Cell
-from dllm.app.jobs.store import Key, Store, key_of
-from dllm.errors import UserError
+from dllm.app.runs.cells import Cell
+from dllm.app.runs.folder import RunFolder, SampleKey, key_of
+from dllm.errors import UserError, first_line, not_installed
 
 
 @dataclass
-class Open:
-    """A cell in the works: its folder, what is done, and how many units of it are still out."""
+class OpenCell:
+    """A cell under way. done: its finished samples. shards: how many of its shards are not finished."""
 
     cell: Cell
-    store: Store
-    done: set[Key]
-    units: int
+    run_folder: RunFolder
+    done: set[SampleKey]
+    shards: int
     stamped: bool = False
 
 
 @dataclass(frozen=True)
-class Unit:
-    """Batches of one cell, by the samples they hold. ``failed``: how often a worker was lost over it."""
+class Shard:
+    """Batches of one cell, by their samples. lost: how many workers were lost over it."""
 
-    of: Open
-    batches: tuple[tuple[Key, ...], ...]
-    failed: int = 0
+    open_cell: OpenCell
+    batches: tuple[tuple[SampleKey, ...], ...]
+    lost: int = 0
 
 
 class Ray(Engine):
     """replicas: null: one for each ``gpus`` GPUs of the cluster, or without GPUs for each ``cpus`` cores. shard:
-    samples handed out at a time. retries: how often a unit is tried again when its worker is lost. address: of a
+    samples handed out at a time. retries: how often a shard is tried again when its worker is lost. address: of a
     running cluster; null: Ray is started here and stopped in the end.
     """
 
@@ -60,7 +60,7 @@ class Ray(Engine):
         try:
             import ray  # noqa: F401
         except ImportError:
-            raise UserError("engine=ray needs Ray: pip install 'dllm[ray]', or use engine=local.") from None
+            raise not_installed("engine=ray", "Ray", "ray", "use engine=local") from None
         self.on_gpu = config["model"]["device"] != "cpu"
 
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
@@ -70,8 +70,8 @@ class Ray(Engine):
         place = {"env_vars": {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}}
         ray.init(address=self.address, runtime_env=place, include_dashboard=False, log_to_driver=False)
         try:
-            with bar(0, 0) as self.progress:
-                yield from self._work(self._units(cells), self._replicas())
+            with progress_bar(0, 0) as self.progress:
+                yield from self._work(self._shards(cells), self._replicas())
         finally:
             ray.shutdown()
 
@@ -84,70 +84,70 @@ class Ray(Engine):
         self.actor = ray.remote(Replica).options(num_cpus=self.cpus, num_gpus=gpus)
         return [self.actor.remote(str(Path.cwd())) for _ in range(self.replicas or max(1, int(room)))]
 
-    def _units(self, cells: Iterator[Cell]) -> Iterator[Unit | Cell]:
-        """Units of one cell after the other; a cell itself where nothing is left to do."""
+    def _shards(self, cells: Iterator[Cell]) -> Iterator[Shard | Cell]:
+        """The shards of one cell after the other; the cell itself where nothing is left to do."""
         for cell in cells:
-            store = cell.open()
-            missing = [batch.keys for batch in cell.evaluation.missing(store.done)]
+            run_folder = cell.open()
+            missing = [batch.keys for batch in cell.evaluation.missing(run_folder.done)]
             if not missing:
-                store.close()
+                run_folder.close()
                 yield cell
                 continue
             step = max(1, self.shard // cell.evaluation.config["batch_size"])
-            work = Open(cell, store, store.done, -(-len(missing) // step))
+            open_cell = OpenCell(cell, run_folder, run_folder.done, -(-len(missing) // step))
             self.progress.total += sum(map(len, missing))
-            yield from (Unit(work, tuple(missing[at : at + step])) for at in range(0, len(missing), step))
+            yield from (Shard(open_cell, tuple(missing[at : at + step])) for at in range(0, len(missing), step))
 
-    def _work(self, units: Iterator[Unit | Cell], idle: list[Any]) -> Iterator[Cell]:
-        """Hand units to idle replicas, and take each sample as it comes."""
+    def _work(self, shards: Iterator[Shard | Cell], idle: list[Any]) -> Iterator[Cell]:
+        """Hand shards to idle replicas, and write each sample as it comes. Yields the cells that are finished."""
         import ray
 
-        again: deque[Unit] = deque()
-        busy: dict[Any, tuple[Any, Unit]] = {}
+        again: deque[Shard] = deque()
+        busy: dict[Any, tuple[Any, Shard]] = {}
         while True:
-            while idle and (unit := again.popleft() if again else next(units, None)) is not None:
-                if isinstance(unit, Cell):
-                    yield unit
+            while idle and (shard := again.popleft() if again else next(shards, None)) is not None:
+                if isinstance(shard, Cell):
+                    yield shard
                     continue
                 replica = idle.pop()
                 samples = replica.rows.options(num_returns="streaming")
-                busy[samples.remote(unit.of.cell.evaluation.config, unit.batches)] = (replica, unit)
+                busy[samples.remote(shard.open_cell.cell.evaluation.config, shard.batches)] = (replica, shard)
             if not busy:
                 return
             (stream,), _ = ray.wait(list(busy), num_returns=1, fetch_local=False)
-            replica, unit = busy[stream]
+            replica, shard = busy[stream]
             try:
-                self._take(unit.of, ray.get(next(stream)))
+                self._take(shard.open_cell, ray.get(next(stream)))
                 continue
             except StopIteration:
                 idle.append(replica)
             except ray.exceptions.RayError as error:
-                ray.kill(replica)  # whatever is left of it
+                ray.kill(replica)  # it may be half alive
                 idle.append(self.actor.remote(str(Path.cwd())))
-                again.extend(self._retried(unit, error))
+                again.extend(self._retried(shard, error))
             del busy[stream]
-            unit.of.units -= 1
-            if not unit.of.units:
-                unit.of.store.close()
-                yield unit.of.cell
+            shard.open_cell.shards -= 1
+            if not shard.open_cell.shards:
+                shard.open_cell.run_folder.close()
+                yield shard.open_cell.cell
 
-    def _take(self, work: Open, found: tuple[Any, Any, Any]) -> None:
+    def _take(self, open_cell: OpenCell, found: tuple[Any, Any, Any]) -> None:
         row, trace, environment = found
-        if not work.stamped:
-            work.store.stamp(environment)
-            work.stamped = True
-        if key_of(row) not in work.done:
-            work.store.write(row, trace)
-            work.done.add(key_of(row))
+        if not open_cell.stamped:
+            open_cell.run_folder.stamp(environment)
+            open_cell.stamped = True
+        if key_of(row) not in open_cell.done:
+            open_cell.run_folder.write(row, trace)
+            open_cell.done.add(key_of(row))
             self.progress.update()
 
-    def _retried(self, unit: Unit, error: Exception) -> list[Unit]:
-        """What is left of a unit, a batch each, so that in the end only the one that costs workers is missing."""
-        done = unit.of.done
-        left = [keys for keys in unit.batches if not done.issuperset(keys)]
-        if unit.failed < self.retries:
-            unit.of.units += len(left)
-            return [Unit(unit.of, (keys,), unit.failed + 1) for keys in left]
-        reason = f"its worker was lost {unit.failed + 1} times ({str(error).strip().splitlines()[0]})"
-        self.failures.append((unit.of.cell, [key for keys in left for key in keys if key not in done], reason))
+    def _retried(self, shard: Shard, error: Exception) -> list[Shard]:
+        """The rest of a shard, a batch each, so that in the end only the batch that kills workers is missing."""
+        done = shard.open_cell.done
+        left = [keys for keys in shard.batches if not done.issuperset(keys)]
+        if shard.lost < self.retries:
+            shard.open_cell.shards += len(left)
+            return [Shard(shard.open_cell, (keys,), shard.lost + 1) for keys in left]
+        reason = f"its worker was lost {shard.lost + 1} times ({first_line(error)})"
+        self.failures.append((shard.open_cell.cell, [key for keys in left for key in keys if key not in done], reason))
         return []

@@ -1,4 +1,4 @@
-"""One replica of the model in a worker process: it builds the evaluation it is told of, and decodes batches of it."""
+"""A replica of the model in a worker process: it builds the evaluation of a configuration and decodes batches of it."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dllm.app.jobs.evaluation import Evaluation
-from dllm.app.jobs.store import Key
+from dllm.app.runs.evaluation import Evaluation
+from dllm.app.runs.folder import SampleKey
 
 
 class Replica:
-    """``folder``: where the driver works, for paths that are relative to it."""
+    """folder: the driver's working directory, to which paths may be relative."""
 
     def __init__(self, folder: str) -> None:
         if Path(folder).is_dir():
             os.chdir(folder)
 
-    def rows(self, config: Mapping[str, Any], batches: Sequence[Sequence[Key]]) -> Iterator[tuple[Any, Any, Any]]:
+    def rows(self, config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> Iterator[tuple[Any, Any, Any]]:
         """(row, trace, environment) of each sample of these batches."""
-        evaluation = built(json.dumps(config))
+        evaluation = evaluation_of(json.dumps(config))
         wanted = {tuple(map(tuple, keys)) for keys in batches}
         for row, trace in evaluation.rows(batch for batch in evaluation.batches if batch.keys in wanted):
             yield row, trace, evaluation.environment()
 
 
 @lru_cache(maxsize=1)
-def built(config: str) -> Evaluation:
-    """The evaluation of a configuration; kept for the next shard of the same cell."""
+def evaluation_of(config: str) -> Evaluation:
+    """The evaluation of a configuration (JSON). The last one is kept for the next shard of its cell."""
     return Evaluation.of(json.loads(config))

@@ -1,1 +1,1 @@
-"""dllm as a model of lm-evaluation-harness."""
+"""dllm as a model of lm-evaluation-harness, whose own command line then asks and scores."""

@@ -18,10 +18,18 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from dllm.analysis.likelihood import Estimate, Estimator, Likelihood
-from dllm.app.jobs.plan import Plan, weights_of
-from dllm.app.jobs.store import writing
-from dllm.app.lm_eval.asked import MAX_GEN_TOKS, Asked, Key, keys_of, placed, seed_of, whole
-from dllm.app.lm_eval.settings import configured
+from dllm.app.lm_eval.requests import (
+    MAX_GEN_TOKS,
+    RequestGroup,
+    RequestKey,
+    device_setting,
+    request_keys,
+    request_seed,
+    whole_batch_size,
+)
+from dllm.app.lm_eval.settings import composed_settings
+from dllm.app.runs.folder import writing
+from dllm.app.runs.plan import RunPlan, weights_of
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import describe, load
@@ -35,7 +43,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
 
     likelihood, mc_num, mc_batch, mc_seed, cfg: of ``dllm.analysis.likelihood``. add_bos_token: before every context
     that lacks it. escape_until: ignore the task's stop strings (Dream's setting for code). records: a JSON-lines file
-    for what each request cost. gen_length rules over the task's max_gen_toks. ``--gen_kwargs`` may hold settings too.
+    for what each request cost. gen_length overrides the task's max_gen_toks. ``--gen_kwargs`` may hold settings too.
 
     ``records`` in Python: what each request cost, by (task, document, repeat or choice). Answers that lm-eval takes
     from its own cache are not in it.
@@ -48,11 +56,11 @@ class DLLM(TemplateLM):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         super().__init__()
         estimator = Estimator(likelihood, mc_num, min(mc_batch, mc_num), cfg, mc_seed)
-        self.settings = {"batch_size": whole(batch_size), **settings, **placed(device, settings)}
+        self.settings = {"batch_size": whole_batch_size(batch_size), **settings, **device_setting(device, settings)}
         self.add_bos, self.escape_until = add_bos_token, escape_until
-        config = configured(self.settings)
+        config = composed_settings(self.settings)
         if settings.get("gen_length"):  # else the tasks say how long answers are, and their plans are checked then
-            self._plan(Asked(int(settings["gen_length"]), (), ()))
+            self._plan(RequestGroup(int(settings["gen_length"]), (), ()))
         model, self.seed = config["model"], int(config["seed"])
         _, architecture, tokenizer, ids = describe(model["path"], model["mask_id"])
         self.prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), MAX_GEN_TOKS, chat=False)
@@ -61,15 +69,15 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         self.backbone = tokenizer
         self.bundle = load(*weights_of(config))
         self.likelihood = Likelihood(self.bundle, estimator)
-        self.decoders: dict[Asked, Decoder] = {}
-        self.records: dict[Key, dict[str, Any]] = {}
+        self.decoders: dict[RequestGroup, Decoder] = {}
+        self.records: dict[RequestKey, dict[str, Any]] = {}
         self.file = None if records is None else Path(records)
         self.found: list[Estimate] = []
 
-    def _plan(self, asked: Asked) -> Plan:
+    def _plan(self, group: RequestGroup) -> RunPlan:
         """Raises UserError for what cannot work."""
-        config = configured({**self.settings, **dict(asked.settings)})
-        return Plan.of({**config, "gen_length": asked.length, "stop": list(asked.stop)})
+        config = composed_settings({**self.settings, **dict(group.settings)})
+        return RunPlan.of({**config, "gen_length": group.length, "stop": list(group.stop)})
 
     @property
     def eot_token_id(self) -> int:
@@ -106,25 +114,25 @@ class DLLM(TemplateLM):  # type: ignore[misc]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests; those with the same settings are decoded together."""
-        keys, groups = keys_of(requests), dict[Asked, list[int]]()
+        keys, groups = request_keys(requests), dict[RequestGroup, list[int]]()
         for number, request in enumerate(requests):
-            asked = Asked.of(request.args[1], self.settings.get("gen_length"), self.escape_until)
-            groups.setdefault(asked, []).append(number)
+            group = RequestGroup.of(request.args[1], self.settings.get("gen_length"), self.escape_until)
+            groups.setdefault(group, []).append(number)
         answers = [""] * len(requests)
         with tqdm(total=len(requests), disable=disable_tqdm, unit="sample") as bar:
-            for asked, numbers in groups.items():
-                for number, result in self._decode(asked, [(n, keys[n], requests[n].args[0]) for n in numbers]):
+            for group, numbers in groups.items():
+                for number, result in self._decode(group, [(n, keys[n], requests[n].args[0]) for n in numbers]):
                     answers[number] = result.text
                     self._note(keys[number], result.to_json())
                     self.cache_hook.add_partial("generate_until", requests[number].args, result.text)
                     bar.update()
         return answers
 
-    def _decode(self, asked: Asked, todo: Sequence[tuple[int, Key, str]]) -> Iterator[tuple[int, Result]]:
-        decoder = self.decoders.get(asked) or self._plan(asked).decoder(self.bundle)
-        requests = [decoder.request(self.tok_encode(text), seed_of(self.seed, key)) for _, key, text in todo]
-        if asked not in self.decoders:  # a forward that warms up, so that first-time costs are not counted
-            self.decoders[asked] = decoder
+    def _decode(self, group: RequestGroup, todo: Sequence[tuple[int, RequestKey, str]]) -> Iterator[tuple[int, Result]]:
+        decoder = self.decoders.get(group) or self._plan(group).decoder(self.bundle)
+        requests = [decoder.request(self.tok_encode(text), request_seed(self.seed, key)) for _, key, text in todo]
+        if group not in self.decoders:  # a forward that warms up, so that first-time costs are not counted
+            self.decoders[group] = decoder
             next(decoder.turns(requests[0]), None)
         for at, result in decoder.run(requests):
             yield todo[at][0], result
@@ -168,7 +176,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
             "useful_tokens": tokens, "nfe": nfe, "tpf": tokens / nfe if nfe else None, "seconds": seconds,
         }}  # fmt: skip
 
-    def _note(self, key: Key, record: dict[str, Any]) -> None:
+    def _note(self, key: RequestKey, record: dict[str, Any]) -> None:
         self.records[key] = record
         if self.file is not None:
             task, document, number = key

@@ -11,12 +11,12 @@ from datasets import Dataset
 import dllm.app.lm_eval.lm  # noqa: F401  registers the model
 from dllm.tasks.parallelbench import mini
 
-TASKS, COUNT = ("copy", "sort", "reverse"), 20
+LIST_TASKS, QUESTIONS_PER_TASK = ("copy", "sort", "reverse"), 20
 
 
 def documents(**_: Any) -> dict[str, Dataset]:
     """Twenty held-back questions of each kind. lm-eval hands in the model's arguments, which do not matter here."""
-    samples = [sample for task in TASKS for sample in mini.generate(task, 0, COUNT)]
+    samples = [sample for task in LIST_TASKS for sample in mini.generate(task, 0, QUESTIONS_PER_TASK)]
     rows = [
         {"kind": sample.task, "prompt": sample.prompt, "answer": sample.answer, "truth": json.dumps(sample.truth)}
         for sample in samples

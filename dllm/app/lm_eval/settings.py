@@ -1,4 +1,4 @@
-"""Settings that come as ``name=value`` from another program, made into a resolved configuration."""
+"""The resolved configuration of settings that another program gives by name."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.overrides import quote
+from dllm.app.command_line.overrides import hydra_quote
 from dllm.app.command_line.refusals import explain
 from dllm.compose.parts import composed
 from dllm.errors import UserError
 
 
-def configured(settings: Mapping[str, Any]) -> dict[str, Any]:
+def composed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with these settings. Raises UserError, naming the nearest, for one that does not exist."""
-    overrides = [f"{name}={written(value)}" for name, value in settings.items()]
+    overrides = [f"{name}={hydra_value(value)}" for name, value in settings.items()]
     try:
         resolved = OmegaConf.to_container(composed(overrides), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
@@ -26,10 +26,10 @@ def configured(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in resolved.items()}
 
 
-def written(value: Any) -> str:
+def hydra_value(value: Any) -> str:
     """A value in Hydra's grammar."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
-        return "[" + ",".join(written(entry) for entry in value) + "]"
-    return quote(value) if isinstance(value, str) else str(value)
+        return "[" + ",".join(hydra_value(entry) for entry in value) + "]"
+    return hydra_quote(value) if isinstance(value, str) else str(value)

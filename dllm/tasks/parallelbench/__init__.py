@@ -1,1 +1,1 @@
-"""ParallelBench: tasks whose tokens depend on each other, so that reckless parallel decoding fails visibly."""
+"""ParallelBench: tasks whose tokens depend on each other, so that too much parallel decoding costs accuracy."""

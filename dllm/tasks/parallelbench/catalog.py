@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from dllm.tasks.parallelbench import puzzles, waiting_line, writing
-from dllm.tasks.parallelbench.waiting_line import Make
+from dllm.tasks.parallelbench.waiting_line import MakeRecord
 
 LEVELS = ("easy", "medium", "hard")
 LIST_METRICS = {
@@ -22,16 +22,16 @@ LIST_METRICS = {
 
 
 @dataclass(frozen=True)
-class Spec:
-    """One task. ``template``: key of templates.yaml. ``make``: one question; None: only a copy of the benchmark has
-    them. ``lengths``: of its lists, each equally often. ``shot``: a solved example goes before every question.
-    ``extra``: beside the 17 tasks, asked for by name."""
+class TaskSpec:
+    """One task. metric: key of METRICS. budget: tokens of an answer. template: key of templates.yaml. make: makes one
+    question; None: only a copy of the benchmark has questions. lengths: of its lists, each equally often; None: it has
+    no lists. shot: a solved example stands before every question. extra: not one of the 17 tasks, asked by its name."""
 
     name: str
     metric: str
     budget: int
     template: str
-    make: Make | None
+    make: MakeRecord | None
     count: int = 100
     lengths: tuple[int, int] | None = None
     shot: bool = False
@@ -42,18 +42,18 @@ class Spec:
         return self.name.rpartition("/")[2]
 
 
-def _line(operation: str, group: str, lengths: tuple[int, int], budget: int, extra: bool) -> Spec:
-    make, metric = waiting_line.maker(operation, lengths), LIST_METRICS.get(operation, "list_match_score")
+def _line(operation: str, group: str, lengths: tuple[int, int], budget: int, extra: bool) -> TaskSpec:
+    make, metric = waiting_line.list_maker(operation, lengths), LIST_METRICS.get(operation, "list_match_score")
     template = f"waiting_line/{operation}"
-    return Spec(f"{group}/{operation}", metric, budget, template, make, lengths=lengths, shot=True, extra=extra)
+    return TaskSpec(f"{group}/{operation}", metric, budget, template, make, lengths=lengths, shot=True, extra=extra)
 
 
-def _words(name: str, level: str, count: int, metric: str, extra: bool = False) -> Spec:
+def _words(name: str, level: str, count: int, metric: str, extra: bool = False) -> TaskSpec:
     template = "words_to_sentence" + ("/one" if count == 1 else "")
-    return Spec(name, metric, 64, template, writing.maker(level, count), extra=extra)
+    return TaskSpec(name, metric, 64, template, writing.words_maker(level, count), extra=extra)
 
 
-def _r1() -> list[Spec]:
+def _r1() -> list[TaskSpec]:
     counts = (1, 3, 4, 5, 6, 7)
     metric, group = "sentence_to_words_score", "words_to_sentence"
     return [
@@ -62,13 +62,13 @@ def _r1() -> list[Spec]:
         _text("paraphrase_summarize/samsum", "summary_score"),
         *(_words(f"{group}/{level}", level, 4, metric) for level in LEVELS),
         _latin("puzzle/latin_square_n4"),
-        _sudoku("puzzle/sudoku_n4_12", 108, puzzles.sudoku(4, "sudoku", "0")),
+        _sudoku("puzzle/sudoku_n4_12", 108, puzzles.sudoku_maker(4, "sudoku", "0")),
         *(_line(operation, "waiting_line_n15", (15, 15), 128, True) for operation in waiting_line.OPERATIONS),
         *(_words(f"{group}/{level}_n{n}", level, n, metric, True) for level in LEVELS for n in counts),
     ]
 
 
-def _r2() -> list[Spec]:
+def _r2() -> list[TaskSpec]:
     metric, group = "sentence_to_words_grammar", "text_writing/words_to_sentence"
     return [
         *(_line(operation, "waiting_line", (3, 6), 32, False) for operation in waiting_line.OPERATIONS),
@@ -76,7 +76,7 @@ def _r2() -> list[Spec]:
         replace(_text("text_writing/summarization", "summary_score"), template=SUMMARY),
         *(_words(f"{group}_{level}", level, 4, metric) for level in LEVELS),
         replace(_latin("puzzles/latin_square_n4"), template="puzzle/latin_square_n4"),
-        _sudoku("puzzles/sudoku_n4", 100, puzzles.sudoku(8, "puzzle", "_")),
+        _sudoku("puzzles/sudoku_n4", 100, puzzles.sudoku_maker(8, "puzzle", "_")),
         *(_line(operation, "waiting_line_n15", (15, 15), 128, True) for operation in waiting_line.OPERATIONS),
     ]
 
@@ -84,23 +84,23 @@ def _r2() -> list[Spec]:
 PARAPHRASE, SUMMARY = "paraphrase_summarize/chatgpt-paraphrases", "paraphrase_summarize/samsum"
 
 
-def _text(name: str, metric: str) -> Spec:
-    return Spec(name, metric, 64, name, None)
+def _text(name: str, metric: str) -> TaskSpec:
+    return TaskSpec(name, metric, 64, name, None)
 
 
-def _latin(name: str) -> Spec:
-    return Spec(name, "latin_square_score", 64, name, puzzles.latin_square, shot=True)
+def _latin(name: str) -> TaskSpec:
+    return TaskSpec(name, "latin_square_score", 64, name, puzzles.make_latin_square, shot=True)
 
 
-def _sudoku(name: str, count: int, make: Make) -> Spec:
-    return Spec(name, "sudoku_score", 64, name.replace("puzzles/", "puzzle/"), make, count, shot=True)
+def _sudoku(name: str, count: int, make: MakeRecord) -> TaskSpec:
+    return TaskSpec(name, "sudoku_score", 64, name.replace("puzzles/", "puzzle/"), make, count, shot=True)
 
 
-SUITES: dict[str, dict[str, Spec]] = {
+SUITES: dict[str, dict[str, TaskSpec]] = {
     suite: {spec.name: spec for spec in specs} for suite, specs in (("r1", _r1()), ("r2", _r2()))
 }
 # What ends an answer early: the rewrite generates up to a blank line.
-STOPS: dict[str, tuple[str, ...]] = {"r1": (), "r2": ("\n\n",)}
+STOP_STRINGS: dict[str, tuple[str, ...]] = {"r1": (), "r2": ("\n\n",)}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Suites r1 and r2 as items: questions generated or taken from a copy, in a wording, with what scores them."""
+"""Items of suites r1 and r2: questions that are generated or read from a copy, in their wording, with their truths."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dllm.errors import UserError
-from dllm.tasks.base import Item, Scores
-from dllm.tasks.parallelbench.catalog import STOPS, SUITES, Spec, templates
-from dllm.tasks.parallelbench.generate import generate, spaced
-from dllm.tasks.parallelbench.metrics import Judges, score
-from dllm.tasks.parallelbench.record import Answer, Record, messages
-from dllm.tasks.parallelbench.sources import take
+from dllm.tasks.base import AnswerScores, Item
+from dllm.tasks.parallelbench.catalog import STOP_STRINGS, SUITES, TaskSpec, templates
+from dllm.tasks.parallelbench.generate import generated_records, spaced
+from dllm.tasks.parallelbench.metrics import Judges, metric_scores
+from dllm.tasks.parallelbench.record import Answer, Record, chat_of
+from dllm.tasks.parallelbench.sources import read_copy
 
 SOURCE = "summaries and paraphrases cannot be generated: give a copy of the benchmark's files as task.path=FOLDER"
 
 
 @dataclass
 class Questions:
-    """Items of the chosen tasks. ``missing``: tasks without any, and why. ``wording``: the template of each task."""
+    """Items of the chosen tasks. missing: tasks without any, and why. wording: the template of each task."""
 
     items: list[Item] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     wording: dict[str, str] = field(default_factory=dict)
 
 
-def questions(suite: str, tasks: Sequence[str], count: int | None, seed: int, path: str | None) -> Questions:
+def classic_questions(suite: str, tasks: Sequence[str], count: int | None, seed: int, path: str | None) -> Questions:
     """Raises UserError when more is asked for than there is, or a copy cannot be read."""
     found = Questions()
     for name in tasks:
@@ -42,12 +42,12 @@ def questions(suite: str, tasks: Sequence[str], count: int | None, seed: int, pa
 
 
 def _records(
-    suite: str, spec: Spec, count: int | None, seed: int, path: str | None, found: Questions
+    suite: str, spec: TaskSpec, count: int | None, seed: int, path: str | None, found: Questions
 ) -> list[Record]:
     """All questions of a task; what is missing, and the wording, go to ``found``."""
     wording, records = templates(suite)[spec.template], None
     if path is not None:
-        taken = take(path, suite, spec, spec.count if count is None else count)
+        taken = read_copy(path, suite, spec, spec.count if count is None else count)
         if taken is None:
             found.missing[spec.name] = f"{spec.name} is left out: task.path={path!r} does not hold it."
             return []
@@ -56,20 +56,20 @@ def _records(
         found.missing[spec.name] = f"{spec.name} is left out, since {SOURCE}."
         return []
     found.wording[spec.name] = wording
-    return generate(suite, spec, seed) if records is None else records
+    return generated_records(suite, spec, seed) if records is None else records
 
 
-def _item(suite: str, spec: Spec, number: int, record: Record, template: str) -> Item:
-    truth = {"metric": spec.metric, "answer": plain(record.answer)}
-    chat = messages(template, record)
-    return Item(f"{spec.name}/{number}", spec.name, chat, truth, spec.budget, STOPS[suite])
+def _item(suite: str, spec: TaskSpec, number: int, record: Record, template: str) -> Item:
+    truth = {"metric": spec.metric, "answer": as_json(record.answer)}
+    chat = chat_of(template, record)
+    return Item(f"{spec.name}/{number}", spec.name, chat, truth, spec.budget, STOP_STRINGS[suite])
 
 
-def plain(answer: Answer) -> Answer:
-    """An answer as JSON values, since it goes into result files."""
+def as_json(answer: Answer) -> Answer:
+    """An answer as JSON values, since result files hold it."""
     found: Answer = json.loads(json.dumps(answer))
     return found
 
 
-def judged(item: Item, text: str, judges: Judges) -> Scores:
-    return score(item.truth["metric"], text, item.truth["answer"], judges)
+def classic_scores(item: Item, text: str, judges: Judges) -> AnswerScores:
+    return metric_scores(item.truth["metric"], text, item.truth["answer"], judges)

@@ -9,18 +9,18 @@ from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
-from dllm.tasks.parallelbench.catalog import Spec
+from dllm.tasks.parallelbench.catalog import TaskSpec
 from dllm.tasks.parallelbench.record import Record
-from dllm.tasks.parallelbench.waiting_line import Make
+from dllm.tasks.parallelbench.waiting_line import MakeRecord
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def generate(suite: str, spec: Spec, seed: int) -> list[Record]:
-    """All questions of a task that can be made: ``spec.count``, lists ordered by length. In r1 the generator goes on
-    after them and makes a solved example for each; in r2 one example serves all."""
+def generated_records(suite: str, spec: TaskSpec, seed: int) -> list[Record]:
+    """All ``spec.count`` questions of a task, lists ordered by length. In r1 the generator goes on and makes a solved
+    example for each question; in r2 one example serves all."""
     assert spec.make is not None
-    rng = Random(seed_of(spec.short, seed))
+    rng = Random(task_seed(spec.short, seed))
     records = [spec.make(rng) for _ in range(spec.count)] if spec.lengths is None else _by_length(spec, rng)
     if not spec.shot:
         return records
@@ -28,13 +28,13 @@ def generate(suite: str, spec: Spec, seed: int) -> list[Record]:
     return [replace(record, shots=(shot,)) for record, shot in zip(records, shots, strict=True)]
 
 
-def seed_of(name: str, seed: int) -> int:
+def task_seed(name: str, seed: int) -> int:
     """The benchmark's seed of a task; its own ``seed`` is 42."""
     return (int(hashlib.sha256(name.encode()).hexdigest(), 16) + seed) % (2**16 - 1)
 
 
-def _by_length(spec: Spec, rng: Random) -> list[Record]:
-    """Equally many of each length; those of a length that is full are dropped."""
+def _by_length(spec: TaskSpec, rng: Random) -> list[Record]:
+    """Equally many questions of each length; surplus ones are dropped."""
     assert spec.make is not None and spec.lengths is not None
     shortest, longest = spec.lengths
     quota = spec.count // (longest - shortest + 1)
@@ -47,7 +47,7 @@ def _by_length(spec: Spec, rng: Random) -> list[Record]:
     return [record for length in sorted(by_length) for record in by_length[length]]
 
 
-def _unlike(records: Sequence[Record], make: Make, rng: Random) -> Record:
+def _unlike(records: Sequence[Record], make: MakeRecord, rng: Random) -> Record:
     """A question that is none of ``records``."""
     asked = [record.fields for record in records]
     while (shot := make(rng)).fields in asked:
@@ -55,6 +55,6 @@ def _unlike(records: Sequence[Record], make: Make, rng: Random) -> Record:
     return shot
 
 
-def spaced(items: Sequence[T], count: int) -> list[T]:
-    """``count`` of the items at even distances, so that few of them still have every length."""
+def spaced(items: Sequence[_T], count: int) -> list[_T]:
+    """``count`` of the items, evenly spaced, so that a few of them still have every length."""
     return [items[number * len(items) // count] for number in range(count)]

@@ -1,7 +1,8 @@
 """Grammar as LanguageTool judges it: a server of yours, one started from its folder, or one that is downloaded.
 
-The verdict is 1 when it finds nothing in the text (en-US), else 0. Other versions find other things, so the version
-belongs to every score.
+The verdict is 1 when LanguageTool finds nothing in the text (en-US), else 0. Other versions find other things, so the
+version belongs to every score. That is why requests are made here: language_tool_python's answers lack the version, and
+do not tell a text that is too long from a server that fails.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from dllm.errors import UserError
-from dllm.tasks.parallelbench.language_tool import downloaded, jar_in, started
+from dllm.tasks.parallelbench.language_tool import check_library, started, unpacked
 
-SECONDS = 30  # for one text; a server that has just started needs some 5 for its first
+REPLY_SECONDS = 30  # for one text; a server that has just started needs some 5 for its first
 TOO_LONG = 413
 TRIES, PAUSE = 3, 0.5  # requests, and seconds after the first that failed
 
@@ -33,17 +34,19 @@ class Grammar:
         self.setting = setting
         if setting.startswith(("http://", "https://")):
             self.version  # noqa: B018 - asked now, so that a server that is down is refused before the run
-        elif setting != "download":
-            jar_in(Path(setting))
+        elif setting == "download":
+            check_library(setting)
+        else:
+            unpacked(Path(setting))
 
     @cached_property
     def url(self) -> str:
         """Where the server answers; starts it if need be."""
         if self.setting == "download":
-            return downloaded()
+            return started(None)
         if self.setting.startswith(("http://", "https://")):
             return self.setting.rstrip("/").removesuffix("/check").removesuffix("/v2")
-        return started(jar_in(Path(self.setting)))
+        return started(unpacked(Path(self.setting)))
 
     @cached_property
     def version(self) -> str:
@@ -63,14 +66,15 @@ class Grammar:
         body = urlencode({"language": "en-US", "text": text}, errors="replace").encode()
         for left in reversed(range(TRIES)):
             try:
-                with urlopen(Request(f"{self.url}/v2/check", body), timeout=SECONDS) as reply:
+                with urlopen(Request(f"{self.url}/v2/check", body), timeout=REPLY_SECONDS) as reply:
                     return self._read(reply.read())
             except HTTPError as error:
                 if error.code == TOO_LONG:
                     return {"too long": True}
                 trouble = f"answered {error.code} {error.reason}."
             except OSError as error:
-                trouble = f"does not answer: {getattr(error, 'reason', error)}."
+                reason = error.reason if isinstance(error, URLError) else error
+                trouble = f"does not answer: {reason}."
             if left:
                 time.sleep(PAUSE * (TRIES - left))
         raise UserError(

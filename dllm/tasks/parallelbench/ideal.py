@@ -1,4 +1,4 @@
-"""A perfect model of one list operation, for real samplers to decode: what they lose is theirs alone.
+"""A perfect model of one list operation: when a sampler decodes it, every error is the sampler's.
 
 Its network is the exact conditional distribution: at every masked position the marginal over the valid answers that
 agree with what is committed. ``theory`` says what must come out.
@@ -18,12 +18,12 @@ from dllm.models.memory import Memory
 from dllm.models.transformer import RunLayer, Transformer, run_layer
 from dllm.tasks.parallelbench.theory import outputs
 
-PROMPT = [0]  # there is one question only, so what the prompt says does not matter
-IMPOSSIBLE = -80.0  # log-probability of a token that no valid answer has here; e^-80 never gets drawn
+PROMPT = [0]  # there is one question only, so any prompt will do
+IMPOSSIBLE = -80.0  # log-probability of a token that no valid answer has here; e^-80 is never drawn
 
 
 class IdealNetwork(Transformer):
-    """Its hidden rows are the logits [B, L, V] themselves, and its head leaves them as they are."""
+    """Its hidden rows are the logits [B, L, V] themselves, and its head is the identity."""
 
     valid: Tensor
     one_hot: Tensor
@@ -39,11 +39,11 @@ class IdealNetwork(Transformer):
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
         run: RunLayer = run_layer,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Logits of every column; those of the prompt are of no account."""
+        """Logits of every column; those of the prompt are zero."""
         answer = tokens[:, len(PROMPT) :]
         agrees = (answer[:, None] == self.valid) | (answer[:, None] == self.config.mask_id)
         weight = agrees.all(-1).double()  # [B, Y]
-        lost = weight.sum(1, keepdim=True) == 0  # nothing valid is left: any answer will do
+        lost = weight.sum(1, keepdim=True) == 0  # no valid answer is left: all count
         marginal = torch.einsum("by,ynv->bnv", torch.where(lost, 1.0, weight), self.one_hot)
         logits = (marginal / marginal.sum(-1, keepdim=True)).log().clamp(min=IMPOSSIBLE)
         prompt = logits.new_zeros(len(tokens), len(PROMPT), logits.shape[-1])

@@ -1,81 +1,86 @@
-"""LanguageTool servers of our own: from a folder with its jar, or downloaded through language_tool_python."""
+"""LanguageTool servers that language_tool_python starts: from a folder of yours, or from a download."""
 
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
-import socket
-import subprocess
 import tempfile
-import time
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.request import urlopen
+from typing import Any
 
-from dllm.errors import UserError
-from dllm.tasks.parallelbench.text_metrics import INSTALL, first_line
+from dllm.errors import UserError, first_line, not_installed
 
 JAR = "languagetool-server.jar"
-SETTINGS = {"maxCheckThreads": 1, "maxSpellingSuggestions": 1}  # as the benchmark sets them: fewer suggestions, faster
-START_SECONDS = 90
+# As the benchmark sets them: fewer suggestions, faster.
+SERVER_SETTINGS = {"maxCheckThreads": 1, "maxSpellingSuggestions": 1}
 
 
-def jar_in(place: Path) -> Path:
-    """The server's jar: ``place`` itself or inside that folder. Raises UserError without it, or without Java."""
+def unpacked(place: Path) -> Path:
+    """The folder of an unpacked LanguageTool; ``place`` is it or its jar. Raises UserError without it or Java."""
     place = place.expanduser()
-    jar = place / JAR if place.is_dir() else place
-    if jar.name != JAR or not jar.is_file():
+    folder = place.parent if place.name == JAR else place
+    if not (folder / JAR).is_file():
         raise UserError(
             f"task.grammar={str(place)!r} is no URL and holds no {JAR}: give the folder of an unpacked LanguageTool, a "
             "server's URL such as http://localhost:8081, or download."
         )
     if shutil.which("java") is None:
         raise UserError(f"task.grammar={str(place)!r} needs Java 17 and there is no 'java' here: install it, or a URL.")
-    return jar
+    check_library(str(place))
+    return folder.resolve()
 
 
-@cache
-def started(jar: Path) -> str:
-    """URL of a server started from its jar; it ends with this process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = Path(tempfile.mkdtemp(prefix="dllm-languagetool-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in SETTINGS.items()))
-    command = ["java", "-cp", str(jar), "org.languagetool.server.HTTPServer", "--port", str(port)]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [*command, "--config", str(folder / "server.properties")], stdout=log, stderr=subprocess.STDOUT
-        )
-    atexit.register(server.kill)
-    url = f"http://127.0.0.1:{port}"
-    limit = time.monotonic() + START_SECONDS
-    while server.poll() is None and time.monotonic() < limit:
-        try:
-            with urlopen(f"{url}/v2/languages", timeout=5):
-                return url
-        except OSError:
-            time.sleep(0.2)
-    server.kill()
-    said = (folder / "log").read_text(errors="replace").strip().splitlines() or ["nothing"]
-    raise UserError(f"task.grammar={str(jar.parent)!r}: its server did not start. It said last: {said[-1]}")
-
-
-@cache
-def downloaded() -> str:
-    """URL of a server that language_tool_python downloads (some 250 MB, once) and starts."""
+def check_library(setting: str) -> None:
+    """Raises UserError when the library that starts servers is not installed."""
     if find_spec("language_tool_python") is None:
-        raise UserError(f"task.grammar=download needs the library language-tool-python: {INSTALL}.")
-    import language_tool_python
+        raise not_installed(f"task.grammar={setting!r}", "language-tool-python", "text", "give a server's URL")
 
+
+@cache
+def started(folder: Path | None) -> str:
+    """URL of a server that ends with this process. folder: as of ``unpacked``; None: a download (some 250 MB, once).
+
+    Raises UserError when there is no server in the end.
+    """
+    known = os.environ.get("LTP_PATH")
+    if folder is not None:
+        os.environ["LTP_PATH"] = str(_shelf(folder))
     try:
-        tool = language_tool_python.LanguageTool("en-US", config=SETTINGS)
+        tool = _tool()
     except Exception as error:  # requests, zip, path and Java errors of four libraries: all mean that there is none
         raise UserError(
-            f"task.grammar=download could not get LanguageTool: {first_line(error)} Give the folder of an unpacked "
-            "one, or a server's URL."
+            f"task.grammar={str(folder or 'download')!r} starts no LanguageTool server ({first_line(error)}). Give the "
+            "folder of another one, or a server's URL."
         ) from None
+    finally:
+        os.environ.pop("LTP_PATH", None)
+        if known is not None:
+            os.environ["LTP_PATH"] = known
     atexit.register(tool.close)
     return str(tool.url).rstrip("/").removesuffix("/v2")
+
+
+def _tool() -> Any:
+    """The library's object with its server running."""
+    from language_tool_python import LanguageTool
+
+    class OneTry(LanguageTool):  # type: ignore[misc]
+        """The library tries 918 ports one after the other, also when it is not the port that fails."""
+
+        def _start_server_on_free_port(self) -> None:
+            self._start_local_server()
+
+    return OneTry("en-US", config=SERVER_SETTINGS)
+
+
+def _shelf(folder: Path) -> Path:
+    """A folder in which the library finds ``folder`` as the version that it would download. Gone with this process."""
+    from language_tool_python.download_lt import LTP_DOWNLOAD_VERSION
+
+    shelf = Path(tempfile.mkdtemp(prefix="dllm-languagetool-"))
+    atexit.register(shutil.rmtree, shelf, ignore_errors=True)
+    (shelf / f"LanguageTool-{LTP_DOWNLOAD_VERSION}").symlink_to(folder, target_is_directory=True)
+    return shelf

@@ -1,7 +1,7 @@
-"""The benchmark's metrics by name: a prediction and a truth in the benchmark's own shape to scores.
+"""The benchmark's metrics by name: scores of a prediction against a truth in the benchmark's own shape.
 
-Lists and puzzles are judged by ``scoring`` alone. Texts need judges that may not be there; then the scores that depend
-on them are None. ``score`` is the one that counts.
+``scoring`` judges lists and puzzles. Texts need judges that may be missing; the scores that depend on them are then
+None. The one called ``score`` counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.tasks.base import Scores
+from dllm.tasks.base import AnswerScores
 from dllm.tasks.parallelbench import scoring
 from dllm.tasks.parallelbench.text_metrics import ROUGE, bleu, rouge
 
@@ -29,62 +29,62 @@ class Judges:
         return None if self.grammar is None else self.grammar(text)
 
 
-def score(metric: str, prediction: str, truth: Any, judges: Judges) -> Scores:
-    """Scores of a prediction. ``truth``: what METRICS[metric] says it takes."""
+def metric_scores(metric: str, prediction: str, truth: Any, judges: Judges) -> AnswerScores:
+    """Scores of a prediction. truth: what ``HOLDS`` says of the metric, or else a text."""
     return METRICS[metric](prediction, truth, judges)
 
 
-def _list_match(prediction: str, truth: str, judges: Judges) -> Scores:
-    return {**scoring.list_match(prediction, scoring.read_lenient(truth))}
+def _list_match(prediction: str, truth: str, judges: Judges) -> AnswerScores:
+    return scoring.list_match(prediction, scoring.read_lenient(truth))
 
 
-def _shuffle(prediction: str, truth: Any, judges: Judges) -> Scores:
-    return {**scoring.list_shuffle(prediction, truth["input"])}
+def _shuffle(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
+    return scoring.list_shuffle(prediction, truth["input"])
 
 
-def _insert(prediction: str, truth: Any, judges: Judges) -> Scores:
-    return {**scoring.list_random_insert(prediction, truth["input"], truth["word"])}
+def _insert(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
+    return scoring.list_random_insert(prediction, truth["input"], truth["word"])
 
 
-def _remove(prediction: str, truth: Any, judges: Judges) -> Scores:
-    return {**scoring.list_random_remove(prediction, truth["input"])}
+def _remove(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
+    return scoring.list_random_remove(prediction, truth["input"])
 
 
-def _replace(prediction: str, truth: Any, judges: Judges) -> Scores:
-    return {**scoring.list_random_replace(prediction, truth["input"], truth["word"])}
+def _replace(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
+    return scoring.list_random_replace(prediction, truth["input"], truth["word"])
 
 
-def _latin_square(prediction: str, truth: Any, judges: Judges) -> Scores:
-    return {**scoring.latin_square(prediction, truth["symbols"])}
+def _latin_square(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
+    return scoring.latin_square(prediction, truth["symbols"])
 
 
-def _sudoku(prediction: str, truth: str, judges: Judges) -> Scores:
-    return {**scoring.sudoku(prediction, truth)}
+def _sudoku(prediction: str, truth: str, judges: Judges) -> AnswerScores:
+    return scoring.sudoku(prediction, truth)
 
 
-def _words(prediction: str, truth: Any, judges: Judges) -> Scores:
+def _words(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
     """All words are there and the grammar is right."""
-    included = scoring.inclusion(prediction, truth["words"])["inclusion_score"]
+    included = scoring.inclusion(prediction, truth["words"])
     grammar = judges.grammatical(prediction)
     return {"score": product(included, grammar), "inclusion_score": included, "grammar_score": grammar}
 
 
-def _words_grammar(prediction: str, truth: Any, judges: Judges) -> Scores:
-    """The rewrite's: only the grammar counts."""
+def _words_grammar(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
+    """As the rewrite scores: only the grammar counts."""
     scores = _words(prediction, truth, judges)
     return {**scores, "score": scores["grammar_score"]}
 
 
-def _summary(prediction: str, truth: Any, judges: Judges) -> Scores:
+def _summary(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
     """ROUGE-L with the reference summary, times grammar."""
     prediction = prediction.strip()
     found = rouge(prediction, truth["summary"].strip())
-    by_name: Scores = {f"{name}_score": None if found is None else found[name] for name in ROUGE}
+    by_name: AnswerScores = {f"{name}_score": None if found is None else found[name] for name in ROUGE}
     grammar = judges.grammatical(prediction)
     return {"score": product(by_name["rougeL_score"], grammar), **by_name, "grammar_score": grammar}
 
 
-def _paraphrase(prediction: str, truth: Any, judges: Judges) -> Scores:
+def _paraphrase(prediction: str, truth: Any, judges: Judges) -> AnswerScores:
     """Unlike in words (1 - BLEU), alike in meaning (BERTScore), grammatical. An empty answer gets 0 throughout."""
     prediction, source = prediction.strip(), truth["text"]
     same = bleu(prediction, source)
@@ -93,12 +93,12 @@ def _paraphrase(prediction: str, truth: Any, judges: Judges) -> Scores:
     if judges.bertscore is not None:
         alike = judges.bertscore(prediction, source) if prediction else 0.0
     grammar = judges.grammatical(prediction)
-    scores: Scores = {"inv_bleu_score": unlike, "bertscore_score": alike, "grammar_score": grammar}
+    scores: AnswerScores = {"inv_bleu_score": unlike, "bertscore_score": alike, "grammar_score": grammar}
     return {"score": product(unlike, alike, grammar), **scores}
 
 
 def product(*factors: float | None) -> float | None:
-    """The product, or None when a factor is unknown: a missing judge never turns into a 0 or a 1."""
+    """The product, or None when a factor is unknown: a missing judge never counts as 0 or 1."""
     total = 1.0
     for factor in factors:
         if factor is None:
@@ -107,8 +107,8 @@ def product(*factors: float | None) -> float | None:
     return total
 
 
-Metric = Callable[[str, Any, Judges], Scores]
-# Names as in the benchmark's files; what the truth must hold (empty: it is a text).
+Metric = Callable[[str, Any, Judges], AnswerScores]
+# Names as in the benchmark's files.
 METRICS: dict[str, Metric] = {
     "list_match_score": _list_match,
     "list_shuffle_score": _shuffle,
@@ -122,6 +122,7 @@ METRICS: dict[str, Metric] = {
     "summary_score": _summary,
     "paraphrase_score": _paraphrase,
 }
+# What the truth of a metric must hold; metrics that are not here take a text.
 HOLDS: dict[str, tuple[str, ...]] = {
     "list_shuffle_score": ("input",),
     "list_random_insert_score": ("input", "word"),

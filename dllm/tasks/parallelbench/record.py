@@ -1,4 +1,4 @@
-"""A question in the benchmark's own shape, generated here or read from a user's copy, and the chat it becomes."""
+"""A question in the benchmark's own shape, generated or read from a copy, and the chat that asks it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Answer = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Record:
-    """``fields`` fill the template. ``answer``: the one right text, or what the scorer needs and an ``example``.
-    ``shots``: solved questions that are shown before this one."""
+    """fields: fill the template. answer: the one right text, or what the scorer needs and an ``example``. shots: solved
+    questions that stand before this one."""
 
     fields: Mapping[str, Any]
     answer: Answer
@@ -27,24 +27,19 @@ class Record:
         return self.answer if isinstance(self.answer, str) else str(self.answer.get("example", ""))
 
 
-def messages(template: str, record: Record) -> list[Message]:
+def chat_of(template: str, record: Record) -> list[Message]:
     """The chat: every solved question as a turn of user and assistant, then the question itself."""
     chat: list[Message] = []
     for shot in record.shots:
-        chat.append({"role": "user", "content": fill(template, shot)})
+        chat.append({"role": "user", "content": filled_template(template, shot)})
         chat.append({"role": "assistant", "content": shot.solved})
-    return [*chat, {"role": "user", "content": fill(template, record)}]
+    return [*chat, {"role": "user", "content": filled_template(template, record)}]
 
 
-def fill(template: str, record: Record) -> str:
+def filled_template(template: str, record: Record) -> str:
     """The template with the record's fields in place. Raises UserError when one is missing."""
     try:
         return template.format(**record.fields)
     except (KeyError, IndexError, ValueError) as error:
         has = ", ".join(record.fields)
         raise UserError(f"the template {template[:60]!r}... wants {error}, and the question has only {has}.") from None
-
-
-def quote(items: list[str]) -> str:
-    """A list in the benchmark's syntax: ``["A", "B"]``."""
-    return '["' + '", "'.join(items) + '"]'

@@ -1,7 +1,7 @@
-"""ParallelBench's scorers: pure functions of a prediction and the truth to 0/1 scores, lenient and strict.
+"""ParallelBench's scorers: scores of 0 or 1 for a prediction, lenient and strict.
 
-The lenient reading forgives missing brackets and quotes, the strict one wants exact ``["A", "B"]`` syntax.
-Names follow the reference metrics; case matters everywhere.
+The lenient reading forgives missing brackets and quotes, the strict one wants exact ``["A", "B"]`` syntax. Names follow
+the published metrics. Case matters everywhere.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-Scores = dict[str, float]  # a subset of dllm.tasks.base.Scores: these judge with nothing else
-Reading = Callable[[str], list[str] | None]
+
+def write_list(items: Sequence[str]) -> str:
+    """A list in the benchmark's syntax: ``["A", "B"]``."""
+    return '["' + '", "'.join(items) + '"]'
 
 
 def _inside_brackets(text: str) -> str:
-    """What stands after the last ``[`` and before the first ``]`` that follows; the ends where one is missing."""
+    """The text between the last ``[`` and the next ``]``; without one of them, all text on that side."""
     return text.rpartition("[")[2].partition("]")[0]
 
 
 def read_lenient(text: str) -> list[str]:
-    """Items of the last list in the text, whatever its quoting."""
+    """Items of the last list in the text, with any quoting."""
     pieces = _inside_brackets(text).split(",")
     return [piece.strip(' "') for piece in pieces if piece.strip()]
 
@@ -33,7 +35,7 @@ def read_strict(text: str) -> list[str] | None:
     return [item[1:-1] for item in items] if quoted else None
 
 
-def _both(prediction: str, accept: Callable[[list[str]], bool]) -> Scores:
+def _both(prediction: str, accept: Callable[[list[str]], bool]) -> dict[str, float]:
     strict = read_strict(prediction)
     return {
         "score": float(accept(read_lenient(prediction))),
@@ -41,17 +43,17 @@ def _both(prediction: str, accept: Callable[[list[str]], bool]) -> Scores:
     }
 
 
-def list_match(prediction: str, truth: Sequence[str]) -> Scores:
+def list_match(prediction: str, truth: Sequence[str]) -> dict[str, float]:
     """The items equal the truth, in order (copy, reverse, sort and the *_index tasks)."""
     return _both(prediction, lambda items: items == list(truth))
 
 
-def list_shuffle(prediction: str, given: Sequence[str]) -> Scores:
+def list_shuffle(prediction: str, given: Sequence[str]) -> dict[str, float]:
     """A permutation of the given list other than the list itself."""
     return _both(prediction, lambda items: Counter(items) == Counter(given) and items != list(given))
 
 
-def list_random_insert(prediction: str, given: Sequence[str], word: str) -> Scores:
+def list_random_insert(prediction: str, given: Sequence[str], word: str) -> dict[str, float]:
     """The given list with the word put in anywhere."""
 
     def accept(items: list[str]) -> bool:
@@ -63,7 +65,7 @@ def list_random_insert(prediction: str, given: Sequence[str], word: str) -> Scor
     return _both(prediction, accept)
 
 
-def list_random_remove(prediction: str, given: Sequence[str]) -> Scores:
+def list_random_remove(prediction: str, given: Sequence[str]) -> dict[str, float]:
     """The given list without exactly one of its names."""
 
     def accept(items: list[str]) -> bool:
@@ -76,7 +78,7 @@ def list_random_remove(prediction: str, given: Sequence[str]) -> Scores:
     return _both(prediction, accept)
 
 
-def list_random_replace(prediction: str, given: Sequence[str], word: str) -> Scores:
+def list_random_replace(prediction: str, given: Sequence[str], word: str) -> dict[str, float]:
     """The given list with one place taken by the word."""
 
     def accept(items: list[str]) -> bool:
@@ -89,7 +91,7 @@ def list_random_replace(prediction: str, given: Sequence[str], word: str) -> Sco
     return _both(prediction, accept)
 
 
-def latin_square(prediction: str, symbols: Sequence[str]) -> Scores:
+def latin_square(prediction: str, symbols: Sequence[str]) -> dict[str, float]:
     """The first n lines that hold exactly the n symbols form a Latin square. There is no strict reading."""
     wanted, size = set(symbols), len(set(symbols))
     rows = [[cell.strip() for cell in line.split(",")] for line in prediction.split("\n")]
@@ -99,7 +101,7 @@ def latin_square(prediction: str, symbols: Sequence[str]) -> Scores:
     return {"score": score, "score_strict": score}
 
 
-def sudoku(prediction: str, solution: str) -> Scores:
+def sudoku(prediction: str, solution: str) -> dict[str, float]:
     """The lines that hold exactly four digits, whatever stands around them, are the solution's; strict: bare lines."""
     truth = [_digits(line) for line in solution.strip().split("\n")]
     lenient = [row for line in prediction.split("\n") if len(row := _digits(line)) == 4]
@@ -112,6 +114,6 @@ def _digits(line: str) -> list[int]:
     return [int(character) for character in line if character.isdecimal()]
 
 
-def inclusion(prediction: str, words: Sequence[str]) -> Scores:
-    """Every word occurs in the text. Grammar is judged elsewhere."""
-    return {"inclusion_score": float(all(word in prediction for word in words))}
+def inclusion(prediction: str, words: Sequence[str]) -> float:
+    """1 if every word occurs in the text, else 0. Grammar is judged elsewhere."""
+    return float(all(word in prediction for word in words))

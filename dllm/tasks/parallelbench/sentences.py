@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from dllm.tasks.parallelbench import scoring
+from dllm.tasks.parallelbench.scoring import inclusion
 from dllm.tasks.parallelbench.vocabulary import ADJECTIVES, NOUNS, PLACES, PLURAL, PREPOSITIONS, SINGULAR, VERBS
 
 
@@ -26,7 +26,7 @@ def phrase(rng: Random, noun: str, plural: bool, adjective: str | None) -> list[
     return [article(rest[0]) if determiner == "a" else determiner, *rest]
 
 
-def build(rng: Random, subject: str, verb: str, other: str, place: str) -> str:
+def sentence_of(rng: Random, subject: str, verb: str, other: str, place: str) -> str:
     """A sentence of the grammar from its four content words."""
     plural = rng.random() < 0.5
     adjective = rng.choice(ADJECTIVES) if rng.random() < 0.5 else None
@@ -68,8 +68,8 @@ def grammatical(text: str) -> bool:
     return False
 
 
-def score(prediction: str, words: Sequence[str]) -> scoring.Scores:
+def sentence_scores(prediction: str, words: Sequence[str]) -> dict[str, float]:
     """Inclusion of all words and grammar, both needed for ``score``."""
-    included = scoring.inclusion(prediction, words)["inclusion_score"]
+    included = inclusion(prediction, words)
     grammar = float(grammatical(prediction.strip()))
     return {"score": included * grammar, "inclusion_score": included, "grammar_score": grammar}

@@ -1,4 +1,4 @@
-"""A user's own copy of the benchmark: its files in a folder, or its rows on the hub. Its questions and its wording."""
+"""Reads questions and wording from a user's copy of the benchmark: files in a folder, or rows on the hub."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from typing import Any
 
 import yaml
 
-from dllm.errors import UserError
-from dllm.tasks.parallelbench.catalog import Spec
+from dllm.errors import UserError, first_line, not_installed
+from dllm.tasks.parallelbench.catalog import TaskSpec
 from dllm.tasks.parallelbench.metrics import HOLDS
 from dllm.tasks.parallelbench.record import Record
-from dllm.tasks.parallelbench.text_metrics import first_line
 
-Row = Mapping[str, Any]
+CopyRow = Mapping[str, Any]
 FETCH = "Fetch it again"
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What a copy says about one task. ``template``: its wording; None: the copy brings none."""
+class TaskCopy:
+    """One task in a copy. template: its wording; None: the copy has none. place: where it was read, for messages."""
 
     records: list[Record]
     template: str | None
     place: str
 
 
-def take(path: str, suite: str, spec: Spec, wanted: int) -> Taken | None:
-    """The task from a folder, or from the hub for owner/name; None when the copy lacks the task.
+def read_copy(path: str, suite: str, spec: TaskSpec, wanted: int) -> TaskCopy | None:
+    """The task from a folder, or for owner/name from the hub. None when the copy lacks the task.
 
     Raises UserError when the copy cannot be read, is damaged, holds fewer than ``wanted`` questions, or is the other
     suite's.
@@ -49,13 +48,13 @@ def take(path: str, suite: str, spec: Spec, wanted: int) -> Taken | None:
     return taken
 
 
-def _from_folder(folder: Path, spec: Spec) -> Taken | None:
+def _from_folder(folder: Path, spec: TaskSpec) -> TaskCopy | None:
     file = _find(folder, f"{spec.name}.jsonl")
     if file is None:
         return None
     beside = file.parent / "task_config.yaml"
     template = _template(beside, spec.name) if beside.is_file() else None
-    return Taken([_record(row, spec, f"{file}:{number}") for number, row in _rows(file)], template, str(file))
+    return TaskCopy([_record(row, spec, f"{file}:{number}") for number, row in _rows(file)], template, str(file))
 
 
 def _find(folder: Path, ending: str) -> Path | None:
@@ -69,12 +68,12 @@ def _find(folder: Path, ending: str) -> Path | None:
     return found[0] if found else None
 
 
-def _rows(file: Path) -> Iterable[tuple[int, Row]]:
+def _rows(file: Path) -> Iterable[tuple[int, CopyRow]]:
     """Numbered rows of a JSON-lines file."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {first_line(error)} {FETCH}.") from None
+        raise UserError(f"{file} cannot be read: {first_line(error)}. {FETCH}.") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -87,44 +86,44 @@ def _rows(file: Path) -> Iterable[tuple[int, Row]]:
 
 
 def _template(file: Path, task: str) -> str | None:
-    """The prompt that a task_config.yaml gives a task. Some are stored with the two characters backslash and n."""
+    """The prompt of a task in a task_config.yaml. Some prompts have a backslash and an n for a new line."""
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
         prompt = config.get(task, {}).get("prompt")
     except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
-        raise UserError(f"{file} cannot be read: {first_line(error)} {FETCH}, or remove it.") from None
+        raise UserError(f"{file} cannot be read: {first_line(error)}. {FETCH}, or remove it.") from None
     return None if prompt is None else str(prompt).replace("\\n", "\n")
 
 
-def _from_hub(repository: str, spec: Spec) -> Taken | None:
+def _from_hub(repository: str, spec: TaskSpec) -> TaskCopy | None:
     """Rows of the hub's configuration ``group-task``; each carries the prompt, other columns are JSON texts."""
     if find_spec("datasets") is None:
-        raise UserError(f'task.path={repository!r} is read with the library datasets: pip install "dllm[hub]".')
+        raise not_installed(f"task.path={repository!r}", "datasets", "hub")
     name = spec.name.replace("/", "-")
     rows = _downloaded(repository, name)
     if not rows:
         return None
     records = [_record(_opened(row), spec, f"{repository} {name}, row {number}") for number, row in enumerate(rows)]
     prompt = rows[0].get("prompt")
-    return Taken(records, None if prompt is None else str(prompt).replace("\\n", "\n"), f"{repository} {name}")
+    return TaskCopy(records, None if prompt is None else str(prompt).replace("\\n", "\n"), f"{repository} {name}")
 
 
-def _downloaded(repository: str, name: str) -> Sequence[Row]:
+def _downloaded(repository: str, name: str) -> Sequence[CopyRow]:
     import datasets
 
     try:
         if name not in datasets.get_dataset_config_names(repository):
             return []
         return list(datasets.load_dataset(repository, name, split="test"))
-    except Exception as error:  # the hub, fsspec, arrow and parquet raise dozens of kinds; all mean: no data
+    except Exception as error:  # the hub, fsspec, arrow and parquet raise dozens of kinds
         raise UserError(
-            f"task.path={repository!r} cannot be read from the hub: {first_line(error)} Where there is no network, "
+            f"task.path={repository!r} cannot be read from the hub: {first_line(error)}. Where there is no network, "
             "give the folder of a copy, or task.path=null for questions that are generated here."
         ) from None
 
 
-def _opened(row: Row) -> Row:
-    """A hub row with its JSON texts parsed; an answer that is a plain list or grid stays text."""
+def _opened(row: CopyRow) -> CopyRow:
+    """A hub row with its JSON texts parsed. An answer that is a plain list or grid stays text."""
     out = dict(row)
     for key in ("input", "answer"):
         text = out.get(key)
@@ -136,7 +135,7 @@ def _opened(row: Row) -> Row:
     return out
 
 
-def _record(row: Any, spec: Spec, place: str) -> Record:
+def _record(row: Any, spec: TaskSpec, place: str) -> Record:
     """One row. Raises UserError when it lacks what the template or the metric needs."""
     given = row.get("input") if isinstance(row, Mapping) else None
     if not isinstance(given, Mapping):
@@ -152,14 +151,14 @@ def _record(row: Any, spec: Spec, place: str) -> Record:
     return Record(fields, answer, tuple(_record(shot, spec, place) for shot in shots))
 
 
-def _check(taken: Taken, suite: str, spec: Spec, wanted: int) -> None:
+def _check(taken: TaskCopy, suite: str, spec: TaskSpec, wanted: int) -> None:
     if len(taken.records) < wanted:
         raise UserError(
             f"{taken.place} holds {len(taken.records)} questions of {wanted}: the file is cut off. {FETCH}, or ask for "
             f"fewer with task.count={len(taken.records)}."
         )
     shots = [shot for record in taken.records for shot in record.shots]
-    if spec.lengths is not None and len(taken.records) > 1:  # only the list tasks have one name in both suites
+    if spec.lengths is not None and len(taken.records) > 1:  # the list tasks have the same names in both suites
         alike = all(shot == shots[0] for shot in shots)
         looks = "r2" if shots and alike else "r1"  # the rewrite shows one example before every question
         if looks != suite:

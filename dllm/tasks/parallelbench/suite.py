@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 
-from dllm.common.digest import digest
-from dllm.errors import UserError, nearest
-from dllm.tasks.base import Item, Scores, Task
-from dllm.tasks.parallelbench import classic, mini_suite, text_metrics
+from dllm.common.digest import json_digest
+from dllm.errors import UserError, nearest, not_installed
+from dllm.tasks.base import AnswerScores, Item, Task
+from dllm.tasks.parallelbench import text_metrics
 from dllm.tasks.parallelbench.catalog import SUITES
+from dllm.tasks.parallelbench.classic import classic_questions, classic_scores
 from dllm.tasks.parallelbench.grammar import Grammar
 from dllm.tasks.parallelbench.metrics import Judges
+from dllm.tasks.parallelbench.mini_suite import SHORT_NAMES, mini_questions, mini_scores
 from dllm.tasks.parallelbench.text_metrics import BERTScore
 
 MINI = "mini"
@@ -46,8 +47,8 @@ class ParallelBench(Task):
             raise UserError(f"task.path={path!r} holds no questions of suite=mini. Set task.suite=r1 or r2.")
         self.suite, self.path, self.seed = suite, path, seed
         names = chosen(suite, tasks)
-        found = mini_suite.questions(names, count, seed) if suite == MINI else None
-        self.questions = found or classic.questions(suite, names, count, seed, path)
+        found = mini_questions(names, count, seed) if suite == MINI else None
+        self.questions = found or classic_questions(suite, names, count, seed, path)
         self._refuse_unused("grammar", grammar, *NEEDS_GRAMMAR)
         self._refuse_unused("bertscore", bertscore, "paraphrase_score")
         self.grammar = None if grammar is None else Grammar(grammar)
@@ -64,11 +65,13 @@ class ParallelBench(Task):
     def items(self) -> Sequence[Item]:
         return self.questions.items
 
-    def score(self, item: Item, text: str) -> Scores:
-        return mini_suite.judged(item, text) if self.suite == MINI else classic.judged(item, text, self.judges)
+    def score(self, item: Item, text: str) -> AnswerScores:
+        if self.suite == MINI:
+            return mini_scores(item, text)
+        return classic_scores(item, text, self.judges)
 
     def missing(self) -> dict[str, str]:
-        """Tasks without questions and metrics without a judge, each with a sentence."""
+        """Tasks without questions and metrics without a judge, each with a sentence that says why."""
         out = dict(self.questions.missing)
         if self._needs(*NEEDS_GRAMMAR) and self.grammar is None:
             out["grammar_score"] = (
@@ -78,9 +81,9 @@ class ParallelBench(Task):
         if self._needs("paraphrase_score") and self.bertscore is None:
             out["bertscore_score"] = "BERTScore is missing: set task.bertscore=roberta-large, or its folder."
         if self._needs("paraphrase_score") and not text_metrics.has_bleu():
-            out["inv_bleu_score"] = f"BLEU is missing: {text_metrics.INSTALL}."
+            out["inv_bleu_score"] = str(not_installed("BLEU", "sacrebleu", "text"))
         if self._needs("summary_score") and not text_metrics.has_rouge():
-            out["rougeL_score"] = f"ROUGE is missing: {text_metrics.INSTALL}."
+            out["rougeL_score"] = str(not_installed("ROUGE", "rouge-score", "text"))
         return out
 
     def stamp(self) -> dict[str, str]:
@@ -93,8 +96,8 @@ class ParallelBench(Task):
         return {
             "suite": self.suite,
             "source": "generated" if self.path is None else "copy",
-            "template": digest(json.dumps(wording, sort_keys=True).encode()),
-            "data": digest(json.dumps(asked, sort_keys=True).encode()),
+            "template": json_digest(wording),
+            "data": json_digest(asked),
             "grammar": "none" if self.grammar is None else self.grammar.version,
             "bertscore": "none" if self.bertscore is None else self.bertscore.name,
         }
@@ -103,7 +106,7 @@ class ParallelBench(Task):
 def chosen(suite: str, tasks: str | list[str]) -> list[str]:
     """Full names in the suite's order. Raises UserError, with the nearest name, for one that does not exist."""
     specs = {} if suite == MINI else SUITES[suite]
-    known = list(specs) or list(mini_suite.NAMES)
+    known = list(specs) or list(SHORT_NAMES)
     if tasks == "all":
         return [name for name in known if not (specs and specs[name].extra)]
     wanted: set[str] = set()

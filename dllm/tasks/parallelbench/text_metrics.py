@@ -1,4 +1,4 @@
-"""ROUGE, BLEU and BERTScore from their own libraries (the extra ``text``); None where a library is not installed."""
+"""ROUGE, BLEU and BERTScore from their libraries (the extra ``text``). None where a library is not installed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, first_line, nearest, not_installed
 
-INSTALL = 'pip install "dllm[text]"'
 ROUGE = ("rouge1", "rouge2", "rougeL")
 
 
@@ -54,7 +53,7 @@ class BERTScore:
 
     def __init__(self, model: str) -> None:
         if find_spec("bert_score") is None:
-            raise UserError(f"task.bertscore={model!r} needs the library bert-score: {INSTALL}.")
+            raise not_installed(f"task.bertscore={model!r}", "bert-score", "text")
         from bert_score.utils import model2layers
 
         name = Path(model).name if model not in model2layers else model
@@ -74,7 +73,7 @@ class BERTScore:
             AutoConfig.from_pretrained(self.model)
         except (OSError, ValueError) as error:
             raise UserError(
-                f"task.bertscore={self.model!r} cannot be read: {first_line(error)} Download it where there is a "
+                f"task.bertscore={self.model!r} cannot be read: {first_line(error)}. Download it where there is a "
                 "network and give its folder, or set task.bertscore=null to leave the score out."
             ) from None
 
@@ -87,9 +86,3 @@ class BERTScore:
         from bert_score import BERTScorer
 
         return BERTScorer(model_type=self.model, num_layers=self.layer)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error, as a sentence."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".") + "."

@@ -1,30 +1,29 @@
 """What parallel decoding costs a perfect model on list operations, exactly (the analysis of ParallelBench, section 3).
 
 A list of n items is n tokens 0..n-1, the newcomer is token n, and every valid answer is equally likely. A model that
-fills several positions at once from its marginals, however good they are, draws them independently: it cannot get
-nearer to the data than the conditional total correlation, and its answers clash with a known probability. Everything
-here enumerates the valid answers; natural logarithms.
+fills several positions at once draws them independently from its marginals. However good these are, its answers are
+invalid with a known probability, which this module computes by enumerating the valid answers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import permutations
-from math import lgamma, log, perm, prod
+from math import prod
 
 from dllm.errors import UserError, nearest
 
 Output = tuple[int, ...]
 Steps = Sequence[Sequence[int]]  # positions filled together, step by step
-OPERATIONS = ("copy", "shuffle", "shuffle_other", "insert_random", "remove_random", "replace_random")
+THEORY_OPERATIONS = ("copy", "shuffle", "shuffle_other", "insert_random", "remove_random", "replace_random")
 
 
 def outputs(operation: str, n: int) -> list[Output]:
     """Every valid answer. ``shuffle_other`` leaves out the list as it was; copy stands for all with one answer."""
-    if operation not in OPERATIONS:
-        hint = nearest(operation, OPERATIONS)
-        raise UserError(f"operation={operation!r} is unknown; choose one of {', '.join(OPERATIONS)}.{hint}")
+    if operation not in THEORY_OPERATIONS:
+        hint = nearest(operation, THEORY_OPERATIONS)
+        raise UserError(f"operation={operation!r} is unknown; choose one of {', '.join(THEORY_OPERATIONS)}.{hint}")
     if n < 2:
         raise UserError(f"n={n} must be at least 2.")
     given = tuple(range(n))
@@ -40,24 +39,6 @@ def outputs(operation: str, n: int) -> list[Output]:
         case "replace_random":
             return [(*given[:at], n, *given[at + 1 :]) for at in range(n)]
     return [given]
-
-
-def total_correlation(valid: Sequence[Output]) -> float:
-    """C(Y|X): entropies of the positions minus the entropy of the whole, in nats."""
-    return sum(entropy([y[at] for y in valid]) for at in range(len(valid[0]))) - entropy(valid)
-
-
-def entropy(values: Sequence[Hashable]) -> float:
-    return -sum(count / len(values) * log(count / len(values)) for count in Counter(values).values())
-
-
-def bound(valid: Sequence[Output], steps: Steps) -> float:
-    """The least KL divergence from the data that any model can reach in these steps: the correlation inside each."""
-    if not steps:
-        return 0.0
-    inside = total_correlation([tuple(y[at] for at in steps[0]) for y in valid])
-    rest = [len(group) / len(valid) * bound(group, steps[1:]) for group in _split(valid, steps[0]).values()]
-    return inside + sum(rest)
 
 
 def _split(valid: Sequence[Output], step: Sequence[int]) -> dict[Output, list[Output]]:
@@ -83,32 +64,3 @@ def accuracy(valid: Sequence[Output], steps: Steps) -> float:
 def left_to_right(length: int, k: int) -> list[list[int]]:
     """Steps of k positions from the left."""
     return [list(range(at, min(at + k, length))) for at in range(0, length, k)]
-
-
-def shuffle_correlation(n: int) -> float:
-    """n ln n - ln n!: grows like n."""
-    return n * log(n) - lgamma(n + 1)
-
-
-def replace_correlation(n: int) -> float:
-    """(n - 1) ln(n / (n - 1)): tends to 1."""
-    return (n - 1) * log(n / (n - 1))
-
-
-def shuffle_accuracy(n: int, k: int) -> float:
-    """Product over the steps of (m)_g / m^g: m items are left and g = min(k, m) are drawn. n! / n^n for k = n."""
-    chance, left = 1.0, n
-    while left:
-        drawn = min(k, left)
-        chance *= perm(left, drawn) / left**drawn
-        left -= drawn
-    return chance
-
-
-def replace_accuracy(n: int, k: int) -> float:
-    """The newcomer must be drawn exactly once, in whichever step. (1 - 1/n)^(n-1) for k = n, which tends to 1/e."""
-    if n == 0:
-        return 0.0  # nobody was replaced
-    drawn = min(k, n)
-    once = drawn / n * (1 - 1 / n) ** (drawn - 1)
-    return once + (1 - 1 / n) ** drawn * replace_accuracy(n - drawn, k)

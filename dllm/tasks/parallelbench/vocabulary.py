@@ -1,4 +1,4 @@
-"""The words that questions are made of. The mini suite's are closed: each is one token of its models' tokenizer."""
+"""The words of the questions. Every word of the mini suite is one token of its models' tokenizer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def _words(kind: str) -> tuple[str, ...]:
     return tuple(_MINI[kind].split())
 
 
-NAMES = _words("names")
+FIRST_NAMES = _words("names")
 NOUNS, VERBS, PLACES = _words("nouns"), _words("verbs"), _words("places")
 ADJECTIVES, PREPOSITIONS = _words("adjectives"), _words("prepositions")
 SINGULAR, PLURAL = _words("singular"), _words("plural")  # determiners
-WORDING = _words("wording")  # what the prompts are made of
-SYMBOLS = tuple("ABCDEFGHIJKL")
+WORDING = _words("wording")  # of the prompts
+MINI_SYMBOLS = tuple("ABCDEFGHIJKL")
 
 # 92 x 192 = 17,664 full names, as many as the benchmark draws from.
 FULL_NAMES = tuple(f"{first} {last}" for first in _FULL["first_names"].split() for last in _FULL["last_names"].split())

@@ -6,17 +6,18 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from dllm.tasks.parallelbench.record import Answer, Record, quote
+from dllm.tasks.parallelbench.record import Answer, Record
+from dllm.tasks.parallelbench.scoring import write_list
 from dllm.tasks.parallelbench.vocabulary import FULL_NAMES
 
-Make = Callable[[Random], Record]
+MakeRecord = Callable[[Random], Record]
 OPERATIONS = (
     "copy", "reverse", "sort", "shuffle", "insert_index", "insert_random", "remove_index", "remove_random",
     "replace_index", "replace_random",
 )  # fmt: skip
 
 
-def maker(operation: str, lengths: tuple[int, int]) -> Make:
+def list_maker(operation: str, lengths: tuple[int, int]) -> MakeRecord:
     """Makes questions about lists of ``lengths[0]`` to ``lengths[1]`` names. Positions count from zero."""
     work = _WORK[operation.partition("_")[0]]
 
@@ -26,10 +27,10 @@ def maker(operation: str, lengths: tuple[int, int]) -> Make:
         at = fields.pop("index", None)
         if at is not None and operation.endswith("_index"):
             fields["index"] = at
-        answer: Answer = quote(right)
+        answer: Answer = write_list(right)
         if operation == "shuffle" or operation.endswith("_random"):  # many right answers: this one is an example
-            answer = {"input": given, **fields, "example": quote(right)}
-        return Record({"context": quote(given), **fields}, answer)
+            answer = {"input": given, **fields, "example": write_list(right)}
+        return Record({"context": write_list(given), **fields}, answer)
 
     return make
 

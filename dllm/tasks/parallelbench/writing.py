@@ -7,10 +7,10 @@ from random import Random
 
 from dllm.tasks.parallelbench.record import Record
 from dllm.tasks.parallelbench.vocabulary import EVERYDAY, RARE
-from dllm.tasks.parallelbench.waiting_line import Make
+from dllm.tasks.parallelbench.waiting_line import MakeRecord
 
 
-def maker(level: str, count: int) -> Make:
+def words_maker(level: str, count: int) -> MakeRecord:
     """``level``: easy (words that go together), medium (common, unrelated) or hard (rare, unrelated fields)."""
 
     def make(rng: Random) -> Record:
@@ -18,7 +18,7 @@ def maker(level: str, count: int) -> Make:
             words = rng.sample(rng.choice(list(EVERYDAY.values())), count)
         else:
             words = _unrelated(rng, EVERYDAY if level == "medium" else RARE, count)
-        return Record({"words": listed(words)}, {"words": words})
+        return Record({"words": spoken_list(words)}, {"words": words})
 
     return make
 
@@ -31,6 +31,6 @@ def _unrelated(rng: Random, themes: Mapping[str, Sequence[str]], count: int) -> 
             return words
 
 
-def listed(words: Sequence[str]) -> str:
+def spoken_list(words: Sequence[str]) -> str:
     """``dog, park, and throw``."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"

@@ -1,7 +1,7 @@
 """HumanEval and MBPP: programs that the model writes are run against the benchmark's tests, in ``sandbox``.
 
 raw: the answer as lm-eval takes it. sanitized: the first fenced block, cut down to what the tested function needs
-(as Dream and Fast-dLLM report it); for instruct models only this number means something.
+(as Dream and Fast-dLLM report it). For instruct models only this number is meaningful.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from dllm.errors import UserError, nearest
-from dllm.tasks.base import Item, Scores
+from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.standard import sandbox
 from dllm.tasks.standard.harness import Harness
-from dllm.tasks.standard.rows import Row
+from dllm.tasks.standard.rows import Doc
 from dllm.tasks.standard.sanitize import fenced, sanitized
 
 STYLES = ("base", "instruct")
@@ -43,12 +43,12 @@ class Code(Harness):
         self.stock = f"{harness}/{harness}{'_instruct' if style == 'instruct' else ''}.yaml"
         super().__init__(harness, self.needs_fields, "sanitized", **options)
 
-    def item(self, name: str, task: Any, number: int, doc: Row) -> Item:
+    def item(self, name: str, task: Any, number: int, doc: Doc) -> Item:
         item = super().item(name, task, number, doc)
         return replace(item, stop=()) if self.escape_until else item
 
     def passed(self, program: str) -> float:
-        return float(sandbox.run(program, self.limits).passed)
+        return float(sandbox.run_program(program, self.limits).passed)
 
 
 class HumanEval(Code):
@@ -56,7 +56,7 @@ class HumanEval(Code):
 
     needs_fields = ("prompt", "test", "entry_point")
 
-    def judge(self, item: Item, text: str) -> Scores:
+    def judge(self, item: Item, text: str) -> AnswerScores:
         doc = item.truth["doc"]
         raw = text.split("```")[0] if self.style == "instruct" else text
         clean = sanitized(f"{doc['prompt']}\n{fenced(text)}", doc["entry_point"])
@@ -69,7 +69,7 @@ class MBPP(Code):
 
     needs_fields = ("text", "test_list")
 
-    def judge(self, item: Item, text: str) -> Scores:
+    def judge(self, item: Item, text: str) -> AnswerScores:
         doc = item.truth["doc"]
         tests = "\n" + "\n".join([doc.get("test_setup_code") or "", *doc["test_list"]]) + "\n"
         raw = text.split("```")[0] if self.style == "instruct" else text

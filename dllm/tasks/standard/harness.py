@@ -1,25 +1,24 @@
-"""A task of lm-evaluation-harness as a task of ours: its prompts, worked examples, stop strings, filters and metrics.
+"""A task of lm-evaluation-harness as a task of ours, with its prompts, worked examples, stop strings and metrics.
 
 Its questions come from the hub, or from a JSON-lines file with the hub's columns (``path``), which needs no network.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dllm.common.digest import digest
-from dllm.errors import UserError
-from dllm.prompts import Begun
-from dllm.tasks.base import Item, Scores, Task
-from dllm.tasks.standard.rows import Row, read_rows
-from dllm.tasks.standard.stock import config_of, example_split, first_line, imported, localised, place_of, template
+from dllm.common.digest import json_digest
+from dllm.errors import UserError, first_line
+from dllm.prompts import PrefilledPrompt
+from dllm.tasks.base import AnswerScores, Item, Task
+from dllm.tasks.standard.rows import Doc, read_docs
+from dllm.tasks.standard.stock import config_of, example_split, imported, localised, task_file, template_of
 
-BUDGET = 256  # tokens of an answer where the harness names none: its own default
+DEFAULT_BUDGET = 256  # tokens of an answer where the harness names none; its own default
 
 
 class Harness(Task):
@@ -31,7 +30,7 @@ class Harness(Task):
     Raises UserError when lm-eval is not installed, or the data cannot be had.
     """
 
-    stock: str | None = None  # the task's file below lm_eval/tasks where a subclass scores by itself
+    stock: str | None = None  # a subclass that scores by itself names the task's file below lm_eval/tasks
 
     def __init__(
         self, harness: str, fields: Sequence[str] = (), score: str | None = None, path: str | None = None,
@@ -50,25 +49,25 @@ class Harness(Task):
 
     def build(self) -> Iterator[tuple[str, Any]]:
         """The harness's tasks by name; a suite has several."""
-        config = self.config(self.stock or place_of(self.name))
+        config = self.config(self.stock or task_file(self.name))
         yield self.name, self.loaded(self.name, config, self.rows(config))
 
     def config(self, place: Path | str) -> dict[str, Any]:
         """The task's own settings, without its functions where a subclass scores."""
         return config_of(self.name, place, scored=self.stock is None)
 
-    def rows(self, config: Mapping[str, Any]) -> dict[str, list[Row]] | None:
+    def rows(self, config: Mapping[str, Any]) -> dict[str, list[Doc]] | None:
         """The local questions by split, None for the hub's."""
         if self.path is None:
             return None
         split = config.get("test_split") or config.get("validation_split") or "test"
-        rows = {split: read_rows(self.path, self.fields)}
+        rows = {split: read_docs(self.path, self.fields)}
         if self.shots_path is not None:
-            rows[example_split(config) or "train"] = read_rows(self.shots_path, self.fields, "task.shots_path")
+            rows[example_split(config) or "train"] = read_docs(self.shots_path, self.fields, "task.shots_path")
         return rows
 
-    def loaded(self, name: str, config: dict[str, Any], rows: dict[str, list[Row]] | None) -> Any:
-        """The harness's task object, its data read."""
+    def loaded(self, name: str, config: dict[str, Any], rows: dict[str, list[Doc]] | None) -> Any:
+        """The harness's task object, with its data."""
         from datasets import Dataset
         from lm_eval.api.task import ConfigurableTask
 
@@ -106,7 +105,7 @@ class Harness(Task):
             if self.limit is None or number < self.limit
         ]
 
-    def item(self, name: str, task: Any, number: int, doc: Row) -> Item:
+    def item(self, name: str, task: Any, number: int, doc: Doc) -> Item:
         """One question, asked as the harness asks it. A prefilled answer stands behind the chat template's header."""
         context = task.fewshot_context(doc, task.config.num_fewshot)
         begin = task.doc_to_prefix(doc)
@@ -120,47 +119,46 @@ class Harness(Task):
             return Item(f"{name}/{number}", name, context, truth, 1, (), choices)
         until = options.get("until") or []
         return Item(
-            id=f"{name}/{number}", task=name, prompt=Begun(context, begin) if begin else context, truth={"doc": doc},
-            budget=self.budget or int(options.get("max_gen_toks", BUDGET)),
+            id=f"{name}/{number}", task=name, prompt=PrefilledPrompt(context, begin) if begin else context,
+            truth={"doc": doc}, budget=self.budget or int(options.get("max_gen_toks", DEFAULT_BUDGET)),
             stop=(until,) if isinstance(until, str) else tuple(until),
         )  # fmt: skip
 
-    def score(self, item: Item, text: str) -> Scores:
-        """Every metric of every filter; a filter's only metric goes by the filter's name."""
+    def score(self, item: Item, text: str) -> AnswerScores:
+        """Every metric of every filter. A filter with one metric gives it the filter's name."""
         if item.choices:
             hit = float(item.choices.index(text) == item.truth["gold"])
             return {"score": hit, "acc": hit}
         scores = self.judge(item, text)
-        return {"score": scores[self.primary] if self.primary in scores else next(iter(scores.values())), **scores}
+        first = self.primary if self.primary is not None and self.primary in scores else next(iter(scores))
+        return {"score": scores[first], **scores}
 
-    def judge(self, item: Item, text: str) -> Scores:
+    def judge(self, item: Item, text: str) -> AnswerScores:
         from lm_eval.api.instance import Instance
 
         task, doc = self.parts[item.task], dict(item.truth["doc"])
         instance = Instance("generate_until", doc, ("", {}), 0, metadata=(item.task, 0, 1), resps=[text])
         for pipeline in task._filters:
             pipeline.apply([instance])
-        scores: Scores = {}
+        scores: dict[str, float | None] = {}
         for name, answer in instance.filtered_resps.items():
             found = task.process_results(doc, [answer])
             alone = len(found) == 1 and name != "none"
-            scores |= {name if alone else metric: number(value) for metric, value in found.items()}
+            scores |= {name if alone else metric: metric_value(value) for metric, value in found.items()}
         return scores
 
     def stamp(self) -> dict[str, str]:
         docs = [[str(item.prompt), item.truth] for item in self._items]
         return {
             "suite": f"lm-eval {version('lm_eval')} {self.name}",
-            "template": hashed([template(task.config) for task in self.parts.values()]), "data": hashed(docs),
+            "template": json_digest([template_of(task.config) for task in self.parts.values()]),
+            "data": json_digest(docs),
         }  # fmt: skip
 
 
-def number(value: Any) -> float | None:
-    """A metric of one answer; a list (of instructions followed) counts by its mean."""
+def metric_value(value: Any) -> float | None:
+    """A metric of one answer. Of a list (which instructions were followed) the mean counts."""
     if isinstance(value, list | tuple):
         return sum(map(float, value)) / len(value) if value else None
     return None if value is None else float(value)
 
-
-def hashed(value: Any) -> str:
-    return digest(json.dumps(value, sort_keys=True, default=str).encode())

@@ -8,10 +8,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from dllm.tasks.base import Item, Scores
+from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.standard.harness import Harness
 
-METRICS = ("prompt_level_strict_acc", "inst_level_strict_acc", "prompt_level_loose_acc", "inst_level_loose_acc")
+IFEVAL_METRICS = ("prompt_level_strict_acc", "inst_level_strict_acc", "prompt_level_loose_acc", "inst_level_loose_acc")
 
 
 class IFEval(Harness):
@@ -30,8 +30,8 @@ class IFEval(Harness):
             print("NLTK's punkt_tab is missing: answers whose sentences must be counted get no score.", file=sys.stderr)
         return config
 
-    def judge(self, item: Item, text: str) -> Scores:
+    def judge(self, item: Item, text: str) -> AnswerScores:
         try:
             return super().judge(item, text)
         except LookupError:  # NLTK's, for data that is not there
-            return dict.fromkeys(METRICS)
+            return dict.fromkeys(IFEVAL_METRICS)

@@ -1,7 +1,7 @@
 """What runs inside the subprocess of ``sandbox``: takes limits and a program from stdin, and runs it under them.
 
-It is started as a script with ``python -I -B`` and imports nothing of this package. Exit code 77 says that the
-program's last line was reached; anything else is a failure, also a program that ends itself with code 0.
+It is started as a script with ``python -I -B`` and imports nothing of this package. The exit code ``reached`` of its
+request says that the program reached its last line. Every other code is a failure, also 0.
 """
 
 import json
@@ -10,16 +10,15 @@ import resource
 import sys
 from collections.abc import Callable
 
-REACHED = 77
 # Audit events (PEP 578) of what a solution to a programming exercise has no business with: processes, the network,
 # native code, and changing files outside its folder.
-REFUSED = (
+REFUSED_EVENTS = (
     "socket.", "subprocess.", "os.exec", "os.fork", "os.forkpty", "os.kill", "os.killpg", "os.posix_spawn", "os.spawn",
     "os.startfile", "os.system", "os.chmod", "os.chown", "os.link", "os.symlink", "signal.pthread_kill",
 )  # fmt: skip
 # Allowed inside the folder: how many of an event's arguments are paths, and from which on they are open folders.
 CHANGES = {"os.mkdir": (1, 2), "os.remove": (1, 1), "os.rename": (2, 2), "os.rmdir": (1, 1), "os.truncate": (1, 2)}
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def limit(name: str, value: int) -> None:
@@ -39,12 +38,12 @@ def refusing(folder: str) -> Callable[[str, tuple[object, ...]], None]:
         return name is not None and (name == os.devnull or f"{os.path.realpath(name)}/".startswith(f"{folder}/"))
 
     def refuse(event: str, arguments: tuple[object, ...]) -> None:
-        if event.startswith(REFUSED):
+        if event.startswith(REFUSED_EVENTS):
             raise PermissionError(f"{event} is not allowed here")
         if event.startswith("ctypes."):  # numpy tries, and can do without it
             raise ImportError(f"{event} is not allowed here")
         paths: tuple[object, ...] = ()
-        if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING:
+        if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITE_FLAGS:
             paths = arguments[:1]
         elif event in CHANGES:
             count, folders = CHANGES[event]
@@ -63,7 +62,7 @@ def main() -> None:
     program = compile(request["program"], "program.py", "exec")
     sys.addaudithook(refusing(os.path.realpath(os.getcwd())))  # noqa: PTH109
     exec(program, {"__name__": "__main__"})
-    os._exit(REACHED)
+    os._exit(request["reached"])
 
 
 if __name__ == "__main__":

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dllm.common.digest import digest
+from dllm.common.digest import json_digest
 from dllm.errors import UserError, nearest
-from dllm.tasks.base import Item, Scores, Task
-from dllm.tasks.standard.rows import Row, read_rows
+from dllm.tasks.base import AnswerScores, Item, Task
+from dllm.tasks.standard.rows import Doc, read_docs
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 
 
 def exact(text: str, answer: str) -> bool:
-    """Equal, white space at the ends aside."""
+    """Equal but for white space at the ends."""
     return text.strip() == answer.strip()
 
 
@@ -26,17 +25,18 @@ def contains(text: str, answer: str) -> bool:
     return answer.strip() in text
 
 
-def number(text: str, answer: str) -> bool:
+def same_number(text: str, answer: str) -> bool:
     """The last number of the text is the answer's last number; commas group thousands."""
     found, truth = (NUMBER.findall(part) for part in (text, answer))
-    return bool(found and truth) and value(found[-1]) == value(truth[-1])
+    return bool(found and truth) and number_value(found[-1]) == number_value(truth[-1])
 
 
-def value(digits: str) -> float:
+def number_value(digits: str) -> float:
+    """A number whose commas group thousands."""
     return float(digits.replace(",", ""))
 
 
-MATCHES: dict[str, Callable[[str, str], bool]] = {"exact": exact, "contains": contains, "number": number}
+MATCHES: dict[str, Callable[[str, str], bool]] = {"exact": exact, "contains": contains, "number": same_number}
 
 
 class JsonLines(Task):
@@ -58,13 +58,13 @@ class JsonLines(Task):
             raise UserError(f"task.budget={budget} and task.limit={limit} must be at least 1.")
         self.path, self.match, self.budget = path, match, budget
         self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
-        self.rows = read_rows(path, ("prompt", "answer"))[:limit]
+        self.rows = read_docs(path, ("prompt", "answer"))[:limit]
         self._items = [self._item(place, row) for place, row in enumerate(self.rows, 1)]
         ((often, times),) = Counter(item.id for item in self._items).most_common(1)
         if times > 1:
             raise UserError(f"task.path={path!r} uses the id {often!r} twice. Give every line its own, or none.")
 
-    def _item(self, place: int, row: Row) -> Item:
+    def _item(self, place: int, row: Doc) -> Item:
         answers = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
         prompt: Any = row["prompt"]
         plain = all(isinstance(answer, str | int | float) for answer in answers)
@@ -78,11 +78,11 @@ class JsonLines(Task):
     def items(self) -> Sequence[Item]:
         return self._items
 
-    def score(self, item: Item, text: str) -> Scores:
+    def score(self, item: Item, text: str) -> AnswerScores:
         same = MATCHES[self.match]
         return {"score": float(any(same(text, answer) for answer in item.truth["answers"]))}
 
     def stamp(self) -> dict[str, str]:
         return {
-            "suite": "jsonl", "template": self.match, "data": digest(json.dumps(self.rows, sort_keys=True).encode()),
+            "suite": "jsonl", "template": self.match, "data": json_digest(self.rows),
         }  # fmt: skip

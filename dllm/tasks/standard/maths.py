@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from dllm.errors import UserError
-from dllm.tasks.base import Item, Scores
+from dllm.errors import not_installed
+from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.standard.harness import Harness
-from dllm.tasks.standard.stock import INSTALL
 
-SECONDS = 5  # of parsing or comparing one answer
+ANSWER_SECONDS = 5  # of parsing or comparing one answer
 
 
 class Math500(Harness):
@@ -22,8 +21,8 @@ class Math500(Harness):
     def __init__(self, harness: str = "math500", **options: Any) -> None:
         try:
             import math_verify  # noqa: F401
-        except ImportError as error:
-            raise UserError(f"task=math500 needs math-verify, {INSTALL} ({error})") from None
+        except ImportError:
+            raise not_installed("task=math500", "math-verify", "eval") from None
         super().__init__(harness, **options)
 
     def config(self, place: Any) -> dict[str, Any]:
@@ -32,7 +31,7 @@ class Math500(Harness):
             "doc_to_target": "{{answer if solution is undefined else solution}}",
         }  # fmt: skip
 
-    def judge(self, item: Item, text: str) -> Scores:
+    def judge(self, item: Item, text: str) -> AnswerScores:
         answer = item.truth["doc"]["answer"]
         return {"math_verify": float(equivalent(answer, text)), "exact_match": float(same(answer, text))}
 
@@ -42,18 +41,18 @@ def equivalent(answer: str, text: str) -> bool:
     from math_verify import parse, verify
 
     # math-verify keeps time by a signal, which only the main thread may set.
-    seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
+    seconds = ANSWER_SECONDS if threading.current_thread() is threading.main_thread() else None
     truth = parse(f"${answer}$", parsing_timeout=seconds)
     return bool(verify(truth, parse(text, parsing_timeout=seconds), timeout_seconds=seconds))
 
 
 def same(answer: str, text: str) -> bool:
-    """Whether what is boxed last is ``answer`` letter by letter, spaces aside."""
+    """Whether what is boxed last is ``answer`` letter by letter, but for spaces."""
     return "".join((boxed(text) or "").split()) == "".join(answer.split())
 
 
 def boxed(text: str) -> str | None:
-    """What stands in the last ``\\boxed{...}``, braces balanced; None without one."""
+    """The content of the last ``\\boxed{...}``, whose braces balance; None without one."""
     start = text.rfind("\\boxed{")
     depth = 0
     for at in range(start + len("\\boxed"), len(text) if start >= 0 else 0):

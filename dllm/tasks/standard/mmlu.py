@@ -1,4 +1,4 @@
-"""Tasks of choices, told apart by their likelihood: MMLU with its 57 subjects, and any other of the harness."""
+"""Tasks of the harness whose answers are choices, compared by likelihood: MMLU with its 57 subjects, and others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dllm.analysis.likelihood import Estimator
 from dllm.errors import UserError
 from dllm.tasks.build import known_among
 from dllm.tasks.standard.harness import Harness
-from dllm.tasks.standard.rows import read_rows
+from dllm.tasks.standard.rows import read_docs
 from dllm.tasks.standard.stock import stock_folder
 
 PREFIX = "mmlu_"
 
 
 class Choices(Harness):
-    """A task of the harness whose answers are choices, told apart by their likelihood (dllm.analysis.likelihood)."""
+    """A task of the harness whose answers are choices, compared by their likelihood (dllm.analysis.likelihood)."""
 
     def __init__(
         self, harness: str, likelihood: str = "mc_count", mc_num: int = 128, mc_batch: int = 8, guidance: float = 0.0,
@@ -37,13 +37,13 @@ class MMLU(Choices):
         folder = stock_folder() / "mmlu" / "default"
         known = [file.stem.removeprefix(PREFIX) for file in sorted(folder.glob(f"{PREFIX}*.yaml"))]
         wanted = known_among("task.subjects", self.subjects, known)
-        local = None if self.path is None else read_rows(self.path, self.fields)
+        local = None if self.path is None else read_docs(self.path, self.fields)
         if local is not None:
             present = {row["subject"] for row in local}
             wanted = [subject for subject in wanted if subject in present]
             if not wanted:
                 raise UserError(f"task.path={self.path!r} holds no row of task.subjects={self.subjects}.")
-        examples = [] if self.shots_path is None else read_rows(self.shots_path, self.fields, "task.shots_path")
+        examples = [] if self.shots_path is None else read_docs(self.shots_path, self.fields, "task.shots_path")
         for subject in wanted:
             rows = None
             if local is not None:

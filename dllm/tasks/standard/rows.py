@@ -9,10 +9,10 @@ from typing import Any
 
 from dllm.errors import UserError, nearest
 
-Row = dict[str, Any]
+Doc = dict[str, Any]
 
 
-def read_rows(path: str, fields: Sequence[str], argument: str = "task.path") -> list[Row]:
+def read_docs(path: str, fields: Sequence[str], argument: str = "task.path") -> list[Doc]:
     """The objects of a file, one per line, each with all ``fields``.
 
     Raises UserError, naming the line, for a file that cannot be read, is cut off, or lacks a field: a benchmark with
@@ -29,7 +29,7 @@ def read_rows(path: str, fields: Sequence[str], argument: str = "task.path") -> 
     return rows
 
 
-def _row(line: str, place: str, fields: Sequence[str]) -> Row:
+def _row(line: str, place: str, fields: Sequence[str]) -> Doc:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:

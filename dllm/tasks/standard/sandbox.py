@@ -1,7 +1,7 @@
 """Runs a generated program in a subprocess: limited time, memory, files and processes, and no network.
 
-This keeps mistakes of a model from harming the machine. It is no wall against an attacker: for programs that you
-have reason to fear, run the whole evaluation in a container.
+This keeps a model's mistakes from harming the machine. It does not stop an attacker: for programs that you do not
+trust, run the whole evaluation in a container.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from dllm.errors import UserError
 
 JAIL = Path(__file__).with_name("jail.py")
-REACHED = 77  # jail.REACHED
-TAIL = 4096  # bytes of what a program says that are looked at
+REACHED = 77  # the exit code by which the jail says that the program reached its last line
+TAIL = 4096  # bytes of a program's output that are read
 MIB = 1 << 20
 
 
@@ -44,21 +44,21 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """passed: the program's last line was reached. reason: else, the last line it said, or what stopped it."""
+    """passed: the program reached its last line. reason: if not, the last line of its output, or what stopped it."""
 
     passed: bool
     reason: str
 
 
-def run(program: str, limits: Limits | None = None) -> Outcome:
+def run_program(program: str, limits: Limits | None = None) -> Outcome:
     """Run ``program`` to its end or its limits. Raises UserError where the system has no such limits (Windows)."""
     if os.name != "posix":
         raise UserError("allow_code=true needs a POSIX system, whose processes can be limited. Use Linux or macOS.")
     limits = limits or Limits()
-    request = json.dumps({"program": program, "limits": limits.by_name()})
-    # What it says goes into a file, which the limits bound, in whatever bytes.
+    request = json.dumps({"program": program, "limits": limits.by_name(), "reached": REACHED})
+    # Its output goes to a file, which the limits bound.
     with TemporaryDirectory(prefix="dllm-") as home, TemporaryFile() as said:
-        # Nothing of ours: no tokens, no proxies, no PYTHONPATH. One thread, or numpy would hit the limit of processes.
+        # None of our variables: no tokens, proxies or PYTHONPATH. One thread, since numpy's count as processes.
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment = {"PATH": os.defpath, "HOME": home, "TMPDIR": home, **threads}
         process = subprocess.Popen(

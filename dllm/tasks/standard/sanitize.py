@@ -1,4 +1,4 @@
-"""From an answer with code in it to the code that a test needs."""
+"""Extracts from an answer the code that a test needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FENCE = "```"
 
 
 def fenced(text: str) -> str:
-    """What stands between the first ```` ```python ```` and the next fence; without one, all up to a closing fence."""
+    """The text between the first ```` ```python ```` and the next fence; without one, all up to a closing fence."""
     _, opened, rest = text.partition(f"{FENCE}python\n")
     return (rest if opened else text).split(FENCE)[0]
 
@@ -18,7 +18,7 @@ def sanitized(program: str, entry: str) -> str:
 
     The program itself where nothing parses or ``entry`` is not defined: then the test fails for that reason.
     """
-    tree = parsed(program, entry)
+    tree = longest_program(program, entry)
     if tree is None:
         return program
     needed, known = {entry}, {name: node for node in tree.body for name in defined(node)}
@@ -27,14 +27,14 @@ def sanitized(program: str, entry: str) -> str:
         for name in names_in(known[todo.pop()]) & known.keys() - needed:
             needed.add(name)
             todo.append(name)
-    kept = [node for node in tree.body if imports(node) or defined(node) & needed]
+    kept = [node for node in tree.body if is_import(node) or defined(node) & needed]
     try:
         return ast.unparse(ast.Module(kept, []))
     except RecursionError:  # it parses, but too deep to be written again
         return program
 
 
-def parsed(program: str, entry: str) -> ast.Module | None:
+def longest_program(program: str, entry: str) -> ast.Module | None:
     """The longest run of lines that is a program and defines ``entry``: prose before and after it is left out."""
     lines, best, size = program.split("\n"), None, 0
     for start in range(len(lines)):
@@ -65,5 +65,5 @@ def names_in(node: ast.AST) -> set[str]:
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
-def imports(node: ast.stmt) -> bool:
+def is_import(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom)

@@ -1,4 +1,4 @@
-"""The tasks that come with lm-evaluation-harness: their files, and what of them can be used here."""
+"""Reads the tasks that come with lm-evaluation-harness, and refuses those that cannot be used here."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, first_line, nearest, not_installed
 
-# What decides how a prompt reads.
+# Settings that change a prompt.
 TEMPLATE = (
     "task", "doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix", "target_delimiter",
     "fewshot_delimiter", "num_fewshot", "generation_kwargs", "metadata",
 )  # fmt: skip
-INSTALL = "which is not installed. Install it with: pip install 'dllm[eval]'"
 
 
 def imported() -> Any:
@@ -24,8 +23,8 @@ def imported() -> Any:
     try:
         import datasets  # noqa: F401
         import lm_eval.tasks
-    except ImportError as error:
-        raise UserError(f"this task needs lm-evaluation-harness, {INSTALL} ({error})") from None
+    except ImportError:
+        raise not_installed("this task", "lm-evaluation-harness", "eval") from None
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     return lm_eval.tasks
 
@@ -34,7 +33,7 @@ def stock_folder() -> Path:
     return Path(imported().__file__).parent
 
 
-def place_of(name: str) -> Path:
+def task_file(name: str) -> Path:
     """The YAML file of a stock task. Most tasks lie in a folder of their name; finding others takes some seconds."""
     near = stock_folder() / name / f"{name}.yaml"
     if near.is_file():
@@ -49,8 +48,9 @@ def place_of(name: str) -> Path:
 
 
 def config_of(name: str, place: Path | str, scored: bool) -> dict[str, Any]:
-    """A task's YAML. Unless it is ``scored`` by its own functions none of them is imported: those of the code tasks
-    run programs, those of minerva_math need libraries that exclude ours. Raises UserError for what cannot be used."""
+    """A task's YAML. scored: by its own functions, which are then imported. Otherwise none is: those of the code tasks
+    run programs, and those of minerva_math need libraries that exclude ours. Raises UserError for a task that runs
+    programs or cannot be imported."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     config = dict(load_yaml(stock_folder() / place, resolve_func=False))
@@ -63,14 +63,14 @@ def config_of(name: str, place: Path | str, scored: bool) -> dict[str, Any]:
         )
     try:
         return dict(load_yaml(stock_folder() / place))
-    except Exception as error:  # whatever the task's own module does when it is imported
+    except Exception as error:  # a task's module may raise anything
         if "antlr4" in str(error):  # its advice, lm_eval[math], would break Hydra
             raise UserError(f"task.harness={name!r} needs an antlr that excludes Hydra's. Use task=math500.") from None
         raise UserError(f"task.harness={name!r} cannot be imported ({first_line(error)}).") from None
 
 
-def template(config: Any) -> dict[str, Any]:
-    """What decides how a prompt reads; functions by their names."""
+def template_of(config: Any) -> dict[str, Any]:
+    """The settings that change a prompt, with functions by their names."""
     values = {key: getattr(config, key, None) for key in TEMPLATE}
     return {key: f"{v.__module__}.{v.__qualname__}" if callable(v) else v for key, v in values.items()}
 
@@ -83,7 +83,7 @@ def example_split(config: Mapping[str, Any]) -> str | None:
 
 
 def localised(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots: int) -> dict[str, Any]:
-    """The configuration without its way to the hub. Raises UserError when worked examples are wanted and none there."""
+    """The configuration without its path on the hub. Raises UserError when worked examples are wanted and missing."""
     split = example_split(config)
     if split is not None and split not in rows:
         if shots:
@@ -104,10 +104,6 @@ def unscored(config: dict[str, Any]) -> dict[str, Any]:
     if isinstance(samples, str):
         config["fewshot_config"]["samples"] = literal(samples)
     return config
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def literal(place: str) -> Any:

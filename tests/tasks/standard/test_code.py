@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dllm.errors import UserError
-from dllm.prompts import Begun
+from dllm.prompts import PrefilledPrompt
 from dllm.tasks.standard.code import MBPP, HumanEval, entry_of
 from dllm.tasks.standard.sanitize import fenced, sanitized
 
@@ -103,7 +103,7 @@ def test_humaneval_scores(questions: dict[str, str], style: str, answer: str, ra
 def test_an_instruct_answer_begins_inside_a_fence(questions: dict[str, str]) -> None:
     task = HumanEval("humaneval", allow_code=True, path=questions["humaneval"])
     prompt = task.items()[0].prompt
-    assert isinstance(prompt, Begun) and prompt.begin.endswith(f"```python\n{HEAD}\n")
+    assert isinstance(prompt, PrefilledPrompt) and prompt.begin.endswith(f"```python\n{HEAD}\n")
 
 
 def test_stop_strings_hold_unless_they_are_escaped(questions: dict[str, str]) -> None:

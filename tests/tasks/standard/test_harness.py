@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dllm.app.lm_eval.settings import configured
+from dllm.app.lm_eval.settings import composed_settings
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import load
 from dllm.tasks.build import task_of
-from dllm.tasks.choices import answer
+from dllm.tasks.choices import likeliest_choice
 
 lm_eval = pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")
 
@@ -152,7 +152,7 @@ def test_mmlu_offers_letters_and_the_likeliest_is_its_answer(tmp_path: Path) -> 
     assert task.score(virus, " C") == {"score": 1.0, "acc": 1.0} and task.score(virus, " A")["score"] == 0.0
     decoder = Decoder(load("mini-llada"), chat=False)
     assert task.estimator is not None
-    found = answer(decoder.model, decoder.prompts, virus, task.estimator)
+    found = likeliest_choice(decoder.model, decoder.prompts, virus, task.estimator)
     assert found.text in virus.choices and decoder.prompts.text(found.tokens) == found.text and found.nfe >= 1
 
 
@@ -228,5 +228,5 @@ def test_the_configuration_builds_every_task(tmp_path: Path, name: str) -> None:
     settings = {"task": name, "task.path": written(tmp_path / "q", rows[name])}
     settings |= {} if name == "ifeval" else {"task.shots": 0}
     settings |= {"allow_code": True} if name in ("humaneval", "mbpp") else {}
-    task = task_of(configured(settings)["task"])
+    task = task_of(composed_settings(settings)["task"])
     assert len(task.items()) == 1 and task.name == name and set(task.stamp()) == {"suite", "template", "data"}

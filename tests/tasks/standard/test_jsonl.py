@@ -80,8 +80,8 @@ def test_unreadable_files_and_wrong_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_configuration_builds_it(tmp_path: Path) -> None:
-    from dllm.app.lm_eval.settings import configured
+    from dllm.app.lm_eval.settings import composed_settings
 
     path = written(tmp_path, {"prompt": "a", "answer": "b"})
-    config = configured({"task": "jsonl", "task.path": path, "task.match": "number", "task.stop": ["x"]})
+    config = composed_settings({"task": "jsonl", "task.path": path, "task.match": "number", "task.stop": ["x"]})
     assert isinstance(task_of(config["task"]), JsonLines)

@@ -12,18 +12,18 @@ import pytest
 
 from dllm import Decoder, load
 from dllm.analysis.likelihood import METHODS, Estimator
-from dllm.app.jobs.evaluation import Evaluation
-from dllm.app.jobs.store import Row
-from dllm.app.lm_eval.settings import configured
+from dllm.app.lm_eval.settings import composed_settings
+from dllm.app.runs.evaluation import Evaluation
+from dllm.record.results import ResultRow
 from dllm.tasks.base import Item
 from dllm.tasks.build import measurable
-from dllm.tasks.choices import answer
+from dllm.tasks.choices import likeliest_choice
 
 ROOT = Path(__file__).parents[3]
 
 
-def rows_of(settings: dict[str, Any]) -> list[Row]:
-    evaluation = Evaluation.of(configured({"gen_length": 32, **settings}))
+def rows_of(settings: dict[str, Any]) -> list[ResultRow]:
+    evaluation = Evaluation.of(composed_settings({"gen_length": 32, **settings}))
     return [row for row, _ in evaluation.rows(evaluation.batches)]
 
 
@@ -58,7 +58,7 @@ def test_the_likeliest_choice_is_the_right_one(method: str) -> None:
     model = load("mini-llada")
     lists = ('["Emma", "Hugo", "Kai"]', '["Hugo", "Emma", "Kai"]', '["Kai", "Emma", "Hugo"]', '["Emma", "Kai", "Hugo"]')
     item = Item("1", "t", 'Sort the list:\n["Kai", "Emma", "Hugo"]', {}, 1, (), lists)
-    found = answer(model, Decoder(model).prompts, item, Estimator(method, samples=16, rows=8))
+    found = likeliest_choice(model, Decoder(model).prompts, item, Estimator(method, samples=16, rows=8))
     assert found.text == lists[0] and found.nfe >= 4 and found.seconds > 0
 
 

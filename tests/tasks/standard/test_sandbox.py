@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dllm.tasks.standard import sandbox
-from dllm.tasks.standard.sandbox import Limits, run, unshared
+from dllm.tasks.standard.sandbox import Limits, run_program, unshared
 
 SHORT = Limits(seconds=1)
 
@@ -27,35 +27,35 @@ def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def test_a_right_program_passes_and_a_wrong_one_says_why(wall: str) -> None:
-    assert run("import math\nassert math.gcd(12, 18) == 6").passed
-    outcome = run("assert 1 + 1 == 3, 'sums'")
+    assert run_program("import math\nassert math.gcd(12, 18) == 6").passed
+    outcome = run_program("assert 1 + 1 == 3, 'sums'")
     assert not outcome.passed and outcome.reason == "AssertionError: sums"
-    assert "SyntaxError" in run("def f(:").reason
+    assert "SyntaxError" in run_program("def f(:").reason
 
 
 @pytest.mark.parametrize("end", ["import sys; sys.exit(0)", "raise SystemExit", "import os; os._exit(0)", "exit()"])
 def test_a_program_that_ends_itself_has_not_passed(end: str) -> None:
-    assert not run(f"{end}\nassert False").passed
+    assert not run_program(f"{end}\nassert False").passed
 
 
 def test_an_endless_loop_is_stopped_by_the_cpu_limit_and_sleep_by_the_clock(wall: str) -> None:
     began = time.monotonic()
-    assert not run("while True: pass", SHORT).passed
-    outcome = run("import time; time.sleep(60)", SHORT)
+    assert not run_program("while True: pass", SHORT).passed
+    outcome = run_program("import time; time.sleep(60)", SHORT)
     assert outcome.reason == "stopped after 2 s" and time.monotonic() - began < 10
 
 
 def test_memory_is_limited(wall: str) -> None:
-    assert "MemoryError" in run("x = bytearray(1 << 31)", Limits(memory=256 << 20)).reason
+    assert "MemoryError" in run_program("x = bytearray(1 << 31)", Limits(memory=256 << 20)).reason
 
 
 def test_files_are_limited_in_size_and_place(wall: str, tmp_path: Path) -> None:
-    assert run("open('note', 'w').write('x' * 1000)").passed
-    assert not run("open('big', 'wb').write(b'x' * (1 << 20))", Limits(file=1 << 16)).passed
+    assert run_program("open('note', 'w').write('x' * 1000)").passed
+    assert not run_program("open('big', 'wb').write(b'x' * (1 << 20))", Limits(file=1 << 16)).passed
     victim = tmp_path / "victim"
     victim.write_text("mine")
     for attempt in (f"open({str(victim)!r}, 'w')", f"import os; os.remove({str(victim)!r})", "open('../up', 'w')"):
-        assert "PermissionError" in run(attempt).reason
+        assert "PermissionError" in run_program(attempt).reason
     assert victim.read_text() == "mine"
     there = str(tmp_path)
     moves = (
@@ -64,22 +64,24 @@ def test_files_are_limited_in_size_and_place(wall: str, tmp_path: Path) -> None:
         f"os.remove('victim', dir_fd=os.open({there!r}, os.O_RDONLY))",
     )  # fmt: skip
     for attempt in moves:
-        assert "PermissionError" in run(f"import os; {attempt}").reason
+        assert "PermissionError" in run_program(f"import os; {attempt}").reason
     assert [file.name for file in tmp_path.iterdir()] == ["victim"]
-    assert run("import os, tempfile\nwith tempfile.NamedTemporaryFile('w') as f: f.write('x')\nos.mkdir('a')").passed
+    program = "import os, tempfile\nwith tempfile.NamedTemporaryFile('w') as f: f.write('x')\nos.mkdir('a')"
+    assert run_program(program).passed
 
 
 def test_what_a_program_says_may_be_any_bytes_and_any_amount(wall: str) -> None:
-    outcome = run("import sys\nsys.stderr.buffer.write(b'\\xff'); raise ValueError('no')")
+    outcome = run_program("import sys\nsys.stderr.buffer.write(b'\\xff'); raise ValueError('no')")
     assert not outcome.passed and outcome.reason == "ValueError: no"
-    assert not run("import sys\nwhile True: sys.stderr.write('x' * 10**6)", Limits(seconds=1, file=1 << 20)).passed
+    endless = "import sys\nwhile True: sys.stderr.write('x' * 10**6)"
+    assert not run_program(endless, Limits(seconds=1, file=1 << 20)).passed
 
 
 def test_numpy_works(wall: str) -> None:
     """It is in every installation, with torch, but not where this test may look for it: only its import of ctypes."""
-    assert run("try:\n    import ctypes; ctypes.CDLL(None)\nexcept ImportError:\n    pass").passed
+    assert run_program("try:\n    import ctypes; ctypes.CDLL(None)\nexcept ImportError:\n    pass").passed
     if importlib.util.find_spec("numpy"):
-        assert run("import numpy as np\nassert np.ones(3).sum() == 3").reason == ""
+        assert run_program("import numpy as np\nassert np.ones(3).sum() == 3").reason == ""
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_numpy_works(wall: str) -> None:
     ],
 )
 def test_network_processes_and_native_code_are_refused(attempt: str, wall: str) -> None:
-    outcome = run(attempt)
+    outcome = run_program(attempt)
     assert not outcome.passed and "not allowed" in outcome.reason
 
 
@@ -112,9 +114,9 @@ def test_a_namespace_of_its_own_has_no_network() -> None:
 
 def test_a_fork_bomb_leaves_nothing_behind(wall: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # which every descendant has in its environment
-    assert not run("import os\nwhile True: os.fork()", SHORT).passed
+    assert not run_program("import os\nwhile True: os.fork()", SHORT).passed
     threads = "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()"
-    assert not run(threads, SHORT).passed
+    assert not run_program(threads, SHORT).passed
     deadline = time.monotonic() + 10  # the kernel takes a moment to reap what was killed
     while left_over(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -132,5 +134,5 @@ def left_over(folder: Path) -> list[str]:
 
 def test_the_program_sees_none_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
-    assert run("import os\nassert 'HF_TOKEN' not in os.environ").passed
-    assert run("import sys\nassert 'torch' not in sys.modules").passed
+    assert run_program("import os\nassert 'HF_TOKEN' not in os.environ").passed
+    assert run_program("import sys\nassert 'torch' not in sys.modules").passed

@@ -1,4 +1,4 @@
-"""Where a run took place: enough to tell why two runs of one configuration differ."""
+"""Where a run took place: versions, hardware and commit, which tell why two runs of one configuration differ."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from dllm.models.transformer import Transformer
 
 PACKAGES = ("dllm", "torch", "transformers", "triton", "safetensors", "hydra-core")
-SMALL = 10_000_000  # parameters
+SMALL_MODEL = 10_000_000  # parameters
 
 
-def stamp(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]:
+def environment_stamp(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]:
     """Versions, hardware, seed, and the commit with whether the package differs from it (``dirty``), ready for JSON."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -39,8 +39,13 @@ def stamp(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]
         "dtype": str(dtype).removeprefix("torch."),
         "seed": seed,
         "load": machine_load(),
-        **dict(zip(("commit", "dirty"), commit(Path(__file__).resolve().parent), strict=True)),
+        **dict(zip(("commit", "dirty"), checkout_state(Path(__file__).resolve().parent), strict=True)),
     }
+
+
+def environment_of(network: Transformer, seed: int) -> dict[str, Any]:
+    """The stamp of a run with this network."""
+    return environment_stamp(network.device, next(network.parameters()).dtype, seed)
 
 
 def spare_threads(network: Transformer) -> None:
@@ -49,7 +54,7 @@ def spare_threads(network: Transformer) -> None:
     Its operations take microseconds. On two cores mini-llada's 32 forwards take 67 ms with one thread, 75 ms with two,
     and with two threads and a busy neighbour 180 to 680 ms, since each operation waits for the slower thread.
     """
-    few = sum(weight.numel() for weight in network.parameters()) < SMALL
+    few = sum(weight.numel() for weight in network.parameters()) < SMALL_MODEL
     if network.device.type == "cpu" and few and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
 
@@ -63,9 +68,9 @@ def version_of(name: str) -> str | None:
 
 
 @lru_cache  # once for all cells of a sweep
-def commit(package: Path) -> tuple[str | None, bool | None]:
-    """The commit of the checkout that ``package`` runs from, and whether its files differ or it has others: a part of
-    one's own is such a file. (None, None) elsewhere."""
+def checkout_state(package: Path) -> tuple[str | None, bool | None]:
+    """The commit of the checkout that holds ``package``, and whether the package differs from it: by an edited file, or
+    by one that git does not know, such as a part of one's own. (None, None) outside a checkout."""
     if not (package.parent / ".git").exists():
         return None, None
     try:

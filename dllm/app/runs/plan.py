@@ -1,4 +1,4 @@
-"""A run before any weights are read: everything that the user can get wrong is refused here."""
+"""A run's plan: its configuration, checked before any weights are read. Everything a user can get wrong is refused here."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dllm.app.command_line.options import Options, sampling_of
-from dllm.app.jobs.code import code_of, targets
-from dllm.app.jobs.entries import Entry, Job, entries_of, jobs_of
-from dllm.app.jobs.environment import spare_threads
-from dllm.app.jobs.store import Store, key_of, read_config, refuse_other, writing
+from dllm.app.command_line.options import Options, checked_sampling
+from dllm.app.runs.code_hash import code_hash, targets
+from dllm.app.runs.samples import PromptEntry, PlannedSample, prompt_entries, planned_samples
+from dllm.app.runs.environment import spare_threads
+from dllm.app.runs.folder import RunFolder, key_of, stored_config, refuse_other, writing
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.common.kinds import of_kind
-from dllm.compose.parts import build, part
+from dllm.compose.parts import build_part, part
 from dllm.compose.validate import validate
 from dllm.decoder import Decoder
 from dllm.eos.base import EndOfText
@@ -31,13 +31,13 @@ from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
 
-# What may stand beside resume=FOLDER without saying anything about the run.
+# Settings that may stand beside resume=FOLDER, since they say nothing about what the run decodes.
 BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The four parts of a decode."""
+    """The four parts of a decode, built from a configuration."""
 
     sampler: Sampler
     blocks: Blocks
@@ -47,12 +47,12 @@ class Parts:
     @staticmethod
     def of(config: Mapping[str, Any]) -> Parts:
         groups = ("sampler", "blocks", "cache", "eos")
-        return Parts(*(build(group, config[group], per_request=False) for group in groups))
+        return Parts(*(build_part(group, config[group], per_request=False) for group in groups))
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A resolved configuration, checked, with its model described and not loaded."""
+class RunPlan:
+    """A resolved configuration, checked. The model is described, not loaded. path: the checkpoint's folder."""
 
     config: dict[str, Any]
     options: Options
@@ -62,9 +62,9 @@ class Plan:
     path: Path
 
     @staticmethod
-    def of(config: dict[str, Any]) -> Plan:
+    def of(config: dict[str, Any]) -> RunPlan:
         """Raises UserError for whatever cannot work."""
-        options, sampling, model = Options.of(config), sampling_of(config["sampling"]), config["model"]
+        options, sampling, model = Options.of(config), checked_sampling(config["sampling"]), config["model"]
         parts = Parts.of(config)
         path, architecture, tokenizer, ids = bundle.describe(model["path"], model["mask_id"])
         prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), options.gen_length, options.chat)
@@ -82,18 +82,18 @@ class Plan:
         runtime_of(config).check(parts.cache, parts.sampler, architecture, device, parts.blocks)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")
-        return Plan(config, options, parts, sampling, prompts, path)
+        return RunPlan(config, options, parts, sampling, prompts, path)
 
-    def jobs(self) -> list[Job]:
+    def samples(self) -> list[PlannedSample]:
         """Every sample to decode."""
-        return jobs_of(self.entries(), self.prompts, self.options.samples, self.options.seed)
+        return planned_samples(self.entries(), self.prompts, self.options.samples, self.options.seed)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PromptEntry]:
         if self.options.prompts is not None:
-            return entries_of(Path(self.options.prompts), self.prompts)
+            return prompt_entries(Path(self.options.prompts), self.prompts)
         default = self.config["model"].get("prompt") or ""
         prompt = default if self.options.prompt is None else self.options.prompt
-        return [Entry(0, "1", prompt, prompt)]
+        return [PromptEntry(0, "1", prompt, prompt)]
 
     def decoder(self, model: bundle.Model, sampler: str | None = None) -> Decoder:
         """The decoder of this plan; ``sampler`` replaces the chosen one."""
@@ -105,7 +105,7 @@ class Plan:
         )  # fmt: skip
 
     def load(self) -> bundle.Model:
-        """The weights, at last."""
+        """Read the weights."""
         loaded = bundle.load(*weights_of(self.config))
         spare_threads(loaded.transformer)
         return loaded
@@ -116,24 +116,24 @@ class Plan:
             refuse_other(self.folder(), self.config, self.content())
 
     def content(self) -> dict[str, str]:
-        """What the settings name and do not hold: the checkpoint, and the code of the parts and of a task."""
+        """Hashes of what the settings only name: the checkpoint, and the code of the parts and of the task."""
         named = {group: list(targets(self.config[group])) for group in ("sampler", "blocks", "cache", "eos", "task")}
-        codes = {f"{group}'s code": code_of(names) for group, names in named.items() if names}
+        codes = {f"{group}'s code": code_hash(names) for group, names in named.items() if names}
         return {"checkpoint": fingerprint(self.path), **codes}
 
-    def store(self, jobs: Sequence[Job]) -> Store:
-        """The run's folder, new or resumed. Raises UserError when what it holds came from other prompts."""
-        store = Store.open(self.folder(), self.config, self.content())
-        known = {job.key: job.request for job in jobs}
-        for row in store.rows:
+    def open_folder(self, samples: Sequence[PlannedSample]) -> RunFolder:
+        """The run's folder, new or resumed. Raises UserError when it holds a sample of another prompt or seed."""
+        run_folder = RunFolder.open(self.folder(), self.config, self.content())
+        known = {sample.key: sample.request for sample in samples}
+        for row in run_folder.rows:
             request = known.get(key_of(row))
             prompt = None if request is None else (list(request.tokens[: request.answer_start]), request.seed)
             if prompt is not None and prompt != (row["prompt_tokens"], row["seed"]):
                 raise UserError(
-                    f"{store.folder} decoded {row['id']!r} from another prompt or seed. Lines of prompts may be mended "
+                    f"{run_folder.path} decoded {row['id']!r} from another prompt or seed. Lines of prompts may be mended "
                     "or added at the end; for other prompts start a new run."
                 )
-        return store
+        return run_folder
 
     def folder(self) -> Path:
         """resume=FOLDER, output/name, or a new folder named by the time."""
@@ -147,8 +147,10 @@ class Plan:
 def weights_of(
     config: Mapping[str, Any], device: str | None = None
 ) -> tuple[str, str, str, int | None, str, str | None, bool]:
-    """The arguments of ``bundle.load``: which weights are read, where to (``device``: an engine's choice), and whether
-    they are packed, which ``runtime=compile`` cannot look into."""
+    """The arguments of ``bundle.load``. device: an engine's choice; None: the configuration's.
+
+    Weights are packed unless ``runtime=compile``, whose compiler cannot look into packed ones.
+    """
     model = config["model"]
     path, place, dtype = str(model["path"]), device or str(model["device"]), str(model["dtype"])
     pack = config["runtime"] != "compile"
@@ -156,12 +158,12 @@ def weights_of(
 
 
 def runtime_of(config: Mapping[str, Any]) -> Runtime:
-    """Raises UserError for what no run can have."""
+    """The chosen runtime. Raises UserError for one that does not exist."""
     return Runtime(config["runtime"], of_kind("check_every", config["check_every"], "int"))
 
 
 def fresh_folder(parent: Path, name: str) -> Path:
-    """Make a folder that no other process has, numbered when several start in the same second."""
+    """Make a folder that no other process has. Folders of runs that start in the same second are numbered."""
     with writing(parent):
         parent.mkdir(parents=True, exist_ok=True)
         for number in range(1, 10_000):
@@ -173,14 +175,12 @@ def fresh_folder(parent: Path, name: str) -> Path:
 
 
 def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
-    """With resume=FOLDER and nothing else that matters, the folder's own configuration; else ``config`` itself.
-
-    ``given``: the names that the user set.
-    """
+    """The folder's own configuration, when ``given`` (the names that the user set) holds resume and nothing else that
+    matters; else ``config`` itself. Raises UserError when resume names no run folder."""
     folder = config["resume"]
     if folder is None:
         return config
-    stored = read_config(Path(str(folder)))
+    stored = stored_config(Path(str(folder)))
     if not set(given) <= BESIDE_RESUME:
         return config
     return {**config, **stored, **{key: config[key] for key in BESIDE_RESUME if key in given}}

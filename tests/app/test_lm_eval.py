@@ -23,8 +23,8 @@ from lm_eval.evaluator import simple_evaluate  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from dllm.app.lm_eval import lm as module  # noqa: E402
-from dllm.app.lm_eval.asked import placed, seed_of  # noqa: E402
 from dllm.app.lm_eval.lm import DLLM  # noqa: E402
+from dllm.app.lm_eval.requests import device_setting, request_seed  # noqa: E402
 
 SORT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 TASK = Path(module.__file__).with_name("mini_lists.yaml")
@@ -148,7 +148,7 @@ def test_repeats_differ_and_repeat_themselves(model: DLLM) -> None:
     request = generate(chat(model, SORT), 7, do_sample=True, temperature=2.0)
     first = model.generate_until([request] * 3, disable_tqdm=True)
     seeds = {model.records["t", 7, number]["seed"] for number in range(3)}
-    assert len(seeds) == 3 and seed_of(0, ("t", 7, 0)) in seeds
+    assert len(seeds) == 3 and request_seed(0, ("t", 7, 0)) in seeds
     assert model.generate_until([request] * 3, disable_tqdm=True) == first
 
 
@@ -187,10 +187,10 @@ def test_bos_is_added_once(model: DLLM) -> None:
 
 def test_the_command_line_s_default_device_means_the_model_s_own_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert placed("cuda:0", {}) == {} and placed("cpu", {}) == {"model.device": "cpu"}
+    assert device_setting("cuda:0", {}) == {} and device_setting("cpu", {}) == {"model.device": "cpu"}
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert placed("cuda:0", {}) == {"model.device": "cuda:0"}
-    assert placed("cuda:0", {"model.device": "cpu"}) == {}
+    assert device_setting("cuda:0", {}) == {"model.device": "cuda:0"}
+    assert device_setting("cuda:0", {"model.device": "cpu"}) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A cell: one configuration of a task with the folder that keeps its samples. A sweep is a folder of cells."""
+"""A cell: one configuration of a task, with the folder that keeps its samples. A sweep is a folder of cells."""
 
 from __future__ import annotations
 
@@ -8,50 +8,55 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dllm.app.jobs.evaluation import Evaluation
-from dllm.app.jobs.store import SWEEP, Key, Row, Store, identity, key_of, read_rows, refused_file, write_refused
+from dllm.app.runs.evaluation import Evaluation
+from dllm.app.runs.folder import (
+    RESULTS,
+    SWEEP,
+    RunFolder,
+    identity,
+    key_of,
+    read_results,
+    refused_file,
+    write_refused,
+)
 from dllm.errors import UserError
+from dllm.record.results import ResultRow
 
-BESIDE = ("prompt", "prompts")
+PROMPT_SETTINGS = ("prompt", "prompts")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """An evaluation and its folder. ``rows`` reads what is finished, in the order of the items. place: which cell of
-    a sweep it is, for the progress bar."""
+    """An evaluation and its folder. place: which cell of a sweep it is, for the progress bar."""
 
     evaluation: Evaluation
     folder: Path
     place: str = ""
 
-    def open(self) -> Store:
+    def open(self) -> RunFolder:
         """Raises UserError when the folder belongs to another configuration, is in use, or cannot be written."""
-        return Store.open(self.folder, self.evaluation.config, self.evaluation.content)
+        return RunFolder.open(self.folder, self.evaluation.config, self.evaluation.content)
 
-    def rows(self) -> list[Row]:
-        found = {key_of(row): row for row in read_rows(self.folder / "results.jsonl")[0]}
+    def rows(self) -> list[ResultRow]:
+        """The finished samples, in the order of the items."""
+        found = {key_of(row): row for row in read_results(self.folder / RESULTS)[0]}
         return [found[key] for key in self.evaluation.keys if key in found]
 
-    def lacking(self) -> list[Key]:
-        """Samples that are not there (yet)."""
-        done = {key_of(row) for row in self.rows()}
-        return [key for key in self.evaluation.keys if key not in done]
 
-
-def single(config: dict[str, Any]) -> Cell:
+def run_cell(config: dict[str, Any]) -> Cell:
     """The cell of a run by itself. Raises UserError for what cannot work."""
-    evaluation = checked(config)
+    evaluation = checked_evaluation(config)
     folder = evaluation.plan.folder()
     if (folder / SWEEP).exists():
         raise UserError(f"{folder} is the folder of a sweep. Choose another name=NAME for a single run.")
     return Cell(evaluation, folder)
 
 
-def of_sweep(config: dict[str, Any], sweep: Path, overrides: Sequence[str]) -> Cell | UserError:
-    """The cell of one job of a sweep, or why its combination cannot work, which is noted in the sweep's folder."""
+def sweep_cell(config: dict[str, Any], sweep: Path, overrides: Sequence[str]) -> Cell | UserError:
+    """The cell of one combination of a sweep, or why it cannot work, which is noted in the sweep's folder."""
     note = refused_file(sweep, config)
     try:
-        evaluation = checked(config)
+        evaluation = checked_evaluation(config)
     except UserError as error:
         write_refused(note, config, list(overrides), str(error))
         return error
@@ -61,9 +66,9 @@ def of_sweep(config: dict[str, Any], sweep: Path, overrides: Sequence[str]) -> C
     return Cell(evaluation, sweep / identity(config, evaluation.content))
 
 
-def checked(config: dict[str, Any]) -> Evaluation:
+def checked_evaluation(config: dict[str, Any]) -> Evaluation:
     """Raises UserError for settings that a task has no use for, and for all that cannot work."""
-    for name in BESIDE:
+    for name in PROMPT_SETTINGS:
         if config[name] is not None:
             raise UserError(f"task={config['task']['name']} brings its own questions: drop {name}.")
     for name in ("chat", "compare"):

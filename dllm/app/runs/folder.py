@@ -1,4 +1,4 @@
-"""A run on disk: what it was, and one line per finished sample, so that a killed run goes on where it stopped.
+"""A run's folder: its configuration, and a line for each finished sample, so that a killed run goes on where it stopped.
 
 FOLDER/config.yaml        the resolved configuration
 FOLDER/environment.json   versions, device, commit, and the identity of the run with what it was made of
@@ -23,25 +23,25 @@ from typing import Any, BinaryIO
 import yaml
 from filelock import BaseFileLock
 
-from dllm.common.digest import digest
+from dllm.common.digest import digest, json_digest
 from dllm.common.locks import lock_name, locked
 from dllm.errors import UserError
-from dllm.view.page import Pane, page
+from dllm.record.results import ResultRow
+from dllm.view.page import Pane, trace_page
 
-Key = tuple[str, int]  # prompt id, number of the sample
-Row = dict[str, Any]
+SampleKey = tuple[str, int]  # prompt id, number of the sample
 
 CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "results.jsonl", "traces"
-REFUSED = "refused.json"
+REFUSED_FILE = "refused.json"
 SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
 
-# What cannot change a sample. Prompts, questions, judges and checkpoints count by what they are, not where they are.
+# Settings that cannot change a sample. Prompts, questions, judges and checkpoints count by content, not by place.
 PRESENTATION = frozenset(
     ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
     + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
     + ("model.name", "model.path", "model.prompt")
 )
-GROUPS = ("engine.",)  # where samples are decoded
+ENGINE_SETTINGS = "engine."  # where samples are decoded
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -56,26 +56,26 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The dotted keys of a configuration that can change an outcome."""
     flat = flatten(config)
-    return {key: value for key, value in flat.items() if key not in PRESENTATION and not key.startswith(GROUPS)}
+    return {key: value for key, value in flat.items() if key not in PRESENTATION and not key.startswith(ENGINE_SETTINGS)}
 
 
 def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
     """Hash of everything that can change the outcome: settings, and the content of prompts and checkpoint."""
-    return digest(json.dumps([relevant(config), dict(content)], sort_keys=True).encode())
+    return json_digest([relevant(config), dict(content)])
 
 
 @dataclass
-class Store:
-    """An open run folder. ``rows`` holds the samples of earlier sessions; ``write`` adds one."""
+class RunFolder:
+    """An open run folder. rows: its finished samples, to which ``write`` adds. fresh: it held no run before."""
 
-    folder: Path
+    path: Path
     results: BinaryIO
     lock: BaseFileLock
-    rows: list[Row] = field(default_factory=list)
-    fresh: bool = False  # the folder held no run before
+    rows: list[ResultRow] = field(default_factory=list)
+    fresh: bool = False
 
     @staticmethod
-    def open(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> Store:
+    def open(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> RunFolder:
         """Start a run in ``folder``, or go on with the one that is there.
 
         Raises UserError when the folder belongs to a run of another configuration, is in use, or cannot be written.
@@ -88,46 +88,46 @@ class Store:
                 made_of = {"content": dict(content), "settings": relevant(config)}
                 _replace(folder / ENVIRONMENT, _json({"identity": identity(config, content), **made_of}))
                 _replace(folder / CONFIG, _yaml(config))
-        return replace(Store.attach(folder, RESULTS), fresh=fresh)
+        return replace(RunFolder.attach(folder, RESULTS), fresh=fresh)
 
-    def beside(self, results: str) -> Store:
+    def beside(self, results: str) -> RunFolder:
         """Another file of results in the same folder."""
-        return Store.attach(self.folder, results)
+        return RunFolder.attach(self.path, results)
 
     @staticmethod
-    def attach(folder: Path, results: str) -> Store:
+    def attach(folder: Path, results: str) -> RunFolder:
         """A file of results in a run folder that is there. Raises UserError when another process writes to it."""
         with writing(folder):
             lock = locked(folder, results)
             try:
-                rows, end = read_rows(folder / results)
+                rows, end = read_results(folder / results)
                 stream = (folder / results).open("ab", buffering=0)
                 stream.truncate(end)
             except BaseException:
                 lock.release()
                 raise
-        return Store(folder, stream, lock, rows)
+        return RunFolder(folder, stream, lock, rows)
 
     @property
-    def done(self) -> set[Key]:
+    def done(self) -> set[SampleKey]:
         return {key_of(row) for row in self.rows}
 
     def stamp(self, environment: Mapping[str, Any]) -> None:
-        """Note where this session runs: in the folder's first session as such, later under ``resumed``."""
-        known = json.loads((self.folder / ENVIRONMENT).read_text())
+        """Note where this run takes place; when the folder was resumed, below ``resumed``."""
+        known = json.loads((self.path / ENVIRONMENT).read_text())
         if "python" in known:
             known.setdefault("resumed", []).append(dict(environment))
-        with writing(self.folder):
-            _replace(self.folder / ENVIRONMENT, _json({**environment, **known}))
+        with writing(self.path):
+            _replace(self.path / ENVIRONMENT, _json({**environment, **known}))
 
-    def write(self, row: Row, trace: Mapping[str, Any] | None = None) -> None:
+    def write(self, row: ResultRow, trace: Mapping[str, Any] | None = None) -> None:
         """Add a finished sample: its trace first, so that a line always has one, then the line, at once."""
-        with writing(self.folder):
+        with writing(self.path):
             if trace is not None:
-                file = self.folder / TRACES / trace_name(key_of(row))
+                file = self.path / TRACES / trace_name(key_of(row))
                 file.parent.mkdir(exist_ok=True)
                 _replace(file, json.dumps(trace))
-                _replace(file.with_suffix(".html"), page([Pane.of(self.folder.name, trace)]))
+                _replace(file.with_suffix(".html"), trace_page([Pane.of(self.path.name, trace)]))
             self._append(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         self.rows.append(row)
 
@@ -142,41 +142,41 @@ class Store:
             raise
 
     def discard(self) -> None:
-        """Take a fresh folder away again that holds no sample, because its run could not begin."""
+        """Remove a fresh folder without samples, because its run could not begin."""
         if self.fresh and not self.rows:
             self.close()
             for name in (CONFIG, ENVIRONMENT, RESULTS, lock_name(RESULTS)):
-                (self.folder / name).unlink(missing_ok=True)
+                (self.path / name).unlink(missing_ok=True)
             with suppress(OSError):  # the user's own files in it stay
-                self.folder.rmdir()
+                self.path.rmdir()
 
     def close(self) -> None:
         self.results.close()
         self.lock.release()
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-def key_of(row: Row) -> Key:
+def key_of(row: ResultRow) -> SampleKey:
     return str(row["id"]), int(row["sample"])
 
 
-def trace_name(key: Key) -> str:
-    """A file name for a sample; ids that are no file names get a hash instead of their odd characters."""
+def trace_name(key: SampleKey) -> str:
+    """The file name of a sample's trace. In an id, characters that no file name takes become _, and a hash is added."""
     plain = re.sub(r"[^\w.-]", "_", key[0])[:80]
     return f"{plain}-{key[1]}.json" if plain == key[0] else f"{plain}-{digest(key[0].encode())}-{key[1]}.json"
 
 
-def read_rows(file: Path) -> tuple[list[Row], int]:
-    """Finished samples and the offset where the last one ends; a half-written last line is left out.
+def read_results(file: Path) -> tuple[list[ResultRow], int]:
+    """Finished samples, and the byte at which the last one ends. A half-written last line is left out.
 
-    Raises UserError when an earlier line is broken, since that is no killed run.
+    Raises UserError when an earlier line is broken, which a killed run does not explain.
     """
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     end = 0
     lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     for number, line in enumerate(lines, 1):
@@ -194,8 +194,8 @@ def read_rows(file: Path) -> tuple[list[Row], int]:
     return rows, end
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The resolved configuration of a run folder. Raises UserError when there is none."""
+def stored_config(folder: Path) -> dict[str, Any]:
+    """The resolved configuration in a run folder. Raises UserError when there is none."""
     try:
         config = yaml.safe_load((folder / CONFIG).read_text())
     except OSError:
@@ -207,20 +207,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> None:
-    """Raise UserError, naming the first difference, when ``folder`` belongs to a run of another identity, or its
-    configuration is no longer the one that its samples were decoded with."""
+    """Raise UserError, naming the first difference, when ``folder`` belongs to a run of another identity, or when its
+    config.yaml was edited after its samples were decoded."""
     if not (folder / CONFIG).exists():
         return
     known = json.loads((folder / ENVIRONMENT).read_text())
     if "settings" not in known:
-        raise UserError(f"{folder} was begun by an older version, which did not note its settings. Start a new run.")
-    then, there, here = known["settings"], relevant(read_config(folder)), relevant(config)
-    for name, was, now in differences(then, there):
+        raise UserError(f"{folder} was started by an older version, which did not note its settings. Start a new run.")
+    then, there, here = known["settings"], relevant(stored_config(folder)), relevant(config)
+    for name, was, now in setting_differences(then, there):
         raise UserError(
             f"{folder / CONFIG} was edited: its samples were decoded with {name}={was}, not {now}. Put that back, or "
             f"start a new run with {name}={now}."
         )
-    for name, was, now in differences(there, here):
+    for name, was, now in setting_differences(there, here):
         way_out = f"Start a new run, or go on with that one by resume={folder} and nothing else."
         raise UserError(f"{folder} was run with {name}={was}, not {now}. {way_out}")
     for key, value in content.items():
@@ -228,8 +228,8 @@ def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, 
             raise UserError(f"{folder} was run with another content of {key}. Restore it, or start a new run.")
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Dotted keys with other values, parts by their names: (name, value in one, value in the other)."""
+def setting_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Dotted keys whose values differ: (name, value in one, value in the other), with parts by their names."""
     for key in sorted(one.keys() | other.keys()):
         values = one.get(key), other.get(key)
         if json.dumps(values[0]) != json.dumps(values[1]):  # as text, where NaN is NaN
@@ -237,8 +237,8 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tu
 
 
 def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:
-    """Where a sweep notes that a combination cannot work."""
-    return sweep / identity(config, {"model": str(config["model"]["path"])}) / REFUSED
+    """The file in which a sweep notes that a combination cannot work."""
+    return sweep / identity(config, {"model": str(config["model"]["path"])}) / REFUSED_FILE
 
 
 def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str], sentence: str) -> None:
@@ -255,22 +255,20 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn a failing disk into a sentence."""
+    """Raise UserError, with the way out, when the disk refuses to write to ``folder``."""
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"cannot write to {folder} ({error.strerror or error}). {_way_out(folder)}"
-        ) from error
+        raise UserError(f"cannot write to {folder} ({error.strerror or error}). {_way_out(folder)}") from error
 
 
 def _way_out(folder: Path) -> str:
-    """What to do when ``folder`` takes no more: only what has begun, and is no conversation, can be gone on with."""
+    """What to do when ``folder`` takes no more. Only a run that has begun can be resumed, and no conversation can."""
     if not (folder / CONFIG).exists():
         return "Make room there, or choose another place with output=FOLDER."
     if (folder.parent / SWEEP).exists():
         again = f"give the sweep's command again with name={folder.parent.name}"
-    elif read_config(folder).get("chat"):
+    elif stored_config(folder).get("chat"):
         return "What was said before is kept there. Make room there, or choose another place with output=FOLDER."
     else:
         again = f"go on with resume={folder}"

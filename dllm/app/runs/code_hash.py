@@ -1,4 +1,4 @@
-"""What the chosen parts do, as a hash of their code: a part that was edited is another part."""
+"""A hash of the chosen parts' code, which belongs to a run's identity: a part that was edited is another part."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dllm.common.digest import digest
+
 OURS = __name__.partition(".")[0]
 INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def targets(config: Mapping[str, Any]) -> Iterator[str]:
-    """The classes that a resolved configuration names, also inside each other."""
+    """The classes that a resolved configuration names, nested ones too."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from targets(value)
@@ -27,9 +29,9 @@ def targets(config: Mapping[str, Any]) -> Iterator[str]:
             yield str(value)
 
 
-def code_of(names: Iterable[str]) -> str:
-    """A hash of the modules that define these classes and their bases; of others' classes also of the modules that
-    these import from the folder that holds their package.
+def code_hash(names: Iterable[str]) -> str:
+    """A hash of the modules that define these classes and their bases. For classes that are not ours it includes the
+    modules that these import from the folder of their package.
 
     The loop and the models are no part of it: with them every new version would decode every sweep again. Which version
     ran is in ``environment.json``.
@@ -40,14 +42,14 @@ def code_of(names: Iterable[str]) -> str:
     for name in names:
         for base in inspect.getmro(get_class(name)):
             module = sys.modules.get(base.__module__)
-            if module is not None and written_here(module):
-                gather(module, found)
-    parts = "".join(f"{name}\n{text_of(found[name])}\n" for name in sorted(found))
-    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+            if module is not None and is_hashed(module):
+                collect_modules(module, found)
+    parts = "".join(f"{name}\n{code_text(found[name])}\n" for name in sorted(found))
+    return digest(parts.encode())
 
 
-def gather(module: ModuleType, found: dict[str, ModuleType]) -> None:
-    """Add a module to ``found``, and unless it is ours those around it that it imports, and so on."""
+def collect_modules(module: ModuleType, found: dict[str, ModuleType]) -> None:
+    """Add a module to ``found``. Unless it is ours, add what it imports from its package's folder too, and so on."""
     if module.__name__ in found:
         return
     found[module.__name__] = module
@@ -55,17 +57,17 @@ def gather(module: ModuleType, found: dict[str, ModuleType]) -> None:
         return
     top = sys.modules.get(module.__name__.partition(".")[0])  # a namespace has no file
     folder = file_of(top if getattr(top, "__file__", None) else module).parent
-    for name in imports(module):
+    for name in imported_names(module):
         other = sys.modules.get(name)
-        if other is not None and written_here(other) and file_of(other).is_relative_to(folder):
-            gather(other, found)
+        if other is not None and is_hashed(other) and file_of(other).is_relative_to(folder):
+            collect_modules(other, found)
 
 
 @cache
-def imports(module: ModuleType) -> tuple[str, ...]:
-    """Every name that may be a module which this one imports."""
+def imported_names(module: ModuleType) -> tuple[str, ...]:
+    """Names of what a module imports, each of which may be a module."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(source_of(module))):
+    for node in ast.walk(ast.parse(source_text(module))):
         if isinstance(node, ast.Import):
             names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -78,16 +80,16 @@ def file_of(module: ModuleType | None) -> Path:
     return Path(str(module and module.__file__)).resolve()
 
 
-def written_here(module: ModuleType) -> bool:
-    """Ours, or neither Python's nor an installed package's: those change with their version."""
+def is_hashed(module: ModuleType) -> bool:
+    """Whether a module is ours, or lies outside Python and the installed packages, which change with their version."""
     if getattr(module, "__file__", None) is None:
         return False
     ours = module.__name__.partition(".")[0] == OURS
     return ours or not any(file_of(module).is_relative_to(folder.resolve()) for folder in INSTALLED)
 
 
-def source_of(module: ModuleType) -> str:
-    """Empty where there is only what was compiled."""
+def source_text(module: ModuleType) -> str:
+    """A module's source; empty where only compiled code is there."""
     try:
         return inspect.getsource(module)
     except (OSError, TypeError):
@@ -95,10 +97,10 @@ def source_of(module: ModuleType) -> str:
 
 
 @cache  # what this process runs: a file that is edited meanwhile is for the next one
-def text_of(module: ModuleType) -> str:
+def code_text(module: ModuleType) -> str:
     """A module's code without comments, docstrings and layout, which change no sample; the hash of its file where there
     is no source."""
-    source = source_of(module)
+    source = source_text(module)
     if not source:
         return hashlib.sha256(file_of(module).read_bytes()).hexdigest()
     tree = ast.parse(source)

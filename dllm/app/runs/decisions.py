@@ -1,4 +1,4 @@
-"""What every forward decided, counted while a batch decodes: bits, commits, and those the rule did not accept."""
+"""What every forward decided: bits, commits, and forced commits, counted while a batch decodes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch import Tensor
 from dllm.contract import Turn
 from dllm.record.trace import probabilities
 
-Decided = tuple[float, int, int]  # bits, commits, forced commits
+ForwardDecision = tuple[float, int, int]  # bits, commits, forced commits
 
 
 @dataclass(frozen=True)
-class Noted:
-    """One turn on the device: numbers [B] of its requests and which took part, owner [N] of its candidates, what each
-    decided [N, 3], and, of this forward's candidates, whose each was [M] and which of them are kept [B]."""
+class TurnDecisions:
+    """One turn, on the device: the numbers [B] of its requests and which took part (acts), the owner [N] of each new
+    candidate and what it decided [N, 3], the owner [M] of each candidate of this forward (asked) and which of these
+    are kept [B]."""
 
     numbers: Tensor
     acts: Tensor
@@ -29,36 +30,36 @@ class Noted:
     kept: Tensor
 
     @staticmethod
-    def of(turn: Turn) -> Noted:
+    def of(turn: Turn) -> TurnDecisions:
         numbers, step = turn.view.canvas.number, turn.step
         commit = step.commit
         forced = torch.zeros_like(commit) if step.accepted is None else commit & ~step.accepted
         chances = probabilities(turn)
         bits = torch.where(commit & ~chances.isnan(), -chances.clamp(min=1e-300).log2(), 0.0).sum(1)
         decided = torch.stack([bits, commit.sum(1), forced.sum(1)], 1)
-        return Noted(numbers, turn.active, step.owner.row, decided, turn.tried_owner.row, turn.chosen)
+        return TurnDecisions(numbers, turn.active, step.owner.row, decided, turn.tried_owner.row, turn.chosen)
 
 
 @dataclass
-class Tally:
+class DecisionCount:
     """An observer of one decode. Decoder pauses its clock while it runs, so that counting costs no measured time.
 
-    It notes a few tensors a turn and asks the device only when a request is finished: a question in every turn would
-    take from a GPU the next turn's work that the host could have asked for meanwhile.
+    It keeps a few tensors of every turn, and copies them to the host when a request is finished. A copy in every turn
+    would make the host wait for the GPU, instead of launching the next turn.
 
-    Per request (its number in the decode): one entry a forward in which it took part. Of several candidates the one
-    that the next forward keeps counts, as in a trace.
+    forwards and kept, by the request's number in the decode: an entry for each forward in which it took part. Of several
+    candidates the one that the next forward keeps counts, as in a trace.
     """
 
-    noted: list[Noted] = field(default_factory=list)
-    forwards: dict[int, list[list[Decided]]] = field(default_factory=dict)
+    noted: list[TurnDecisions] = field(default_factory=list)
+    forwards: dict[int, list[list[ForwardDecision]]] = field(default_factory=dict)
     kept: dict[int, list[int]] = field(default_factory=dict)
 
     def __call__(self, turn: Turn) -> None:
-        self.noted.append(Noted.of(turn))
+        self.noted.append(TurnDecisions.of(turn))
 
     def columns(self, number: int) -> dict[str, Any]:
-        """Entries of a row of results: lists with one number for each forward of the request. Waits for the device."""
+        """Columns of a row of results: lists with a number for each forward of the request. Waits for the device."""
         self._read()
         turns = self.forwards.get(number, [])
         kept = [*self.kept.get(number, []), 0][: len(turns)]
@@ -71,8 +72,8 @@ class Tally:
     def _read(self) -> None:
         """Move what is in ``noted`` to ``forwards`` and ``kept``."""
         noted, self.noted = self.noted, []
-        names = [entry.name for entry in fields(Noted)]
-        turns = zip(*(hosted([getattr(one, name) for one in noted]) for name in names), strict=True)
+        names = [entry.name for entry in fields(TurnDecisions)]
+        turns = zip(*(on_host([getattr(one, name) for one in noted]) for name in names), strict=True)
         for numbers, acts, owners, decided, asked, kept in turns:
             for row, number in enumerate(numbers):
                 mine, followed = self.forwards.setdefault(number, []), self.kept.setdefault(number, [])
@@ -83,7 +84,7 @@ class Tally:
                     mine.append([(bits, int(count), int(forced)) for bits, count, forced in made])
 
 
-def hosted(tensors: Sequence[Tensor]) -> list[list[Any]]:
+def on_host(tensors: Sequence[Tensor]) -> list[list[Any]]:
     """Their values, in one transfer."""
     if not tensors:
         return []

@@ -1,4 +1,4 @@
-"""``sampler=oracle`` without a reference: one token per step is decoded first, and its forwards do not count."""
+"""The reference of ``sampler=oracle`` where none is given: a decode with one token per step, whose forwards do not count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dllm.analysis.limits import Guesses, lossless_minimum
+from dllm.analysis.limits import GuessRecorder, lossless_minimum
 from dllm.canvas import Request
 from dllm.decoder import Decoder
 from dllm.samplers.base import Sampler
@@ -17,18 +17,18 @@ ORACLE = f"{Oracle.__module__}.{Oracle.__name__}"
 
 
 def with_reference(sampler: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A sampler's configuration; an oracle without a reference gets an empty one, to be filled for each batch."""
+    """A sampler's configuration. An oracle without a reference gets an empty one, which each batch then fills."""
     missing = sampler["_target_"] == ORACLE and sampler["reference"] is None
     return {**sampler, "reference": []} if missing else sampler
 
 
-def untold(sampler: Sampler) -> bool:
-    """Whether it is an oracle that waits for its reference."""
+def needs_reference(sampler: Sampler) -> bool:
+    """Whether this is an oracle with an empty reference."""
     return isinstance(sampler, Oracle) and not sampler.reference
 
 
 def one_per_step(decoder: Decoder) -> Decoder:
-    """The same with one token per step."""
+    """A decoder like this one with one token per step."""
     return Decoder(
         decoder.model, Static(), decoder.blocks, decoder.cache, decoder.eos, gen_length=decoder.gen_length,
         batch_size=decoder.batch_size, sampling=replace(decoder.sampling, tempered=False), stop=decoder.stop,
@@ -36,9 +36,9 @@ def one_per_step(decoder: Decoder) -> Decoder:
     )  # fmt: skip
 
 
-def told(slow: Decoder, requests: Sequence[Request]) -> tuple[Oracle, list[int]]:
-    """The oracle of a batch, and each request's lossless minimum; ``slow`` decodes one token per step."""
-    guesses = Guesses()
+def reference_oracle(slow: Decoder, requests: Sequence[Request]) -> tuple[Oracle, list[int]]:
+    """The oracle of a batch, and each request's lossless minimum of forwards. slow: decodes one token per step."""
+    guesses = GuessRecorder()
     found = dict(slow.run(requests, observe=guesses))
     numbers = range(len(requests))
     minimum = [lossless_minimum(guesses.requests.get(number, [])) for number in numbers]

@@ -1,4 +1,4 @@
-"""Prompts of a run as jobs: one per prompt and sample, each with its own seed."""
+"""The samples of a run: ``samples`` of them for each prompt, each with a seed of its own."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dllm.app.jobs.store import Key
+from dllm.app.runs.folder import SampleKey
 from dllm.canvas import Request
 from dllm.errors import UserError
 from dllm.prompts import Prompt, Prompts
 from dllm.record.results import Result
 
-KEYS = ("prompt", "messages", "tokens", "infill")
+PROMPT_KEYS = ("prompt", "messages", "tokens", "infill")
 
 
 @dataclass(frozen=True)
-class Job:
-    """One sample to decode. ``shown`` is the prompt as a person would write it."""
+class PlannedSample:
+    """One sample to decode. id and sample: which prompt, and which of its answers. shown: the prompt as a person would
+    write it."""
 
     id: str
     sample: int
@@ -28,13 +29,14 @@ class Job:
     request: Request
 
     @property
-    def key(self) -> Key:
+    def key(self) -> SampleKey:
         return self.id, self.sample
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One prompt: its place in the file counts for its seed, so that a repaired line changes no other."""
+class PromptEntry:
+    """One prompt of a run. number: its line in the file, from which its seed follows, so that a repaired line changes no
+    other prompt's seed."""
 
     number: int
     id: str
@@ -42,28 +44,36 @@ class Entry:
     shown: str
 
 
-def trace_of(job: Job, result: Result, batch: Sequence[Key], config: dict[str, Any]) -> dict[str, Any] | None:
-    """What task=replay needs: the configuration, the batch that the sample was decoded in, and the turns."""
+def trace_content(
+    sample: PlannedSample, result: Result, batch: Sequence[SampleKey], config: dict[str, Any]
+) -> dict[str, Any] | None:
+    """A trace file's content, which task=replay reads: the configuration, the samples of the batch, and the turns.
+
+    None for a result without a trace.
+    """
     if result.trace is None:
         return None
     return {
-        "id": job.id, "sample": job.sample, "seed": result.seed, "batch": [list(key) for key in batch],
+        "id": sample.id, "sample": sample.sample, "seed": result.seed, "batch": [list(key) for key in batch],
         "config": config, "trace": result.trace.to_json(),
     }  # fmt: skip
 
 
-def jobs_of(entries: Sequence[Entry], prompts: Prompts, samples: int, seed: int) -> list[Job]:
+def planned_samples(entries: Sequence[PromptEntry], prompts: Prompts, samples: int, seed: int) -> list[PlannedSample]:
     """Every sample of every prompt, in order."""
     return [
-        Job(entry.id, sample, entry.shown, prompts.request(entry.prompt, seed + entry.number * samples + sample))
+        PlannedSample(entry.id, number, entry.shown, prompts.request(entry.prompt, seed + entry.number * samples + number))
         for entry in entries
-        for sample in range(samples)
+        for number in range(samples)
     ]
 
 
-def entries_of(file: Path, prompts: Prompts) -> list[Entry]:
-    """The prompts of a JSON-lines file. A line that cannot be used is reported on stderr and left out."""
-    entries: dict[str, Entry] = {}
+def prompt_entries(file: Path, prompts: Prompts) -> list[PromptEntry]:
+    """The prompts of a JSON-lines file. A line that cannot be used is reported on stderr and left out.
+
+    Raises UserError when the file cannot be read or holds no usable line.
+    """
+    entries: dict[str, PromptEntry] = {}
     for number, line in _lines(file):
         try:
             entry = _entry(number, line, prompts)
@@ -85,25 +95,25 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     yield from ((number, line) for number, line in enumerate(lines) if line.strip())
 
 
-def _entry(number: int, line: bytes, prompts: Prompts) -> Entry:
+def _entry(number: int, line: bytes, prompts: Prompts) -> PromptEntry:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"it is no JSON ({error}).") from None
     if not isinstance(data, dict):
         raise UserError('it is no object; write {"prompt": "..."}.')
-    present = [key for key in KEYS if key in data]
+    present = [key for key in PROMPT_KEYS if key in data]
     if len(present) != 1:
-        raise UserError(f"it must have one of {', '.join(KEYS)}, and has {', '.join(data) or 'nothing'}.")
+        raise UserError(f"it must have one of {', '.join(PROMPT_KEYS)}, and has {', '.join(data) or 'nothing'}.")
     prompt = _prompt(present[0], data[present[0]], prompts)
-    prompts.request(prompt)  # what cannot be decoded is found here, with its line
+    prompts.request(prompt)  # refuses here, with its line, what cannot be decoded
     value = data[present[0]]
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return Entry(number, str(data.get("id", number + 1)), prompt, shown)
+    return PromptEntry(number, str(data.get("id", number + 1)), prompt, shown)
 
 
 def _prompt(key: str, value: Any, prompts: Prompts) -> Prompt:
-    """The prompt in a line's ``value``, after a look at its shape. A prompt may be whatever it may be in Python."""
+    """The prompt in a line's ``value``: whatever a prompt may be in Python. Raises UserError for another shape."""
     if key == "prompt" and isinstance(value, str):
         return value
     if key in ("prompt", "messages") and _list_of(value, dict) and all(map(_is_message, value)):

@@ -1,0 +1,17 @@
+"""Ctrl-C as an orderly end of a run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def interruptible(way_on: Callable[[], str]) -> Iterator[None]:
+    """On Ctrl-C, print what is kept and how to go on (``way_on``), and exit with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nStopped. {way_on()}", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -1,1 +1,0 @@
-"""Runs and sweeps: what they will do, and their folders."""

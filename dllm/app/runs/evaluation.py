@@ -1,0 +1,207 @@
+"""An evaluation: the items of a task under one configuration. Planned before weights are read, then decoded and scored.
+
+Items whose answers differ in length or in stop strings need decoders of their own: an evaluation has a plan and a
+decoder for each shape of answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from dllm.analysis.likelihood import Estimator
+from dllm.app.runs.decisions import DecisionCount
+from dllm.app.runs.environment import environment_of, spare_threads
+from dllm.app.runs.folder import SampleKey
+from dllm.app.runs.plan import RunPlan, weights_of
+from dllm.app.runs.reference import needs_reference, one_per_step, reference_oracle, with_reference
+from dllm.app.runs.samples import PlannedSample, trace_content
+from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
+from dllm.common.digest import seed_from
+from dllm.decoder import Decoder
+from dllm.errors import UserError
+from dllm.models import bundle
+from dllm.prompts import PrefilledPrompt, Prompts
+from dllm.record.results import Result, ResultRow
+from dllm.tasks.base import AnswerScores, Item, Task
+from dllm.tasks.build import task_of
+from dllm.tasks.choices import likeliest_choice
+
+
+class AnswerShape(NamedTuple):
+    """length: tokens of the answer. stop: strings that end it."""
+
+    length: int
+    stop: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples that are decoded together. A batch is always decoded whole, so that a resumed run decodes what an
+    undisturbed one does."""
+
+    shape: AnswerShape
+    samples: tuple[PlannedSample, ...]
+
+    @property
+    def keys(self) -> tuple[SampleKey, ...]:
+        return tuple(sample.key for sample in self.samples)
+
+
+@dataclass
+class Evaluation:
+    """content: identifies the checkpoint and the questions. device: where an engine puts the model; None: where the
+    configuration says. references: decoders with one token per step, for plans whose oracle needs a reference."""
+
+    config: dict[str, Any]
+    task: Task
+    items: dict[str, Item]
+    plans: dict[AnswerShape, RunPlan]
+    batches: list[Batch]
+    content: dict[str, str]
+    decoders: dict[AnswerShape, Decoder] = field(default_factory=dict)
+    device: str | None = None
+    references: dict[AnswerShape, Decoder] = field(default_factory=dict)
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> Evaluation:
+        """Reads the task's data, no weights. Raises UserError for whatever cannot work."""
+        task = task_of(config["task"])
+        items = {item.id: item for item in task.items()}
+        if not items:
+            raise UserError(f"task={config['task']['name']} has no items. Choose others of its settings.")
+        shapes = dict.fromkeys(answer_shape(config, item) for item in items.values())
+        plans = {shape: _plan(config, shape) for shape in shapes}
+        batches = [batch for shape, plan in plans.items() for batch in _batches(config, shape, plan, items)]
+        content = {**next(iter(plans.values())).content(), **_stamped(task)}
+        return Evaluation(dict(config), task, items, plans, batches, content)
+
+    @property
+    def keys(self) -> list[SampleKey]:
+        """Every sample, in the order of the items."""
+        samples = self.config["samples"]
+        return [(name, sample) for name in self.items for sample in range(samples)]
+
+    def missing(self, done: set[SampleKey]) -> list[Batch]:
+        """The batches that hold a sample which is not ``done``."""
+        return [batch for batch in self.batches if not done.issuperset(batch.keys)]
+
+    @property
+    def plan(self) -> RunPlan:
+        """The first plan; folder, options and checkpoint are the same in all."""
+        return next(iter(self.plans.values()))
+
+    @property
+    def model(self) -> bundle.Model:
+        """With its weights, which the first call loads."""
+        return loaded_model(*weights_of(self.config, self.device))
+
+    def environment(self) -> dict[str, Any]:
+        """Where the samples are decoded. Loads the weights."""
+        return environment_of(self.model.transformer, self.config["seed"])
+
+    def rows(self, batches: Iterable[Batch]) -> Iterator[FinishedSample]:
+        """Decode and score. Yields a sample's row, and its trace if asked for, as soon as the sample is finished.
+
+        Scores that need processes of their own are awaited while the next batches decode.
+        """
+        samples = (sample for batch in batches for sample in self._decoded(batch))
+        return scored(samples, self._scores, scorers(self.task, self.model.transformer.device))
+
+    def _scores(self, row: ResultRow) -> AnswerScores:
+        return self.task.score(self.items[row["id"]], row["text"])
+
+    def _decoded(self, batch: Batch) -> Iterator[FinishedSample]:
+        """The samples of one batch, still without scores."""
+        if self.items[batch.samples[0].id].choices:
+            yield from ((row, None) for row in self._chosen(batch))
+            return
+        decoder, count, plan = self._decoder(batch), DecisionCount(), self.plans[batch.shape]
+        requests, lossless = [sample.request for sample in batch.samples], None
+        if batch.shape in self.references:
+            decoder.sampler, lossless = reference_oracle(self.references[batch.shape], requests)
+        for number, result in decoder.run(requests, bool(self.config["trace"]), count):
+            extra = {} if lossless is None else {"lossless": lossless[number]}
+            row = {**self._row(batch, number, result), **count.columns(number), **extra}
+            yield row, trace_content(batch.samples[number], result, batch.keys, plan.config)
+
+    def _chosen(self, batch: Batch) -> Iterator[ResultRow]:
+        """Answers chosen by their likelihood."""
+        model, prompts = self.model, self.plans[batch.shape].prompts
+        for number, sample in enumerate(batch.samples):
+            result = likeliest_choice(model, prompts, self.items[sample.id], self.task.estimator or Estimator())
+            yield {**self._row(batch, number, result), **DecisionCount().columns(number)}
+
+    def _row(self, batch: Batch, number: int, result: Result) -> ResultRow:
+        sample, first = batch.samples[number], batch.samples[0]
+        return {
+            "id": sample.id, "sample": sample.sample, "task": self.items[sample.id].task, **self.task.stamp(),
+            "scores": None, **result.to_json(), "prompt": sample.shown, "batch": f"{first.id}/{first.sample}",
+        }  # fmt: skip
+
+    def _decoder(self, batch: Batch) -> Decoder:
+        """The decoder for the batch's shape, warm: it has decoded one answer, so that no row pays first-time costs."""
+        if batch.shape not in self.decoders:
+            plan = self.plans[batch.shape]
+            self.decoders[batch.shape] = warm = plan.decoder(self.model)
+            if needs_reference(plan.parts.sampler):
+                self.references[batch.shape] = warm = one_per_step(warm)
+            list(warm.run([batch.samples[0].request]))
+        return self.decoders[batch.shape]
+
+
+def answer_shape(config: Mapping[str, Any], item: Item) -> AnswerShape:
+    """The user's gen_length, where there is one, overrides the item's budget."""
+    stop = [config["stop"]] if isinstance(config["stop"], str) else config["stop"]
+    length = item.budget if config["gen_length"] is None else config["gen_length"]
+    return AnswerShape(length, (*stop, *item.stop))
+
+
+def _plan(config: Mapping[str, Any], shape: AnswerShape) -> RunPlan:
+    sampler = with_reference(config["sampler"])
+    return RunPlan.of({**config, "sampler": sampler, "gen_length": shape.length, "stop": list(shape.stop)})
+
+
+def _batches(
+    config: Mapping[str, Any], shape: AnswerShape, plan: RunPlan, items: Mapping[str, Item]
+) -> Iterator[Batch]:
+    samples = [
+        _planned(config["seed"], item, number, plan.prompts)
+        for item in items.values()
+        if answer_shape(config, item) == shape
+        for number in range(config["samples"])
+    ]
+    size = config["batch_size"]
+    yield from (Batch(shape, tuple(samples[at : at + size])) for at in range(0, len(samples), size))
+
+
+def _planned(seed: int, item: Item, number: int, prompts: Prompts) -> PlannedSample:
+    request = prompts.request(item.prompt, sample_seed(seed, item.id, number))
+    return PlannedSample(item.id, number, _shown(item), request)
+
+
+def _shown(item: Item) -> str:
+    """The question itself: the last message of a conversation."""
+    prompt: Any = item.prompt.prompt if isinstance(item.prompt, PrefilledPrompt) else item.prompt
+    return prompt if isinstance(prompt, str) else str(prompt[-1]["content"]) if isinstance(prompt, list) else item.id
+
+
+def sample_seed(seed: int, name: str, sample: int) -> int:
+    """A sample's seed depends on nothing but the run's seed, the item and the sample's number."""
+    return seed_from(f"{seed}/{name}/{sample}")
+
+
+def _stamped(task: Task) -> dict[str, str]:
+    return {f"task {name}": value for name, value in task.stamp().items()}
+
+
+@lru_cache(maxsize=1)
+def loaded_model(
+    path: str, device: str, dtype: str, mask_id: int | None, kernels: str, quantize: str | None, pack: bool
+) -> bundle.Model:
+    """The weights. The last ones stay loaded for the next cell of a sweep; no others do, since two may not fit."""
+    model = bundle.load(path, device, dtype, mask_id, kernels, quantize, pack)
+    spare_threads(model.transformer)
+    return model

@@ -1,0 +1,162 @@
+"""How the command line says no: one sentence, exit code 2, before weights are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dllm.compose.parts import choices, config_groups
+from dllm.models import bundle
+from tests.app.command_line.conftest import Run
+
+BAD: list[tuple[Sequence[str], Sequence[str]]] = [
+    (["samplr=static"], ["samplr=static", "unknown", "'sampler'"]),
+    (["sampler=statik"], ["sampler='statik'", "choose one of", "'static'"]),
+    (["sampler.treshold=0.8"], ["sampler.treshold=0.8", "threshold", "Did you mean 'sampler.threshold'"]),
+    (["gen_lenght=8"], ["gen_lenght=8", "'gen_length'", "--help"]),
+    (["modell.path=x"], ["modell.path=x", "unknown"]),
+    (["static"], ["'static'", "NAME=VALUE"]),
+    (["task=paralelbench"], ["task='paralelbench'", "Did you mean 'parallelbench'"]),
+    (["task=parallelbench", "prompt=x"], ["task=parallelbench", "drop prompt"]),
+    (["sampler.threshold=high"], ["sampler.threshold='high'", "must be a number"]),
+    (["sampler.threshold=[0.5,0.6]"], ["sampler.threshold=", "one number", "Python"]),
+    (["sampler.threshold=1.5"], ["sampler.threshold=1.5", "[0, 1]"]),
+    (["gen_length=many"], ["gen_length='many'", "whole number"]),
+    (["gen_length=0"], ["gen_length=0", "at least 1"]),
+    (["gen_length=256"], ["gen_length=256", "256", "limit"]),
+    (["batch_size=0"], ["batch_size=0", "at least 1"]),
+    (["trace=yes_please"], ["trace='yes_please'", "task=replay"]),
+    (["sampler=static", "sampler.steps=4", "gen_length=20"], ["gen_length=20", "block_length=8", "multiple"]),
+    (["sampler=static", "sampler.steps=1"], ["sampler.steps=1", "2 blocks"]),
+    (["prompt="], ["prompt is empty", "give it"]),
+    (["prompt=" + "w1 " * 250], ["252 tokens", "limit of 256", "Shorten the prompt or lower gen_length"]),
+    (["prompt=w1", "prompts=x.jsonl"], ["prompts='x.jsonl'", "exclude each other", "Drop one"]),
+    (["prompts=missing.jsonl"], ["prompts='missing.jsonl'", "cannot be read", "Name a JSON-lines file"]),
+    (["model.mask_id=99"], ["mask_id=99", "model.mask_id=ID"]),
+    (["model.path=nowhere"], ["'nowhere'", "folder", "hub id"]),
+    (["model.dtype=float8"], ["float8", "float32"]),
+    (["model.device=cuda:9"], ["cuda:9", "device=cpu"]),
+    (["sampling.temperature=-1"], ["sampling.temperature=-1", "0 or more. 0 is the argmax"]),
+    (["sampling.top_p=0"], ["sampling.top_p=0", "null"]),
+    (["stop=['']"], ["stop=['']", "empty string", "Drop it"]),
+    (["chat=true", "compare=true"], ["chat=true", "drop"]),
+    (["resume=nothing"], ["nothing", "no run folder"]),
+    (["task=replay"], ["trace=FILE", "trace=true"]),
+    (["sampler/inner=eb"], ["sampler/inner=eb", "wrapper", "credit, freedave, prophet"]),
+    (["sampler=prophet", "sampler/inner@sampler.inner.inner=eb"], ["sampler/inner=eb", "wrapper"]),
+    (["sampler.inner=static"], ["sampler.inner=static", "unknown"]),
+    (["sampler=[static,eb]"], ["one name", "-m sampler="]),
+    (["sampler=static,eb"], ["sampler=static,eb", "-m"]),
+    (["sampler=5"], ["sampler=5", "static"]),
+    (["sampler._target_=nope.Nope"], ["sampler._target_='nope.Nope'", "MODULE.CLASS", "sampler=NAME"]),
+    (["sampler._target_=dllm.cache.none.NoCache"], ["is no Sampler", "sampler=NAME"]),
+    (["sampler=prophet", "sampler.inner.per_step=a"], ["sampler.inner.per_step='a'", "whole number"]),
+    (["sampler.threshold=true"], ["sampler.threshold=True", "number"]),
+    (["sampler.threshold=nan"], ["sampler.threshold=nan", "number"]),
+    (["sampler=prophet", "sampler.thresholds=5"], ["sampler.thresholds=5", "list of numbers"]),
+    (["stop=[[1]]"], ["stop=[[1]]", "list of texts"]),
+    (["sampling=null"], ["sampling=null must be set one by one", "sampling.temperature=VALUE"]),
+    (["sampling={foo: 1}"], ["sampling={foo: 1}", "temperature"]),
+    (["model.mask_id=abc"], ["model.mask_id='abc'", "whole number or null"]),
+    (["~sampler"], ["~sampler", "take away", "sampler=VALUE"]),
+    (["~batch_size"], ["~batch_size", "batch_size=VALUE"]),
+    (["+foo=1"], ["+foo=1", "unknown", "--help"]),
+    (["++gen_lenght=8"], ["gen_lenght=8", "'gen_length'"]),
+    (["+seed=1"], ["+seed=1", "write seed=1"]),
+    (["name=../../x"], ["name='../../x'", "one folder", "output=FOLDER"]),
+    (["name=" + "x" * 300], ["200 bytes", "Shorten"]),
+    (["task=prompt", "experiment=small"], ["experiment=small", "62 combinations", "add -m"]),
+    (["grids=5"], ["grids=5", "list of {NAME: [VALUES]}"]),
+    (["-m", "grids=5"], ["grids=5", "list of {NAME: [VALUES]}"]),
+    (["-m", "resume=x"], ["resume", "name=NAME"]),
+    (["--nope"], ["--nope", "--help"]),
+    (["prompt=\udcff"], ["prompt=", "UTF-8"]),
+    (["hydra.job.chdir=true"], ["hydra.job.chdir=true", "hydra.run.dir"]),
+    (["hydra.run.dir=x", "name=y"], ["hydra.run.dir=x", "name=y", "Drop one"]),
+    (["seed=" + "[" * 300], ["cannot be read"]),
+    (["task=replay", "trace=x.json", "sampler=static"], ["sampler", "Drop it"]),
+]
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=[" ".join(arguments)[:40] for arguments, _ in BAD])
+def test_bad_input_is_one_sentence_before_weights_are_read(
+    run: Run, arguments: Sequence[str], words: Sequence[str]
+) -> None:
+    needs_prompt = not any(argument.startswith(("prompt", "task=")) for argument in arguments)
+    outcome = run(*["prompt=w1"] * needs_prompt, *arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith("Error: ") and outcome.err.count("\n") == 1 and "Traceback" not in outcome.err
+    for word in words:
+        assert word in outcome.err
+    assert outcome.out == "" and not outcome.folder.exists()
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize("group", [group for group in config_groups() if group != "experiment"])
+def test_null_for_a_group_names_its_choices(run: Run, group: str) -> None:
+    outcome = run("prompt=w1", f"{group}=null")
+    assert outcome.code == 2 and outcome.err.count("\n") == 1
+    assert f"{group}=null leaves no {group}; choose one of {', '.join(choices(group))}." in outcome.err
+
+
+@pytest.mark.parametrize("message", ["CUDA out of memory. Tried to allocate 2 GiB", "can't allocate memory: 8 bytes"])
+def test_too_little_memory_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    def load(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(bundle, "load", load)
+    outcome = run("prompt=w1")
+    assert outcome.code == 2 and "not enough memory" in outcome.err and "batch_size" in outcome.err
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), ["config.json", "model.path"]),
+        (lambda folder: (folder / "config.json").write_text('{"architectures": ["Bert"]}'), ["Bert", "LLaDA"]),
+        (lambda folder: (folder / "config.json").write_text("{"), ["config.json", "JSON"]),
+    ],
+    ids=["no config", "unknown architecture", "broken config"],
+)
+def test_a_broken_checkpoint_is_one_sentence(
+    run: Run, tiny: Path, tmp_path: Path, change: Callable[[Path], Any], words: Sequence[str]
+) -> None:
+    import shutil
+
+    change(Path(shutil.copytree(tiny, tmp_path / "broken")))
+    outcome = run("prompt=w1", model=tmp_path / "broken")
+    assert outcome.code == 2 and outcome.err.count("\n") == 1
+    assert all(word in outcome.err for word in words)
+
+
+def test_a_pickle_is_never_opened(run: Run, tiny: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "pickled"))
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    outcome = run("prompt=w1", model=folder)
+    assert outcome.code == 2 and "pytorch_model.bin, a pickle" in outcome.err and "safetensors" in outcome.err
+    assert list(outcome.folder.iterdir()) == []
+
+
+def test_tensors_that_do_not_fit_are_named_and_leave_no_run(run: Run, tiny: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "wider"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "n_layers": 5}))
+    outcome = run("prompt=w1", model=folder)
+    assert outcome.code == 2 and "blocks.4" in outcome.err and "is missing" in outcome.err
+    assert list(outcome.folder.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(run: Run, tmp_path: Path, no_weights: None) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = run("prompt=w1", "output=file/runs")
+    assert outcome.code == 2 and "cannot write to file/runs" in outcome.err and "output=FOLDER" in outcome.err
