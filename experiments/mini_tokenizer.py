@@ -12,27 +12,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 from dllm.tasks.parallelbench import vocabulary as words
+from experiments.mini.tokenizer import BOS, EOS, MASK, SPECIAL, TEMPLATES
 
-SPECIAL = {
-    "mini-llada": ("<|endoftext|>", "<|startoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|eot_id|>",
-                   "<|end_header_id|>"),
-    "mini-dream": ("<|endoftext|>", "<|beginoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>", "<|reserved_0|>"),
-}  # fmt: skip
-EOS, BOS, MASK = 0, 1, 2
 PIECES = Regex(r""" ?\["|", "|"\]| ?"| ?[A-Za-z]+| ?[0-9]|\n+|,|\.|:""")
-TEMPLATES = {
-    "mini-llada": (
-        "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
-        "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
-        "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
-    ),
-    "mini-dream": (
-        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    ),
-}
-
-
 def entries() -> list[str]:
     """Whole words and pieces that are one token each, as plain text."""
     nouns = [*words.NOUNS, *(noun + "s" for noun in words.NOUNS)]

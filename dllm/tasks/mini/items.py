@@ -1,0 +1,83 @@
+"""One item of a task, and what a maker of items may draw from."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from dllm.tasks.mini import styles, words
+
+TEST_SHARE = 8  # one item in eight is held back
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the user asks, one right answer, what the scorer compares with, and of how many things it speaks."""
+
+    task: str
+    prompt: str
+    answer: str
+    truth: dict[str, Any] = field(hash=False)
+    key: str  # content that decides the split
+    size: int
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return [{"role": "user", "content": self.prompt}]
+
+    @property
+    def split(self) -> str:
+        return "test" if zlib.crc32(self.key.encode()) % TEST_SHARE == 0 else "train"
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How an item is drawn. sizes: fewest and most things (None: as the task has them). names: ``known`` (one token
+    each), ``spelt``, ``unseen`` (spelt, never trained on) or ``mixed`` (as in training). wording: see ``styles.ask``."""
+
+    rng: Random
+    sizes: tuple[int, int] | None = None
+    names: str = "known"
+    wording: str = "trained"
+
+    def size(self, low: int, high: int) -> int:
+        """Between ``low`` and ``high`` things, and within ``sizes`` where the two meet."""
+        if self.sizes is not None:
+            low, high = max(low, min(self.sizes[0], high)), min(high, max(self.sizes[1], low))
+        return self.rng.randint(low, high)
+
+    def some(self, count: int) -> list[str]:
+        """So many different names."""
+        kind = self.names
+        if kind == "mixed":
+            kind = self.rng.choices(("known", "spelt", "both"), (64, 20, 16))[0]
+        if kind == "known":
+            return self.rng.sample(words.NAMES, count)
+        found: dict[str, None] = {}
+        while len(found) < count:
+            known = kind == "both" and self.rng.random() < 0.6
+            found[self.rng.choice(words.NAMES) if known else words.spelt_word(self.rng, kind != "unseen")] = None
+        return list(found)
+
+    @property
+    def plain(self) -> bool:
+        return self.wording == "plain"
+
+    def listed(self, items: list[str]) -> str:
+        return styles.write_list(items, self.rng, self.plain)
+
+    def quote(self, word: str) -> str:
+        """One word as a request names it."""
+        return (styles.QUOTES[0] if self.plain else self.rng.choice(styles.QUOTES)).format(word)
+
+    def sample(
+        self, task: str, slots: Mapping[str, str], answer: str, truth: dict[str, Any], key: str, size: int
+    ) -> Sample:
+        """The item, its request worded."""
+        return Sample(task, styles.ask(task, slots, self.rng, self.wording), answer, truth, key, size)
+
+
+Make = Callable[[Draw], Sample]

@@ -1,0 +1,87 @@
+"""How a request is written: a template opened up, its case, what stands around it, and how lists and rows look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from dllm.tasks.mini import wordings
+
+CHOICE, SLOT = re.compile(r"\(([^()]*)\)"), re.compile(r"(\{\w+\})")
+
+
+def quoted(items: Sequence[str]) -> str:
+    """A list as answers write it: ``["A", "B"]``."""
+    return '["' + '", "'.join(items) + '"]'
+
+
+def spoken(items: Sequence[str]) -> str:
+    """``A, B and C``."""
+    return ", ".join(items[:-1]) + " and " * (len(items) > 1) + items[-1]
+
+
+LISTS: dict[Callable[[Sequence[str]], str], float] = {
+    quoted: 45,
+    lambda items: "['" + "', '".join(items) + "']": 12,
+    ", ".join: 12,
+    lambda items: f"[{', '.join(items)}]": 6,
+    lambda items: '["' + '","'.join(items) + '"]': 5,
+    spoken: 5,
+    lambda items: '"' + '", "'.join(items) + '"': 4,
+    ",".join: 3,
+    "\n".join: 4,
+    lambda items: "\n".join(f"- {item}" for item in items): 4,
+}
+QUOTES = ('"{}"', '"{}"', "'{}'", "{}")
+CELLS, ROWS = (", ", ", ", " | ", " ", " - ", ","), ("\n", "\n", "; ")
+
+
+def write_list(items: Sequence[str], rng: Random, plain: bool = False) -> str:
+    """The items in one of the ways in which people write lists."""
+    return quoted(items) if plain else rng.choices(list(LISTS), list(LISTS.values()))[0](items)
+
+
+def write_rows(rows: Sequence[Sequence[str]], rng: Random, plain: bool = False) -> str:
+    """Records one after the other, cells separated."""
+    cell, row = (", ", "\n") if plain else (rng.choice(CELLS), rng.choice(ROWS))
+    return row.join(cell.join(cells) for cells in rows)
+
+
+def open_up(template: str, rng: Random) -> str:
+    """The template with every choice made, single spaces."""
+    while CHOICE.search(template):
+        template = CHOICE.sub(lambda found: rng.choice(found[1].split("|")), template, count=1)
+    return re.sub(" +", " ", template).strip()
+
+
+def recased(text: str, rng: Random) -> str:
+    """Three times in ten in lower case, capitals or title case; slots stay."""
+    kind = rng.choices((None, str.lower, str.upper, str.title), (70, 17, 9, 4))[0]
+    return text if kind is None else "".join(part if SLOT.match(part) else kind(part) for part in SLOT.split(text))
+
+
+def dressed(text: str, rng: Random) -> str:
+    """Courtesies around it."""
+    if rng.random() < 0.12 and not text.startswith("{"):
+        text = rng.choice(wordings.BEFORE) + text[0].lower() + text[1:]
+    return f"{text} {rng.choice(wordings.AFTER)}" if rng.random() < 0.08 else text
+
+
+def ask(task: str, slots: Mapping[str, str], rng: Random, wording: str) -> str:
+    """A request. slots: what templates name; ``items`` is put after the template if it does not name it.
+
+    wording: ``plain`` (the first template, as it stands), ``trained`` or ``unseen``.
+    """
+    if wording == "plain":
+        text, separator = wordings.TRAINED[task][0], ":\n"
+    else:
+        templates = wordings.TRAINED if wording == "trained" else wordings.UNSEEN
+        text = recased(dressed(open_up(rng.choice(templates[task]), rng), rng), rng)
+        separator = rng.choices(wordings.SEPARATORS, (40, 15, 10, 4, 8, 4, 5, 4, 2, 2, 4))[0]
+    if "{items}" not in text and slots.get("items"):
+        last = wording == "plain" or rng.random() < 0.92
+        text = f"{text}{separator}{{items}}" if last else f"{{items}}\n{text}"
+    elif wording == "plain" or rng.random() < 0.3:
+        text += ":"
+    return SLOT.sub(lambda found: slots[found[1][1:-1]], text)

@@ -1,0 +1,90 @@
+"""All tasks of the suite: drawing items of a split, and judging answers.
+
+``generate`` is a function of its arguments alone. The hash of an item's content decides its split, so that no name
+set, puzzle, word set or sum of the test split is ever trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from dllm.tasks.mini import lists, prose, puzzles, sums, tables
+from dllm.tasks.mini.items import Draw, Make, Sample
+from dllm.tasks.parallelbench import scoring, sentences
+
+TASKS: dict[str, Make] = {
+    **lists.TASKS,
+    "latin_square": puzzles.TASKS["latin_square"],
+    "sudoku": puzzles.TASKS["sudoku"],
+    "words_to_sentence": prose.TASKS["words_to_sentence"],
+    **tables.TASKS,
+    "story": prose.TASKS["story"],
+    "latin_square_large": puzzles.TASKS["latin_square_large"],
+    **sums.TASKS,
+}
+LONG = ("records", "assign", "table", "story", "latin_square_large", "addition")  # answers of 49 to 119 tokens
+SHORT = tuple(task for task in TASKS if task not in LONG)  # answers of at most 31 tokens from known names
+# Tasks with many right answers, whose tokens depend on each other; the others have one.
+FREE = (
+    "shuffle", "insert_random", "remove_random", "replace_random", "latin_square", "words_to_sentence", "assign",
+    "story", "latin_square_large",
+)  # fmt: skip
+NAMED = tuple(task for task in TASKS if task in lists.TASKS or task in ("records", "assign", "table", "story"))
+
+
+def budget(task: str) -> int:
+    """How many tokens an answer of known names needs at most, its end included."""
+    return 128 if task in LONG else 32
+
+
+def draw(task: str, given: Draw, split: str = "test") -> Sample:
+    """The next item of ``split`` (``train`` or ``test``)."""
+    while True:
+        sample = TASKS[task](given)
+        if sample.split == split:
+            return sample
+
+
+def generate(
+    task: str, seed: int, count: int, split: str = "test", sizes: tuple[int, int] | None = None,
+    names: str = "known", wording: str = "trained",
+) -> list[Sample]:  # fmt: skip
+    """``count`` items of a task, the same for the same arguments; see ``Draw``."""
+    given = Draw(Random(f"{task}/{seed}"), sizes, names, wording)
+    return [draw(task, given, split) for _ in range(count)]
+
+
+def score(sample: Sample, prediction: str) -> scoring.Scores:
+    return judge(sample.task, sample.truth, prediction)
+
+
+def judge(task: str, truth: Mapping[str, Any], prediction: str) -> scoring.Scores:
+    """Scores of a prediction; ``score`` is 1 when it is a right answer, whichever of them, else 0."""
+    match task:
+        case "shuffle":
+            return scoring.list_shuffle(prediction, truth["input"])
+        case "insert_random":
+            return scoring.list_random_insert(prediction, truth["input"], truth["word"])
+        case "remove_random":
+            return scoring.list_random_remove(prediction, truth["input"])
+        case "replace_random":
+            return scoring.list_random_replace(prediction, truth["input"], truth["word"])
+        case "latin_square" | "latin_square_large":
+            return scoring.latin_square(prediction, truth["symbols"])
+        case "sudoku":
+            return scoring.sudoku(prediction, truth["solution"])
+        case "words_to_sentence":
+            return sentences.score(prediction, truth["words"])
+        case "records":
+            return tables.judge_records(prediction, truth["records"])
+        case "assign":
+            return tables.judge_assign(prediction, truth["names"], truth["towns"])
+        case "table":
+            return tables.judge_table(prediction, truth["table"])
+        case "story":
+            return prose.judge_story(prediction, truth["events"])
+        case "addition":
+            return sums.judge_addition(prediction, truth["steps"])
+    return scoring.list_match(prediction, truth["output"])

@@ -1,0 +1,1 @@
+"""The mini models: their tokenizer, data, training, evaluation and card."""

@@ -1,0 +1,105 @@
+"""What the weights of a mini model depend on, and the network and optimizers that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Transformer
+from experiments.mini import tokenizer as tokens
+from experiments.mini.muon import Muon
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """``steps`` of ``batch`` conversations each."""
+
+    model: str = "mini-llada"
+    width: int = 128
+    layers: int = 4
+    head_dim: int = 32
+    mlp_width: int = 384
+    batch: int = 40
+    steps: int = 15000
+    muon_rate: float = 0.005
+    adam_rate: float = 2e-3
+    weight_decay: float = 0.1
+    hard_share: float = 0.2  # of the rows are masked where the model is least sure
+    kinship: float = 0.7  # correlation of the first embeddings of " list", "List", "LIST" with that of "list"
+    seed: int = 0
+
+
+def published_config(recipe: Recipe, vocab: int) -> dict[str, Any]:
+    """config.json in the layout of the published LLaDA or Dream."""
+    heads = recipe.width // recipe.head_dim
+    ids = {
+        "mask_token_id": tokens.MASK, "bos_token_id": tokens.BOS, "eos_token_id": tokens.EOS,
+        "pad_token_id": tokens.EOS, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    if recipe.model == "mini-dream":
+        return {
+            "architectures": ["DreamModel"], "model_type": "Dream", "vocab_size": vocab, "hidden_size": recipe.width,
+            "intermediate_size": recipe.mlp_width, "num_hidden_layers": recipe.layers, "num_attention_heads": heads,
+            "num_key_value_heads": heads, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+            "rope_scaling": None, "max_position_embeddings": tokens.CONTEXT, "tie_word_embeddings": False,
+            "use_cache": False, "use_sliding_window": False, "sliding_window": None, "attention_dropout": 0.0, **ids,
+        }  # fmt: skip
+    return {
+        "architectures": ["LLaDAModelLM"], "model_type": "llada", "vocab_size": vocab, "embedding_size": vocab,
+        "d_model": recipe.width, "n_layers": recipe.layers, "n_heads": heads, "n_kv_heads": heads, "mlp_ratio": 4,
+        "mlp_hidden_size": recipe.mlp_width, "activation_type": "silu", "block_type": "llama", "block_group_size": 1,
+        "alibi": False, "rope": True, "rope_full_precision": True, "rope_theta": 10000.0,
+        "max_sequence_length": tokens.CONTEXT, "multi_query_attention": None, "attention_layer_norm": False,
+        "input_emb_norm": False, "scale_logits": False, "layer_norm_type": "rms", "layer_norm_with_affine": True,
+        "rms_norm_eps": 1e-5, "include_bias": False, "include_qkv_bias": False, "bias_for_layer_norm": False,
+        "weight_tying": False, "use_cache": False, **ids,
+    }  # fmt: skip
+
+
+def init_weights(model: Transformer, recipe: Recipe, base: Sequence[int]) -> None:
+    """Embedding std 1, head 0.02, output projections 0.1 / sqrt(fan_in), other matrices 1 / sqrt(fan_in), biases 0.
+
+    ``base``: the id whose embedding a token's own is akin to; a word in capitals then means much the same at once.
+    """
+    generator = torch.Generator().manual_seed(recipe.seed)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            nn.init.zeros_(parameter) if name.endswith("bias") else nn.init.ones_(parameter)
+            continue
+        std = 1.0 if name.startswith("embed") else 0.02 if name.startswith("lm_head") else parameter.shape[1] ** -0.5
+        nn.init.normal_(parameter, std=std * (0.1 if ".o." in name or ".down." in name else 1), generator=generator)
+    with torch.no_grad():
+        model.embed.weight.copy_(akin(model.embed.weight, torch.tensor(base), recipe.kinship))
+
+
+def akin(rows: Tensor, base: Tensor, share: float) -> Tensor:
+    """Rows [V, D] of unit variance, each correlated by ``share`` with that of its base [V]; a base keeps its own."""
+    own = torch.arange(len(rows)) == base
+    return torch.where(own[:, None], rows, share * rows[base] + (1 - share**2) ** 0.5 * rows)
+
+
+def build_model(recipe: Recipe, base: Sequence[int]) -> Transformer:
+    """A fresh model for a vocabulary of ``len(base)``."""
+    model = Transformer(ModelConfig.from_published(published_config(recipe, len(base))))
+    init_weights(model, recipe, base)
+    return model.train()
+
+
+def build_optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon on the matrices of the blocks, Adam on the rest."""
+    blocks = [p for n, p in model.named_parameters() if n.startswith("layers") and p.dim() == 2]
+    rest = [p for n, p in model.named_parameters() if not (n.startswith("layers") and p.dim() == 2)]
+    return [
+        Muon(blocks, recipe.muon_rate, recipe.weight_decay),
+        torch.optim.Adam(rest, lr=recipe.adam_rate, betas=(0.9, 0.98), fused=True),
+    ]
+
+
+def rate_factor(step: int, steps: int) -> float:
+    """Warm-up over 50 steps, constant for half the run, then linear to 0.02."""
+    return min(1.0, (step + 1) / 50) * min(1.0, 1.0 - 0.98 * (step / steps - 0.5) / 0.5)

@@ -1,0 +1,134 @@
+"""The tokenizer of the mini models: known words are one token each, others are spelt in pieces, bytes at the end.
+
+Both models share one vocabulary; only the spelling of the special tokens and the chat template differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from dllm.tasks.mini import wordings, words
+from dllm.tasks.parallelbench import vocabulary
+
+SPECIAL = {
+    "mini-llada": ("<|endoftext|>", "<|startoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|eot_id|>",
+                   "<|end_header_id|>"),
+    "mini-dream": ("<|endoftext|>", "<|beginoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>", "<|reserved_0|>"),
+}  # fmt: skip
+EOS, BOS, MASK = 0, 1, 2
+TEMPLATES = {
+    "mini-llada": (
+        "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
+        "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
+        "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+    ),
+    "mini-dream": (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    ),
+}
+
+CONTEXT = 768  # tokens, prompt and answer
+PIECES = 320  # of spelt words, from the most frequent pairs
+INVENTED = 3000  # words beside the real ones that the pieces are counted in
+MARKS = (
+    ' ["', '["', '", "', '"]', "['", "', '", "']", '","', '[{"', ' {"', '":', '"},', '"}]', ' "', " '", '"', "'", " [",
+    "\n\n", " |", "|", " -", " +", " =", ":\n",
+)  # fmt: skip
+# Marks first, longest first; then words, numbers of one or two digits, single digits, and anything else by itself.
+SPLIT = "|".join(
+    [*(re.escape(mark).replace("\\ ", " ") for mark in sorted(MARKS, key=len, reverse=True)),
+     " ?[A-Za-z]+", "(?<![0-9]) ?[0-9]{1,2}(?![0-9])", "[0-9]", r"[^A-Za-z0-9]"]
+)  # fmt: skip
+
+
+def asked() -> list[str]:
+    """The words of the requests that training sees, in lower case."""
+    texts = [text for templates in wordings.TRAINED.values() for text in templates]
+    texts += [*wordings.BEFORE, *wordings.AFTER, "People Towns Names name age town pet user assistant system"]
+    plain = re.sub(r"\{\w+\}", " ", " ".join(texts)).lower()
+    return sorted(set(re.findall("[a-z]+", plain)))
+
+
+def told() -> list[str]:
+    """The words that answers are made of, as they are written there."""
+    nouns = [*vocabulary.NOUNS, *(noun + "s" for noun in vocabulary.NOUNS)]
+    verbs = [*vocabulary.VERBS, *(verb + "s" for verb in vocabulary.VERBS), *words.PAST.values()]
+    determiners = dict.fromkeys([*vocabulary.SINGULAR, *vocabulary.PLURAL])
+    openings = " ".join(words.FIRST + words.BETWEEN + words.LAST).split()
+    starts = [word.capitalize() for word in determiners]
+    others = [*vocabulary.PLACES, *vocabulary.ADJECTIVES, *vocabulary.PREPOSITIONS, *determiners, *openings, *starts]
+    return [*words.NAMES, *words.TOWNS, *words.PETS, *nouns, *verbs, *others, *words.SYMBOLS, "carry"]
+
+
+def entries() -> list[str]:
+    """Whole words and marks that are one token each, as plain text."""
+    requests = [spelling for word in asked() for spelling in (word, word.capitalize(), word.upper())]
+    numbers = [*map(str, range(100))]
+    single = dict.fromkeys([*told(), *requests, *numbers])
+    return list(dict.fromkeys([*MARKS, *single, *(f" {word}" for word in single)]))
+
+
+@cache
+def merges() -> tuple[tuple[str, str], ...]:
+    """The pairs that spelt words are put together from, learnt from words that training may see."""
+    rng = Random(0)
+    corpus = [*words.spelt(True) * 3, *(words.invented(rng) for _ in range(INVENTED))]
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    learner.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=PIECES, show_progress=False))
+    return tuple((first, second) for first, second in json.loads(learner.to_str())["model"]["merges"])
+
+
+def build(model: str) -> Tokenizer:
+    """The tokenizer of ``mini-llada`` or ``mini-dream``; any text round-trips through its byte alphabet."""
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    vocab = {token: index for index, token in enumerate(SPECIAL[model])}
+    as_bytes = [level.pre_tokenize_str(entry)[0][0] for entry in entries()]
+    for token in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges()), *as_bytes]:
+        vocab.setdefault(token, len(vocab))
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(merges()), ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(SPLIT), "isolated"), level])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL[model]])
+    return tokenizer
+
+
+def base_of(tokenizer: Tokenizer) -> list[int]:
+    """For each id the id of the token that is its text without a space and in lower case, or its own."""
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    texts = {index: token.removeprefix("Ġ").lower() for token, index in vocab.items()}
+    first: dict[str, int] = {}
+    for index in sorted(texts):
+        first.setdefault(texts[index], index)
+    return [first[texts[index]] for index in range(len(vocab))]
+
+
+def digest(tokenizer: Tokenizer) -> str:
+    """A hash of everything that decides how text becomes ids."""
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:16]
+
+
+def wrap(model: str) -> PreTrainedTokenizerFast:
+    """The same with its chat template and special roles, as transformers loads it."""
+    eos, bos, mask, *others = SPECIAL[model]
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=build(model), bos_token=bos, eos_token=eos, pad_token=eos, mask_token=mask,
+        additional_special_tokens=others, padding_side="left", clean_up_tokenization_spaces=False,
+        model_max_length=CONTEXT,
+    )  # fmt: skip
+    wrapped.chat_template = TEMPLATES[model]
+    return wrapped
+
+
+def save(model: str, folder: Path) -> None:
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
+    wrap(model).save_pretrained(str(folder))

@@ -1,0 +1,244 @@
+"""Train a mini model: ``python -m experiments.mini.train mini-llada --out runs/mini-llada``.
+
+The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
+machine and one thread). ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and training.pt, the state.
+
+Muon on the matrices of the blocks, Adam on the rest; unit-variance embeddings and small output projections. With
+AdamW alone or embeddings of std 0.02 the models stay on the plateau where nothing is copied from the prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from dllm.errors import UserError
+from dllm.models.transformer import Transformer
+from dllm.models.weights import save_model
+from experiments.mini import data, tokenizer
+from experiments.mini.data import Batch
+from experiments.mini.forward import logits_at
+from experiments.mini.recipe import Recipe, build_model, build_optimizers, rate_factor
+
+STATE, LOG = "training.pt", "log.jsonl"
+SAVE_EVERY = 100  # steps between states and log lines, also that of a run killed at once after them
+
+
+@torch.no_grad()
+def harden(model: Transformer, batch: Batch, share: float, seed: int) -> Batch:
+    """The batch with the masks of its last rows moved to where the model, seeing no answer, is least sure."""
+    rows = round(share * len(batch.tokens))
+    if not rows:
+        return batch
+    answer, shift = batch.answer[-rows:], model.config.prediction_shift
+    at, column = answer.nonzero(as_tuple=True)
+    tokens = batch.target[-rows:].masked_fill(answer, tokenizer.MASK)
+    logits = logits_at(model, tokens, batch.visible(shift)[-rows:], at, column - shift)
+    sure = logits.log_softmax(-1).amax(-1)
+    confidence = torch.zeros(answer.shape).index_put((at, column), sure)
+    return data.mask_least_confident(batch, confidence, rows, torch.Generator().manual_seed(seed))
+
+
+def losses_of(model: Transformer, batch: Batch) -> Tensor:
+    """Cross entropies [M] of the masked positions; a model of prediction shift 1 predicts i at i - 1."""
+    shift = model.config.prediction_shift
+    rows, columns = batch.masked.nonzero(as_tuple=True)
+    logits = logits_at(model, batch.tokens, batch.visible(shift), rows, columns - shift)
+    return F.cross_entropy(logits, batch.target[batch.masked], reduction="none")
+
+
+@dataclass
+class Sums:
+    """Weighted losses since the last line of the log, in all and by task."""
+
+    loss: dict[str, float] = field(default_factory=dict)
+    weight: dict[str, float] = field(default_factory=dict)
+
+    def add(self, batch: Batch, losses: Tensor) -> None:
+        weight, rows = batch.weight[batch.masked], batch.masked.nonzero(as_tuple=True)[0]
+        for kept, values in ((self.loss, losses * weight), (self.weight, weight)):
+            per_row = torch.zeros(len(batch.tasks)).index_add(0, rows, values)
+            for task, value in zip(batch.tasks, per_row.tolist(), strict=True):
+                kept[task] = kept.get(task, 0.0) + value
+
+    def means(self) -> dict[str, float]:
+        found = {"all": sum(self.loss.values()) / max(sum(self.weight.values()), 1e-9)}
+        return found | {task: self.loss[task] / max(self.weight[task], 1e-9) for task in sorted(self.loss)}
+
+
+@dataclass
+class State:
+    """What a run that goes on needs besides the recipe. seconds: of wall clock and of the processor."""
+
+    model: Transformer
+    optimizers: list[torch.optim.Optimizer]
+    step: int = 0
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def save(self, file: Path, made_from: dict[str, Any]) -> None:
+        """Written beside and moved into place: a kill leaves the old state or the new one."""
+        content = {
+            "model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers],
+            "step": self.step, "wall": self.wall, "cpu": self.cpu, "made_from": made_from,
+        }  # fmt: skip
+        beside = file.with_suffix(".tmp")
+        with beside.open("wb") as out:
+            torch.save(content, out)
+            out.flush()
+            os.fsync(out.fileno())
+        beside.replace(file)
+
+    def load(self, content: dict[str, Any]) -> None:
+        self.model.load_state_dict(content["model"])
+        for optimizer, saved in zip(self.optimizers, content["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.step, self.wall, self.cpu = content["step"], content["wall"], content["cpu"]
+
+
+def train_step(state: State, recipe: Recipe, batches: Sequence[Batch], sums: Sums) -> None:
+    """One update from all groups of rows; each token weighs the same, whatever its group."""
+    model = state.model
+    hard = [harden(model, one, recipe.hard_share, 1_000 * state.step + n) for n, one in enumerate(batches)]
+    total = torch.stack([batch.weight[batch.masked].sum() for batch in hard]).sum()
+    for batch in hard:
+        losses = losses_of(model, batch)
+        ((losses * batch.weight[batch.masked]).sum() / total).backward()  # type: ignore[no-untyped-call]
+        sums.add(batch, losses.detach())
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer, peak in zip(state.optimizers, (recipe.muon_rate, recipe.adam_rate), strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = peak * rate_factor(state.step, recipe.steps)
+        optimizer.step()
+        optimizer.zero_grad()
+    state.step += 1
+
+
+def export(model: Transformer, name: str, folder: Path) -> None:
+    """A checkpoint folder in bfloat16 that any loader of the published format opens."""
+    save_model(copy.deepcopy(model).to(torch.bfloat16), folder)
+    (folder / "model.safetensors").chmod(0o644)  # safetensors writes files only their owner can read
+    tokenizer.save(name, folder)
+
+
+class Run:
+    """One training run: data, state and the folder that log, checkpoint and training state go to."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.recipe, self.folder, self.sums = recipe, folder, Sums()
+        self.tokenizer = tokenizer.build(recipe.model)
+        self.marks = data.structure(self.tokenizer)
+        model = build_model(recipe, tokenizer.base_of(self.tokenizer))
+        self.state = State(model, build_optimizers(model, recipe))
+        self.made_from = {
+            **asdict(recipe), "data": data.digest(recipe.seed), "tokenizer": tokenizer.digest(self.tokenizer),
+        }  # fmt: skip
+        self._go_on()
+        self.began = time.monotonic() - self.state.wall, time.process_time() - self.state.cpu
+
+    def _go_on(self) -> None:
+        """Take over a state that is there, and forget what was logged after it. Raises UserError."""
+        if not (self.folder / STATE).is_file():
+            (self.folder / LOG).unlink(missing_ok=True)
+            return
+        content = torch.load(self.folder / STATE, weights_only=True)
+        refuse_other(self.folder, content["made_from"], self.made_from)
+        self.state.load(content)
+        lines = [line for line in (self.folder / LOG).read_text().splitlines() if complete(line)]
+        kept = [line for line in lines if json.loads(line)["step"] <= self.state.step]
+        (self.folder / LOG).write_text("".join(line + "\n" for line in kept))
+
+    def step(self) -> None:
+        recipe, state = self.recipe, self.state
+        progress = state.step / recipe.steps
+        batches = data.make_batches(
+            self.tokenizer, recipe.model, self.marks, recipe.batch, progress, recipe.seed, state.step
+        )
+        train_step(state, recipe, batches, self.sums)
+        if state.step % SAVE_EVERY == 0 or state.step == recipe.steps:
+            self.save()
+
+    def save(self) -> None:
+        """The log's line first: a kill in between writes it again."""
+        state = self.state
+        state.wall, state.cpu = time.monotonic() - self.began[0], time.process_time() - self.began[1]
+        line = {"step": state.step, "wall_minutes": state.wall / 60, "cpu_minutes": state.cpu / 60}
+        rounded = {task: round(loss, 4) for task, loss in self.sums.means().items()}
+        with (self.folder / LOG).open("a") as file:
+            file.write(json.dumps({**line, "loss": rounded}) + "\n")
+        self.sums = Sums()
+        state.save(self.folder / STATE, self.made_from)
+
+
+def complete(line: str) -> bool:
+    """Whether a line of the log was written to its end."""
+    try:
+        return "step" in json.loads(line)
+    except ValueError:
+        return False
+
+
+def refuse_other(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises UserError for a state made from something else."""
+    changed = [key for key in now if before.get(key) != now[key]]
+    if not changed:
+        return
+    key = changed[0]
+    what = {"data": "other data", "tokenizer": "another tokenizer"}.get(key, f"{key}={before.get(key)!r}")
+    instead = "" if key in ("data", "tokenizer") else f", not {now[key]!r}"
+    raise UserError(
+        f"--out={str(folder)!r} holds a run begun with {what}{instead}; going on would mix the two. Give the recipe "
+        "and the commit of that run, or another folder."
+    )
+
+
+def train(recipe: Recipe, folder: Path, stop_at: int = 0) -> Transformer:
+    """Run the recipe, from the state in ``folder`` on if there is one, and leave the checkpoint there. ``stop_at`` ends
+    a part of it early. Raises UserError for a state of another recipe."""
+    run = Run(recipe, folder)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, disable=not sys.stderr.isatty()) as bar:
+        shown = bar.add_task(recipe.model, total=recipe.steps, completed=run.state.step)
+        while run.state.step < (stop_at or recipe.steps):
+            run.step()
+            loss = run.sums.means()["all"] if run.sums.loss else float("nan")
+            text = f"{recipe.model} step {run.state.step} loss {loss:.3f}"
+            bar.update(shown, completed=run.state.step, description=text)
+    export(run.state.model, recipe.model, folder)
+    return run.state.model
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=list(tokenizer.SPECIAL))
+    for one in fields(Recipe)[1:]:
+        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
+    parser.add_argument("--out", type=Path, required=True, help="folder of checkpoint, log and training state")
+    parser.add_argument("--stop-at", type=int, default=0, help="end at this step; the same command goes on later")
+    given = vars(parser.parse_args(arguments))
+    torch.set_num_threads(1)
+    out, stop_at = given.pop("out"), given.pop("stop_at")
+    try:
+        train(Recipe(**given), out, stop_at)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
