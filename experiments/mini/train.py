@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from dllm.app.jobs.environment import stamp
 from dllm.errors import UserError
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
@@ -33,8 +35,8 @@ from experiments.mini.data import Batch
 from experiments.mini.forward import logits_at
 from experiments.mini.recipe import Recipe, build_model, build_optimizers, rate_factor
 
-STATE, LOG = "training.pt", "log.jsonl"
-SAVE_EVERY = 100  # steps between states and log lines, also that of a run killed at once after them
+STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
+SAVE_EVERY = 100  # steps between states, each with a line of the log
 
 
 @torch.no_grad()
@@ -86,6 +88,7 @@ class State:
     model: Transformer
     optimizers: list[torch.optim.Optimizer]
     step: int = 0
+    starts: int = 0
     wall: float = 0.0
     cpu: float = 0.0
 
@@ -93,7 +96,7 @@ class State:
         """Written beside and moved into place: a kill leaves the old state or the new one."""
         content = {
             "model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers],
-            "step": self.step, "wall": self.wall, "cpu": self.cpu, "made_from": made_from,
+            "step": self.step, "starts": self.starts, "wall": self.wall, "cpu": self.cpu, "made_from": made_from,
         }  # fmt: skip
         beside = file.with_suffix(".tmp")
         with beside.open("wb") as out:
@@ -106,7 +109,7 @@ class State:
         self.model.load_state_dict(content["model"])
         for optimizer, saved in zip(self.optimizers, content["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.step, self.wall, self.cpu = content["step"], content["wall"], content["cpu"]
+        self.step, self.starts, self.wall, self.cpu = (content[key] for key in ("step", "starts", "wall", "cpu"))
 
 
 def train_step(state: State, recipe: Recipe, batches: Sequence[Batch], sums: Sums) -> None:
@@ -137,9 +140,9 @@ def export(model: Transformer, name: str, folder: Path) -> None:
 class Run:
     """One training run: data, state and the folder that log, checkpoint and training state go to."""
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, save_every: int = SAVE_EVERY) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.recipe, self.folder, self.sums = recipe, folder, Sums()
+        self.recipe, self.folder, self.save_every, self.sums = recipe, folder, save_every, Sums()
         self.tokenizer = tokenizer.build(recipe.model)
         self.marks = data.structure(self.tokenizer)
         model = build_model(recipe, tokenizer.base_of(self.tokenizer))
@@ -148,6 +151,7 @@ class Run:
             **asdict(recipe), "data": data.digest(recipe.seed), "tokenizer": tokenizer.digest(self.tokenizer),
         }  # fmt: skip
         self._go_on()
+        self.state.starts += 1
         self.began = time.monotonic() - self.state.wall, time.process_time() - self.state.cpu
 
     def _go_on(self) -> None:
@@ -169,7 +173,7 @@ class Run:
             self.tokenizer, recipe.model, self.marks, recipe.batch, progress, recipe.seed, state.step
         )
         train_step(state, recipe, batches, self.sums)
-        if state.step % SAVE_EVERY == 0 or state.step == recipe.steps:
+        if state.step % self.save_every == 0 or state.step == recipe.steps:
             self.save()
 
     def save(self) -> None:
@@ -182,6 +186,21 @@ class Run:
             file.write(json.dumps({**line, "loss": rounded}) + "\n")
         self.sums = Sums()
         state.save(self.folder / STATE, self.made_from)
+
+    def export(self) -> None:
+        """The checkpoint folder, and what made it."""
+        export(self.state.model, self.recipe.model, self.folder)
+        place = stamp(torch.device("cpu"), torch.float32, self.recipe.seed)
+        report = {
+            "recipe": asdict(self.recipe), **{key: self.made_from[key] for key in ("data", "tokenizer")},
+            "step": self.state.step, "starts": self.state.starts,
+            "wall_minutes": self.state.wall / 60, "cpu_minutes": self.state.cpu / 60,
+            "parameters": sum(parameter.numel() for parameter in self.state.model.parameters()),
+            "bytes": (self.folder / "model.safetensors").stat().st_size,
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            **{key: place[key] for key in ("commit", "dirty", "versions", "platform", "processor")},
+        }  # fmt: skip
+        (self.folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
 
 
 def complete(line: str) -> bool:
@@ -206,10 +225,10 @@ def refuse_other(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> N
     )
 
 
-def train(recipe: Recipe, folder: Path, stop_at: int = 0) -> Transformer:
+def train(recipe: Recipe, folder: Path, stop_at: int = 0, save_every: int = SAVE_EVERY) -> Transformer:
     """Run the recipe, from the state in ``folder`` on if there is one, and leave the checkpoint there. ``stop_at`` ends
     a part of it early. Raises UserError for a state of another recipe."""
-    run = Run(recipe, folder)
+    run = Run(recipe, folder, save_every)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, disable=not sys.stderr.isatty()) as bar:
         shown = bar.add_task(recipe.model, total=recipe.steps, completed=run.state.step)
@@ -218,7 +237,9 @@ def train(recipe: Recipe, folder: Path, stop_at: int = 0) -> Transformer:
             loss = run.sums.means()["all"] if run.sums.loss else float("nan")
             text = f"{recipe.model} step {run.state.step} loss {loss:.3f}"
             bar.update(shown, completed=run.state.step, description=text)
-    export(run.state.model, recipe.model, folder)
+    if run.sums.loss:  # stopped between two states
+        run.save()
+    run.export()
     return run.state.model
 
 

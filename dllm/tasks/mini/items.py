@@ -35,8 +35,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Draw:
-    """How an item is drawn. sizes: fewest and most things (None: as the task has them). names: ``known`` (one token
-    each), ``spelt``, ``unseen`` (spelt, never trained on) or ``mixed`` (as in training). wording: see ``styles.ask``."""
+    """How an item is drawn.
+
+    sizes: fewest and most things (None: as the task has them). names: ``known`` (one token each), ``spelt``, ``unseen``
+    (spelt, never trained on) or ``mixed`` (as in training). wording: see ``styles.ask``.
+    """
 
     rng: Random
     sizes: tuple[int, int] | None = None

@@ -10,13 +10,14 @@ from functools import cache
 from random import Random
 
 from dllm.tasks.parallelbench import vocabulary
-from dllm.tasks.parallelbench.vocabulary import ADJECTIVES, NOUNS, PLACES, PREPOSITIONS, VERBS
 
-NAMES = vocabulary.NAMES
-TOWNS = tuple(
-    "Oslo Rome Paris Lima Cairo Delhi Tokyo Quito Berlin Dublin Havana Lisbon Madrid Milan Nairobi Prague".split()
-)
-PETS = tuple("dog cat horse rabbit tiger owl eagle parrot hamster turtle goat pony".split())
+NAMES, NOUNS, VERBS, PLACES = vocabulary.NAMES, vocabulary.NOUNS, vocabulary.VERBS, vocabulary.PLACES
+ADJECTIVES, PREPOSITIONS = vocabulary.ADJECTIVES, vocabulary.PREPOSITIONS
+TOWNS = (
+    "Oslo", "Rome", "Paris", "Lima", "Cairo", "Delhi", "Tokyo", "Quito", "Berlin", "Dublin", "Havana", "Lisbon",
+    "Madrid", "Milan", "Nairobi", "Prague",
+)  # fmt: skip
+PETS = ("dog", "cat", "horse", "rabbit", "tiger", "owl", "eagle", "parrot", "hamster", "turtle", "goat", "pony")
 SYMBOLS = vocabulary.SYMBOLS
 ODD_PASTS = {"draw": "drew", "admire": "admired"}
 PAST = {verb: ODD_PASTS.get(verb, verb + "ed") for verb in VERBS}
@@ -26,9 +27,12 @@ BETWEEN = ("Then", "Later", "Soon", "After that", "Next", "Suddenly", "Afterward
 LAST = ("Finally", "In the end", "At last")
 
 UNSEEN_SHARE = 8  # one spelt word in eight is never trained on
-ONSETS = "b br c ch cl d dr f fl g gr h j k kr l m n p pl r s sh st t th tr v w y z".split()
-VOWELS = "a e i o u ai ea ee ie oo".split()
-CODAS = "l ll m n nd r rt s st t x ck ng".split() + [""] * 8
+SYLLABLE = {  # beginnings, middles and ends of what words are invented from
+    "onset": "b br c ch cl d dr f fl g gr h j k kr l m n p pl r s sh st t th tr v w y z",
+    "vowel": "a e i o u ai ea ee ie oo",
+    "coda": "l ll m n nd r rt s st t x ck ng" + 8 * " -",
+}
+ONSETS, VOWELS, CODAS = ([one.strip("-") for one in text.split()] for text in SYLLABLE.values())
 
 
 def unseen(word: str) -> bool:

@@ -1,0 +1,155 @@
+"""The card of a mini model from its figures: ``python -m experiments.mini.card FOLDER`` writes FOLDER/README.md.
+
+Reads training.json (what training was) and scores.json (what ``experiments.mini.evaluate`` found), nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dllm.analysis.measures import wilson
+from dllm.errors import UserError
+from dllm.tasks.mini import tasks
+from experiments.mini.evaluate import Right, weights_digest
+from experiments.mini.recipe import Recipe
+
+ARCHITECTURE = {
+    "mini-llada": ("LLaDA", "no biases, untied head, the mask predicts its own position"),
+    "mini-dream": ("Dream", "biases on q, k and v, the output at position i - 1 predicts the token at i"),
+}
+PARTS = {
+    "speed": ("Tokens a step", "The whole answer is one block, the most confident positions first."),
+    "wording": ("Wordings", "One token a step. Those of the last column were never trained on."),
+    "names": (
+        "Names", "One token a step. Known names are one token each; spelt ones take three or four; those of the last "
+        "column were never trained on. Canvases of 64 and 256 tokens, since spelt names are longer."
+    ),
+    "size": ("Sizes", "One token a step; names of a list, letters of a square, digits of a sum, people, events."),
+    "canvas": ("Canvases", "sampler=confidence at 0.9, blocks of 32, by the length of the canvas in tokens."),
+    "cache": ("Caches", "sampler=confidence at 0.9; caches that go by blocks with blocks of 8, 16 and 32."),
+}  # fmt: skip
+
+
+def cell(right: Sequence[float] | None) -> str:
+    """Per cent right with the 95 % interval; a dash where nothing was measured."""
+    if not right:
+        return "-"
+    low, high = wilson(sum(right), len(right))
+    return f"{100 * sum(right) / len(right):.0f} ({100 * low:.0f}-{100 * high:.0f})"
+
+
+def mean_of(of: Right, names: Sequence[str]) -> str:
+    """The mean over tasks, in per cent, with the 95 % interval from the tasks' own variances."""
+    found = [of[name] for name in names if name in of]
+    if not found:
+        return "-"
+    means = [statistics.mean(right) for right in found]
+    error = sum(m * (1 - m) / len(right) for m, right in zip(means, found, strict=True)) ** 0.5 / len(found)
+    return f"{100 * statistics.mean(means):.1f} ±{196 * error:.1f}"
+
+
+def table(right: Mapping[str, Right]) -> str:
+    """A Markdown table: tasks down, settings across, the means of the short and of the long tasks last."""
+    rows = [["task", *right]]
+    rows += [[task, *(cell(of.get(task)) for of in right.values())] for task in tasks.TASKS
+             if any(task in of for of in right.values())]  # fmt: skip
+    rows += [[f"mean, {name}", *(mean_of(of, of_these) for of in right.values())]
+             for name, of_these in (("short answers", tasks.SHORT), ("long answers", tasks.LONG))]  # fmt: skip
+    lines = [rows[0], ["---", *["---:"] * len(right)], *rows[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def paired(of: Right, none: Right) -> tuple[float, list[str]]:
+    """The mean loss against ``none`` in points, and the tasks whose 95 % interval of it lies above 6 points."""
+    losses, bad = [], []
+    for task, right in none.items():
+        differences = [before - after for before, after in zip(right, of[task], strict=True)]
+        mean = statistics.mean(differences)
+        half = 1.96 * statistics.stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
+        losses.append(100 * mean)
+        bad += [task] if 100 * (mean - half) > 6 else []
+    return statistics.mean(losses), bad
+
+
+def cache_table(right: Mapping[str, Right]) -> str:
+    """A row for each cache and block length: both means, and what it loses against no cache in the same blocks."""
+    lines = ["| cache, blocks | short answers | long answers | mean loss, points | tasks that surely lose over 6 |",
+             "| --- | ---: | ---: | ---: | --- |"]  # fmt: skip
+    for setting, of in right.items():
+        none = right[f"none {setting.split()[1]}"]
+        loss, bad = paired(of, none)
+        means = " | ".join(mean_of(of, names) for names in (tasks.SHORT, tasks.LONG))
+        lines.append(f"| {setting} | {means} | {loss:.1f} | {', '.join(bad) or '-'} |")
+    return "\n".join(lines)
+
+
+def section(name: str, part: Mapping[str, Any]) -> str:
+    title, said = PARTS[name]
+    made = cache_table(part["right"]) if name == "cache" else table(part["right"])
+    items = f"{part['count']} held-back items" + (" of each size" if name == "size" else " a task")
+    return f"### {title}\n\n{said} {items}, seed {part['seed']}.\n\n{made}\n"
+
+
+def card(training: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
+    """The text of README.md, from card.md."""
+    recipe, name = training["recipe"], training["recipe"]["model"]
+    family, layout = ARCHITECTURE[name]
+    command = " ".join(["python -m experiments.mini.train", name, *options_of(recipe), f"--out runs/{name}"])
+    figures = {
+        "parameters": f"{training['parameters'] / 1e6:.2f}", "megabytes": f"{training['bytes'] / 1e6:.1f}",
+        "task_count": len(tasks.TASKS), "free": ", ".join(tasks.FREE), "examples": examples(),
+        "sections": "\n".join(section(part, scores["parts"][part]) for part in PARTS if part in scores["parts"]),
+        "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
+        "commit": training["commit"] + (" with changes" if training["dirty"] else ""),
+        "torch": training["versions"]["torch"],
+    }  # fmt: skip
+    text = Path(__file__).with_name("card.md").read_text()
+    return text.format_map(
+        {**recipe, **training, "name": name, "family": family, "layout": layout, "command": command, **figures}
+    )
+
+
+def examples() -> str:
+    """A prompt of three tasks each, indented."""
+    asked = [tasks.generate(task, 0, 1, wording="plain")[0].prompt for task in ("shuffle", "records", "addition")]
+    return "\n\n".join("    " + prompt.replace("\n", "\n    ") for prompt in asked)
+
+
+def options_of(recipe: Mapping[str, Any]) -> list[str]:
+    """What the command needs besides the model: every entry that is not the recipe's default."""
+    usual = asdict(Recipe(model=recipe["model"]))
+    return [f"--{key.replace('_', '-')} {recipe[key]}" for key in usual if recipe[key] != usual[key]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args(arguments).folder
+    try:
+        training, scores = (read(folder / name) for name in ("training.json", "scores.json"))
+        if scores["weights"] != weights_digest(folder):
+            raise UserError(f"{folder / 'scores.json'} was measured on other weights: run experiments.mini.evaluate.")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    (folder / "README.md").write_text(card(training, scores))
+    return 0
+
+
+def read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        maker = {"training.json": "train", "scores.json": "evaluate"}[file.name]
+        raise UserError(f"{file} is missing: run experiments.mini.{maker} first.")
+    content: dict[str, Any] = json.loads(file.read_text())
+    return content
+
+
+if __name__ == "__main__":
+    sys.exit(main())

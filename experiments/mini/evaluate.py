@@ -1,0 +1,192 @@
+"""What a mini model does: ``python -m experiments.mini.evaluate FOLDER --count 100`` writes FOLDER/scores.json.
+
+Held-back items, scored by task: by tokens a step (the whole answer one block), by wording and names, by size of the
+item, by length of the canvas, and under caches. ``--parts`` measures some of them; what is there already is kept if
+it was measured on the same weights. ``experiments.mini.card`` turns the file into the model's card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from dllm import Decoder, Model, load
+from dllm.prompts import Prompt
+from dllm.samplers.static import Static
+from dllm.tasks.mini import tasks
+from dllm.tasks.mini.items import Sample
+
+TOKENS_PER_STEP = (1, 2, 4, 8, 32)
+WORDINGS = ("plain", "trained", "unseen")
+NAMES = ("known", "spelt", "unseen")
+CANVASES = (32, 64, 128, 256)
+BLOCKS = (8, 16, 32)
+BATCH = 32
+Right = dict[str, list[float]]  # task -> 1 or 0 for each item
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to measure with: the model, items per task, and the seed of the items."""
+
+    model: Model
+    count: int
+    seed: int
+
+    def items(self, task: str, **how: Any) -> list[Sample]:
+        return tasks.generate(task, self.seed, self.count, **how)
+
+
+def answers(model: Model, items: Sequence[Sample], length: int, **parts: Any) -> list[float]:
+    """The score of each item, 1 or 0."""
+    decoder = Decoder(model, gen_length=length, batch_size=BATCH, **parts)
+    prompts: list[Prompt] = [item.messages for item in items]
+    return [float(tasks.score(item, row.text)["score"]) for item, row in zip(items, decoder(prompts), strict=True)]
+
+
+def whole(model: Model, items: Sequence[Sample], per_step: int, length: int) -> list[float]:
+    """In one block as long as the answer, the most confident first."""
+    return answers(model, items, length, sampler=Static(per_step=per_step), blocks="whole")
+
+
+def by_speed(asked: Asked) -> dict[str, Right]:
+    """By tokens a step."""
+    return {
+        str(k): {task: whole(asked.model, asked.items(task), k, tasks.budget(task)) for task in shown(k, tasks.TASKS)}
+        for k in TOKENS_PER_STEP
+    }
+
+
+def by_wording(asked: Asked) -> dict[str, Right]:
+    """By wording, known names, one token a step."""
+    return {
+        wording: {
+            task: whole(asked.model, asked.items(task, wording=wording), 1, tasks.budget(task))
+            for task in shown(wording, tasks.TASKS)
+        }
+        for wording in WORDINGS
+    }
+
+
+def by_names(asked: Asked) -> dict[str, Right]:
+    """By names, one token a step; a spelt name takes three or four tokens, so canvases are twice as long."""
+    return {
+        names: {
+            task: whole(asked.model, asked.items(task, names=names), 1, 2 * tasks.budget(task))
+            for task in shown(names, tasks.NAMED)
+        }
+        for names in NAMES
+    }
+
+
+def by_size(asked: Asked) -> dict[str, Right]:
+    """By how many names, letters, digits, ... an item has; one token a step."""
+    found: dict[str, Right] = {}
+    for task in shown("sizes", tasks.TASKS):
+        items = [tasks.generate(task, asked.seed, asked.count, sizes=(size, size)) for size in range(2, 9)]
+        for item in {(item.size, item.prompt): item for group in items for item in group}.values():
+            found.setdefault(str(item.size), {}).setdefault(task, []).append(item)  # type: ignore[arg-type]
+    return {
+        size: {task: whole(asked.model, group, 1, tasks.budget(task)) for task, group in of.items()}  # type: ignore[arg-type]
+        for size, of in sorted(found.items())
+    }
+
+
+def by_canvas(asked: Asked) -> dict[str, Right]:
+    """By length of the canvas; half of the items, the threshold of sampler=confidence, blocks of 32."""
+    return {
+        str(length): {
+            task: answers(asked.model, asked.items(task)[::2], length, sampler="confidence", blocks=fixed(32))
+            for task in shown(length, tasks.TASKS) if length >= tasks.budget(task)
+        }
+        for length in CANVASES
+    }  # fmt: skip
+
+
+def by_cache(asked: Asked) -> dict[str, Right]:
+    """Under caches, sampler=confidence at 0.9: by blocks of 8, 16, 32 for those that go by blocks, else whole."""
+    settings = [(cache, block) for block in BLOCKS for cache in ("none", "prefix", "dual", "dkv")]
+    settings += [("none", 0), ("elastic", 0), ("window", 0)]
+    return {
+        f"{cache} {block or 'whole'}": {
+            task: answers(
+                asked.model, asked.items(task), tasks.budget(task), sampler="confidence", cache=cache,
+                blocks=fixed(block) if block else "whole",
+            )
+            for task in shown(f"{cache} {block}", tasks.TASKS)
+        }
+        for cache, block in settings
+    }  # fmt: skip
+
+
+def fixed(length: int) -> Any:
+    from dllm import part
+
+    return part("blocks", "fixed", block_length=length)
+
+
+PARTS: dict[str, Callable[[Asked], dict[str, Right]]] = {
+    "speed": by_speed, "wording": by_wording, "names": by_names, "size": by_size, "canvas": by_canvas,
+    "cache": by_cache,
+}  # fmt: skip
+COUNTS = {"speed": 100, "wording": 20, "names": 20, "size": 20, "canvas": 20, "cache": 50}
+
+
+def shown(what: object, names: Sequence[str] | dict[str, Any]) -> Iterator[str]:
+    """The names, with a bar."""
+    yield from track(list(names), f"{what}", console=Console(stderr=True))
+
+
+def quick(model: Model, count: int = 8) -> dict[str, float]:
+    """Percentages with sampler=confidence in blocks of 32: a glance while training runs."""
+    return {
+        task: 100 * sum(answers(model, tasks.generate(task, 1, count), tasks.budget(task), blocks=fixed(32))) / count
+        for task in tasks.TASKS
+    }
+
+
+def weights_digest(folder: Path) -> str:
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a folder that training left, or the name of a shipped model")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--count", type=int, default=0, help="items per task and setting (0: each part's own number)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--quick", action="store_true", help="print a glance at each task and write nothing")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    model = load(given.model)
+    if given.quick:
+        found = quick(model, given.count or 8)
+        print("  ".join(f"{task} {score:.0f}" for task, score in found.items()))
+        print(f"mean {sum(found.values()) / len(found):.1f}")
+        return 0
+    file, weights = model.path / "scores.json", weights_digest(model.path)
+    kept = json.loads(file.read_text()) if file.is_file() else {}
+    if kept.get("weights") != weights:
+        kept = {"weights": weights, "parts": {}}
+    for name in given.parts:
+        began, count = time.process_time(), given.count or COUNTS[name]
+        rows = PARTS[name](Asked(model, count, given.seed))
+        minutes = (time.process_time() - began) / 60
+        kept["parts"][name] = {"count": count, "seed": given.seed, "cpu_minutes": round(minutes, 2), "right": rows}
+        file.write_text(json.dumps(kept))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Batches of the mini models: only answers are masked, canvases fit, templates are the shipped ones, pieces spell."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+import torch
+
+from dllm.tasks.mini import tasks, words
+from dllm.tasks.mini.items import Draw
+from experiments.mini import data, tokenizer
+
+MODELS = tuple(tokenizer.SPECIAL)
+TEXTS = ("Tab\there", "naïve 東京 🙂", "  two  spaces\n\n\nlines ", '["Zoltan", "Ada"]', "a1b22.,:;", "12+7=19")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_text_round_trips(text: str) -> None:
+    built = tokenizer.build("mini-llada")
+    assert built.decode(built.encode(text).ids, skip_special_tokens=False) == text
+
+
+def test_known_words_are_one_token_and_spelt_ones_are_pieces() -> None:
+    built = tokenizer.build("mini-llada")
+    for word in (*words.NAMES, *words.TOWNS, *words.PETS, *words.SYMBOLS, "Shuffle", "SHUFFLE", "shuffle", "37"):
+        assert [len(built.encode(text).ids) for text in (word, " " + word)] == [1, 1], word
+    rng = Random(0)
+    for seen in (True, False):
+        lengths = [len(built.encode(words.spelt_word(rng, seen)).ids) for _ in range(300)]
+        assert min(lengths) >= 1 and 2 < sum(lengths) / 300 < 4.5
+
+
+def test_spellings_of_a_word_share_a_base() -> None:
+    built = tokenizer.build("mini-llada")
+    base, ids = tokenizer.base_of(built), [built.encode(text).ids[0] for text in (" list", "List", " LIST", "list")]
+    assert len({base[one] for one in ids}) == 1 and all(base[base[one]] == base[one] for one in range(len(base)))
+
+
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_answers_fit_their_budget_with_an_end(task: str) -> None:
+    built = tokenizer.build("mini-llada")
+    lengths = [len(built.encode(sample.answer).ids) for sample in tasks.generate(task, 0, 100)]
+    assert max(lengths) < tasks.budget(task) and (task in tasks.SHORT or max(lengths) >= 64)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_training_renders_the_shipped_template(model: str) -> None:
+    shipped = tokenizer.wrap(model)
+    before, now = tasks.generate("copy", 1, 2)[0], tasks.generate("sort", 1, 1)[0]
+    turns = [*before.messages, {"role": "assistant", "content": before.answer}, *now.messages]
+    wanted = shipped.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    assert data.render(model, data.Conversation(now, (before,))) == wanted
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.05, 0.1, 0.5])
+def test_batches_mask_answers_only(progress: float) -> None:
+    built = tokenizer.build("mini-llada")
+    marks = data.structure(built)
+    for step in range(4):
+        batches = data.make_batches(built, "mini-llada", marks, 12, progress, 0, step)
+        assert sum(len(batch.tasks) for batch in batches) == 12
+        for batch in batches:
+            assert batch.masked.any(1).all() and not (batch.masked & ~batch.answer).any()
+            assert (batch.tokens[batch.masked] == tokenizer.MASK).all()
+            assert torch.equal(batch.tokens[~batch.masked], batch.target[~batch.masked])
+            assert (batch.target != tokenizer.MASK).all() and not (batch.answer & ~batch.valid).any()
+
+
+def test_all_canvases_and_names_and_earlier_turns_come_up() -> None:
+    built = tokenizer.build("mini-llada")
+    marks, lengths, turns = data.structure(built), set(), set()
+    for step in range(40):
+        for batch in data.make_batches(built, "mini-llada", marks, 40, 0.5, 0, step):
+            lengths |= set(batch.answer.sum(1).tolist())
+            starts = (batch.target == built.token_to_id("<|start_header_id|>")).sum(1)
+            turns |= {int(count) // 2 for count in starts}
+    assert lengths >= {32, 64, 128, 256} and turns == {1, 2, 3}
+
+
+def test_batches_are_a_function_of_seed_and_step() -> None:
+    built = tokenizer.build("mini-dream")
+    marks = data.structure(built)
+    one, two, other = (data.make_batches(built, "mini-dream", marks, 9, 0.5, seed, 4) for seed in (1, 1, 2))
+    assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(one, two, strict=True))
+    assert len(one) != len(other) or any(a.tokens.shape != b.tokens.shape for a, b in zip(one, other, strict=True))
+
+
+def test_the_least_confident_are_masked() -> None:
+    built = tokenizer.build("mini-llada")
+    batch = data.make_batches(built, "mini-llada", data.structure(built), 6, 0.5, 0, 0)[-1]
+    confidence = torch.rand(batch.answer[-2:].shape, generator=torch.Generator().manual_seed(0))
+    hard = data.mask_least_confident(batch, confidence, 2, torch.Generator().manual_seed(1))
+    for row in (-2, -1):
+        masked, seen = (confidence[row][at] for at in (hard.masked[row], batch.answer[row] & ~hard.masked[row]))
+        assert 1 <= len(masked) and masked.max() < seen.min()
+        assert (hard.tokens[row][hard.masked[row]] == tokenizer.MASK).all()
+    assert torch.equal(hard.masked[:-2], batch.masked[:-2])
+
+
+def test_the_digest_follows_the_items() -> None:
+    assert data.digest(0) == data.digest(0) != data.digest(1)
+    assert tasks.draw("copy", Draw(Random(0)), "train").split == "train"

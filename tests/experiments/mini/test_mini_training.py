@@ -1,0 +1,177 @@
+"""Training the mini models: a run killed at any moment ends as one that was not, and does not go on with other data."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dllm.errors import UserError
+from dllm.models.transformer import Fresh
+from dllm.models.weights import load_model
+from dllm.tasks.mini import wordings
+from experiments.mini import data, tokenizer, train
+from experiments.mini.forward import logits_at
+from experiments.mini.muon import Muon
+from experiments.mini.recipe import Recipe, akin, build_model
+
+TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=16, hard_share=0.34)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def killed(folder: Path, seconds: float) -> None:
+    """Train in another process and kill it with SIGKILL after so long."""
+    other = multiprocessing.get_context("fork").Process(target=train.train, args=(TINY, folder, 0, 2))
+    other.start()
+    time.sleep(seconds)
+    os.kill(other.pid or 0, signal.SIGKILL)
+    other.join()
+
+
+def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    train.train(TINY, tmp_path / "straight", save_every=2)
+    began = time.monotonic()
+    train.train(TINY, tmp_path / "again", save_every=2)
+    whole = time.monotonic() - began
+    for share in (0.4, 0.5):
+        killed(tmp_path / "killed", whole * share)
+    train.train(TINY, tmp_path / "killed", save_every=2)
+    straight, others = tmp_path / "straight", (tmp_path / "again", tmp_path / "killed")
+    for other in others:
+        assert (other / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+        for key in ("model", "optimizers"):
+            one, two = (torch.load(folder / train.STATE, weights_only=True)[key] for folder in (straight, other))
+            assert str(one) == str(two)
+        assert losses(other) == losses(straight)
+    report = json.loads((tmp_path / "killed" / train.REPORT).read_text())
+    assert 1 <= report["starts"] <= 3 and report["step"] == TINY.steps
+
+
+def losses(folder: Path) -> list[Any]:
+    lines = [json.loads(line) for line in (folder / train.LOG).read_text().splitlines()]
+    return [(line["step"], line["loss"]) for line in lines]
+
+
+def test_a_run_goes_on_only_with_its_own_recipe_data_and_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train.train(TINY, tmp_path, stop_at=2)
+    with pytest.raises(UserError, match=r"begun with batch=3, not 4; .* or another folder"):
+        train.train(replace(TINY, batch=4), tmp_path)
+    assert train.main(["mini-llada", "--out", str(tmp_path)]) == 2
+    assert "begun with width=16, not 128" in capsys.readouterr().err
+    with monkeypatch.context() as other:
+        other.setitem(wordings.TRAINED, "copy", ("Say it",))
+        with pytest.raises(UserError, match="begun with other data;"):
+            train.train(TINY, tmp_path)
+    monkeypatch.setattr(tokenizer, "entries", lambda: ["one", "two"])
+    with pytest.raises(UserError, match="begun with another tokenizer"):
+        train.train(TINY, tmp_path)
+
+
+def test_a_line_of_the_log_cut_by_a_kill_is_forgotten(tmp_path: Path) -> None:
+    train.train(TINY, tmp_path, stop_at=4, save_every=2)
+    with (tmp_path / train.LOG).open("a") as file:
+        file.write(json.dumps({"step": 6, "loss": {}}) + '\n{"step": 8, "lo')
+    assert [step for step, _ in losses_after(tmp_path)] == [2, 4]
+
+
+def losses_after(folder: Path) -> list[Any]:
+    train.Run(TINY, folder)
+    return losses(folder)
+
+
+def test_the_checkpoint_is_bfloat16_and_loads_as_published(tmp_path: Path) -> None:
+    for name in ("mini-llada", "mini-dream"):
+        recipe = replace(TINY, model=name, steps=1)
+        model = train.train(recipe, tmp_path / name)
+        loaded = load_model(tmp_path / name).state_dict()
+        for key, weight in model.state_dict().items():
+            assert torch.equal(loaded[key], weight.to(torch.bfloat16).to(loaded[key].dtype)), key
+        published = json.loads((tmp_path / name / "config.json").read_text())
+        assert published["torch_dtype"] == "bfloat16" and model.config.prediction_shift == (name == "mini-dream")
+
+
+def test_default_recipes_keep_to_the_limits() -> None:
+    for name in tokenizer.SPECIAL:
+        vocab = tokenizer.build(name)
+        model = build_model(Recipe(model=name), tokenizer.base_of(vocab))
+        count = sum(parameter.numel() for parameter in model.parameters())
+        assert count <= 5_000_000 and 2 * count <= 10_000_000
+
+
+@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
+def test_chosen_logits_are_those_of_the_whole_network(name: str) -> None:
+    torch.manual_seed(0)
+    vocab = tokenizer.build(name)
+    model = build_model(replace(TINY, model=name, layers=2), tokenizer.base_of(vocab))
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    shift = model.config.prediction_shift
+    for batch in data.make_batches(vocab, name, data.structure(vocab), 7, 0.5, 0, 3):
+        rows, columns = batch.masked.nonzero(as_tuple=True)
+        positions = torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens)
+        hidden = model(batch.tokens, positions, Fresh(batch.visible(shift)))[0]
+        wanted = model.head(hidden[rows, columns - shift])
+        assert torch.allclose(
+            logits_at(model, batch.tokens, batch.visible(shift), rows, columns - shift), wanted, atol=1e-4
+        )
+
+
+def test_prompts_that_stand_alone_do_not_depend_on_the_answer() -> None:
+    """With other tokens in the answer, the prompt's hidden rows stay as they are in rows that are alone, and only there."""
+    for name in ("mini-llada", "mini-dream"):
+        vocab = tokenizer.build(name)
+        model = build_model(replace(TINY, model=name, layers=2, seed=1), tokenizer.base_of(vocab))
+        shift = model.config.prediction_shift
+        batch = data.make_batches(vocab, name, data.structure(vocab), 12, 0.5, 0, 1)[0]
+        batch = replace(batch, alone=torch.arange(len(batch.tasks)) % 2 == 0)
+        positions = torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens)
+        other = torch.where(batch.answer, batch.tokens + 1, batch.tokens)
+        one, two = (model(tokens, positions, Fresh(batch.visible(shift)))[0] for tokens in (batch.tokens, other))
+        start = batch.answer.int().argmax(1)
+        for row, alone in enumerate(batch.alone.tolist()):
+            prompt = slice(0, int(start[row]) - shift)
+            assert torch.equal(one[row, prompt], two[row, prompt]) == alone
+            # What predicts the first token of the answer always sees the others.
+            assert not torch.equal(one[row, start[row] - shift], two[row, start[row] - shift])
+
+
+def test_muon_is_torchs() -> None:
+    """The same steps as torch.optim.Muon, but for its rounding to bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(16, 16), (16, 16), (24, 16), (16, 24)]
+    ours, theirs = ([nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
+    optimizers = (Muon(ours, 0.02, 0.1), torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1))
+    for _ in range(5):
+        for one, two in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            two.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    moved = torch.cat([(one - 1).flatten() for one in ours])
+    apart = torch.cat([(one - two).flatten() for one, two in zip(ours, theirs, strict=True)])
+    assert apart.norm() < 0.02 * moved.norm()
+
+
+def test_kin_rows_are_as_correlated_as_asked() -> None:
+    rows = torch.randn(3, 20_000, generator=torch.Generator().manual_seed(0))
+    made = akin(rows, torch.tensor([0, 0, 2]), 0.7)
+    assert torch.equal(made[[0, 2]], rows[[0, 2]])
+    assert torch.corrcoef(made)[0, 1] == pytest.approx(0.7, abs=0.02) and made[1].std() == pytest.approx(1, abs=0.02)
