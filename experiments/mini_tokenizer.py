@@ -12,9 +12,14 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 from dllm.tasks.parallelbench import vocabulary as words
-from experiments.mini.tokenizer import BOS, EOS, MASK, SPECIAL, TEMPLATES
+from experiments.mini.tokenizer import BOS as BOS
+from experiments.mini.tokenizer import EOS as EOS
+from experiments.mini.tokenizer import MASK as MASK
+from experiments.mini.tokenizer import SPECIAL, TEMPLATES
 
 PIECES = Regex(r""" ?\["|", "|"\]| ?"| ?[A-Za-z]+| ?[0-9]|\n+|,|\.|:""")
+
+
 def entries() -> list[str]:
     """Whole words and pieces that are one token each, as plain text."""
     nouns = [*words.NOUNS, *(noun + "s" for noun in words.NOUNS)]

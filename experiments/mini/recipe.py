@@ -25,7 +25,7 @@ class Recipe:
     head_dim: int = 32
     mlp_width: int = 384
     batch: int = 40
-    steps: int = 15000
+    steps: int = 12500
     muon_rate: float = 0.005
     adam_rate: float = 2e-3
     weight_decay: float = 0.1
@@ -101,5 +101,5 @@ def build_optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Opt
 
 
 def rate_factor(step: int, steps: int) -> float:
-    """Warm-up over 50 steps, constant for half the run, then linear to 0.02."""
-    return min(1.0, (step + 1) / 50) * min(1.0, 1.0 - 0.98 * (step / steps - 0.5) / 0.5)
+    """Warm-up over 50 steps, constant for a quarter of the run, then linear to 0.02: most is learnt while it falls."""
+    return min(1.0, (step + 1) / 50) * min(1.0, 1.0 - 0.98 * (step / steps - 0.25) / 0.75)

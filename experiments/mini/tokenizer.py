@@ -50,14 +50,6 @@ SPLIT = "|".join(
 )  # fmt: skip
 
 
-def asked() -> list[str]:
-    """The words of the requests that training sees, in lower case."""
-    texts = [text for templates in wordings.TRAINED.values() for text in templates]
-    texts += [*wordings.BEFORE, *wordings.AFTER, "People Towns Names name age town pet user assistant system"]
-    plain = re.sub(r"\{\w+\}", " ", " ".join(texts)).lower()
-    return sorted(set(re.findall("[a-z]+", plain)))
-
-
 def told() -> list[str]:
     """The words that answers are made of, as they are written there."""
     nouns = [*vocabulary.NOUNS, *(noun + "s" for noun in vocabulary.NOUNS)]
@@ -71,7 +63,8 @@ def told() -> list[str]:
 
 def entries() -> list[str]:
     """Whole words and marks that are one token each, as plain text."""
-    requests = [spelling for word in asked() for spelling in (word, word.capitalize(), word.upper())]
+    asked = (*wordings.vocabulary(), "user", "assistant", "system")
+    requests = [spelling for word in asked for spelling in (word, word.capitalize(), word.upper())]
     numbers = [*map(str, range(100))]
     single = dict.fromkeys([*told(), *requests, *numbers])
     return list(dict.fromkeys([*MARKS, *single, *(f" {word}" for word in single)]))

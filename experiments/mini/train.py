@@ -113,13 +113,13 @@ class State:
 
 
 def train_step(state: State, recipe: Recipe, batches: Sequence[Batch], sums: Sums) -> None:
-    """One update from all groups of rows; each token weighs the same, whatever its group."""
+    """One update from all groups of rows; what a token weighs does not depend on its group."""
     model = state.model
     hard = [harden(model, one, recipe.hard_share, 1_000 * state.step + n) for n, one in enumerate(batches)]
-    total = torch.stack([batch.weight[batch.masked].sum() for batch in hard]).sum()
+    total = torch.stack([batch.share().sum() for batch in hard]).sum()
     for batch in hard:
         losses = losses_of(model, batch)
-        ((losses * batch.weight[batch.masked]).sum() / total).backward()  # type: ignore[no-untyped-call]
+        ((losses * batch.share()).sum() / total).backward()  # type: ignore[no-untyped-call]
         sums.add(batch, losses.detach())
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer, peak in zip(state.optimizers, (recipe.muon_rate, recipe.adam_rate), strict=True):

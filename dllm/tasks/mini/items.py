@@ -56,7 +56,7 @@ class Draw:
         """So many different names."""
         kind = self.names
         if kind == "mixed":
-            kind = self.rng.choices(("known", "spelt", "both"), (64, 20, 16))[0]
+            kind = self.rng.choices(("known", "spelt", "both"), (72, 14, 14))[0]
         if kind == "known":
             return self.rng.sample(words.NAMES, count)
         found: dict[str, None] = {}

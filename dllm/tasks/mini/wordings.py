@@ -6,26 +6,34 @@ put after it. The first template of each task is the plain one.
 
 from __future__ import annotations
 
+import re
+from functools import cache
+
 THINGS = "(list|names|items|words|entries)"
 TRAINED: dict[str, tuple[str, ...]] = {
     "copy": (
-        "Copy the list", f"(Copy|Repeat|Echo) (the|this|these|my) {THINGS}", "Write the (list|names) (again|unchanged)",
+        "Copy the list", "(Copy|Repeat)",
+        f"(Copy|Repeat|Echo) (the|this|these|my) {THINGS}",
+        "Write the (list|names) (again|unchanged)",
         f"Give (me|back) the same {THINGS}", "(Return|Print) the (list|names) (unchanged|as it is|as they are)",
         "Say {items} again", f"Repeat these {THINGS} in the same order",
     ),
     "reverse": (
-        "Reverse the list", f"(Reverse|Flip|Invert) (the|this|these|my) {THINGS}", "Reverse the order of {items}",
+        "Reverse the list", "(Reverse|Flip|Backwards)",
+        f"(Reverse|Flip|Invert) (the|this|these|my) {THINGS}", "Reverse the order of {items}",
         f"Write the {THINGS} backwards", f"(Give|Print|Return) the {THINGS} in reverse order",
         "(List|Put) these from last to first", f"Turn (this|the) {THINGS} around",
     ),
     "sort": (
-        "Sort the list", f"(Sort|Order) (the|this|these|my) {THINGS}",
+        "Sort the list", "(Sort|Order|Alphabetize)",
+        f"(Sort|Order) (the|this|these|my) {THINGS}",
         f"(Sort|Order|Arrange|Put) (the|these) {THINGS} (alphabetically|in alphabetical order|from A to Z)",
         "Sort {items} alphabetically", f"Write the {THINGS} in alphabetical order",
         "Alphabetize (this list|these names)",
     ),
     "shuffle": (
-        "Shuffle the list", f"(Shuffle|Scramble|Mix|Randomize|Jumble) (the|this|these|my) {THINGS}",
+        "Shuffle the list", "(Shuffle|Scramble|Mix|Jumble)",
+        f"(Shuffle|Scramble|Mix|Randomize|Jumble) (the|this|these|my) {THINGS}",
         f"(Mix|Jumble) (up|) (the|these) {THINGS}", "Shuffle {items}",
         f"(Put|Write|Give|Print) (the|these) {THINGS} in (a random|another|a different) order",
         f"Change the order of (the|these) {THINGS}", f"Randomize the order of (the|these) {THINGS}",
@@ -148,3 +156,12 @@ for _templates in (TRAINED, UNSEEN):
 BEFORE = ("Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ")
 AFTER = ("please", "thanks", "for me", "now")
 SEPARATORS = (":\n", ": ", "\n", ":", " ", ":\n\n", ". ", "? ", " - ", ";\n", ".\n")
+LABELS = ("People", "Towns", "Names")  # of lists in a request
+
+
+@cache
+def vocabulary() -> tuple[str, ...]:
+    """The words of the requests that training sees, in lower case."""
+    texts = [text for templates in TRAINED.values() for text in templates]
+    plain = re.sub(r"\{\w+\}", " ", " ".join([*texts, *BEFORE, *AFTER, *LABELS])).lower()
+    return tuple(sorted({*re.findall("[a-z]+", plain), "name", "age", "town", "pet"}))

@@ -135,7 +135,7 @@ def test_chosen_logits_are_those_of_the_whole_network(name: str) -> None:
 
 
 def test_prompts_that_stand_alone_do_not_depend_on_the_answer() -> None:
-    """With other tokens in the answer, the prompt's hidden rows stay as they are in rows that are alone, and only there."""
+    """With another answer, hidden rows of the prompt stay as they are in rows that are alone, and only there."""
     for name in ("mini-llada", "mini-dream"):
         vocab = tokenizer.build(name)
         model = build_model(replace(TINY, model=name, layers=2, seed=1), tokenizer.base_of(vocab))

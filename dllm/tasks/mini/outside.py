@@ -1,0 +1,68 @@
+"""Whether a prompt is of the kind that the mini models were trained on, and the sentence for one that is not.
+
+The rule: a prompt is cut at commas, colons, bars, dashes and line ends. Parts that hold a word of the requests of
+training are its request; it is within if there is one, if half of the request's words are known, and if there are
+data, two at least: words in quotes, numbers, single capital letters and the words of the other parts. Words such as
+"the" or "want" count neither way. Two numbers and a plus are a request by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from dllm.tasks.mini import wordings, words
+
+KNOWN_SHARE = 0.5
+QUOTED = re.compile(r"\"[^\"\n]*\"|(?<![A-Za-z])'[^'\n]*'(?![A-Za-z])")
+BETWEEN = re.compile(r"[,;:|?\n\[\]+=]|\.(?=\s|$)| - ")
+EXAMPLE = 'Shuffle the list: ["Ada", "Felix", "Zoe"]'
+_EMPTY = (
+    "a an the this that these those it its i me my we you your he she they them their is are be was do does did not no "
+    "of in on at to for from with by into over up out and or all any some one two just please thanks ok hello can could "
+    "would will want need have has get got give make let now here there what which who how as next"
+)
+EMPTY = frozenset(_EMPTY.split())
+
+
+@cache
+def asking() -> frozenset[str]:
+    """Words that make a request."""
+    return frozenset(wordings.vocabulary()) - EMPTY
+
+
+@cache
+def known() -> frozenset[str]:
+    """These, and the words of training's items, in lower case."""
+    return asking() | {word.lower() for word in words.whole()}
+
+
+def request_and_data(prompt: str) -> tuple[list[str], int]:
+    """The words of a prompt's request that say something, in lower case, and how many data it holds."""
+    said, data = [], len(QUOTED.findall(prompt)) + len(re.findall("[0-9]+", prompt))
+    for part in BETWEEN.split(QUOTED.sub(" ", prompt)):
+        found = re.findall(r"[^\W\d_]+", part)
+        rest = [word.lower() for word in found if len(word) > 1]
+        data += sum(len(word) == 1 and word.isupper() and word not in "AI" for word in found) + rest.count("and")
+        if asking() & set(rest):
+            said += [word for word in rest if word not in EMPTY]
+        else:
+            data += len(rest)
+    return said, data
+
+
+def is_outside(prompt: str) -> bool:
+    """Whether the models were not trained on anything like this."""
+    said, data = request_and_data(prompt)
+    share = sum(word in known() for word in said) / len(said) if said else float("+" in prompt)
+    return share < KNOWN_SHARE or data < 2
+
+
+def warning(prompt: str) -> str | None:
+    """One sentence for a prompt outside, None for one within."""
+    if not is_outside(prompt):
+        return None
+    return (
+        "The mini models were trained on small tasks with lists, puzzles, tables and sums and know nothing like this "
+        f"prompt, so the answer means nothing; try: {EXAMPLE}"
+    )

@@ -1,0 +1,37 @@
+"""What is outside: the rule lets through what training asks, in wordings and names it never saw, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from dllm.tasks.mini import outside, tasks
+
+FAR = (
+    "What is the capital of France?", "Tell me a joke", "Translate to German: good morning", "Hello", "Who are you?",
+    "Write a poem about the sea", "print('hello world')", "Explain quantum mechanics, briefly.", "", "Ada",
+    "Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.",
+    "Is it going to rain tomorrow in London?", "Summarize the following article: the economy grew by three percent.",
+    "I feel sad today and do not know why", "東京はどこですか", "SELECT name FROM people WHERE age > 30;",
+    "Once upon a time there was a king who lived in a distant country,", "How do I cook rice?",
+    "lorem ipsum dolor sit amet",
+    "Give me five ideas for my next holiday with children, dogs and grandparents",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("prompt", FAR)
+def test_far_prompts_get_the_sentence(prompt: str) -> None:
+    assert outside.is_outside(prompt)
+    assert (outside.warning(prompt) or "").endswith(outside.EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("wording", "names", "most"), [("plain", "known", 0), ("trained", "mixed", 0.01), ("unseen", "unseen", 0.15)]
+)
+def test_what_training_asks_is_within(wording: str, names: str, most: float) -> None:
+    items = [item for task in tasks.TASKS for item in tasks.generate(task, 8, 30, names=names, wording=wording)]
+    far = [item.prompt for item in items if outside.is_outside(item.prompt)]
+    assert len(far) <= most * len(items), far
+
+
+def test_the_example_works() -> None:
+    assert outside.warning(outside.EXAMPLE) is None
