@@ -19,8 +19,8 @@ BETWEEN = re.compile(r"[,;:|?\n\[\]+=]|\.(?=\s|$)| - ")
 EXAMPLE = 'Shuffle the list: ["Ada", "Felix", "Zoe"]'
 _EMPTY = (
     "a an the this that these those it its i me my we you your he she they them their is are be was do does did not no "
-    "of in on at to for from with by into over up out and or all any some one two just please thanks ok hello can could "
-    "would will want need have has get got give make let now here there what which who how as next"
+    "of in on at to for from with by into over up out and or all any some one two just please thanks ok hello can "
+    "could would will want need have has get got give make let now here there what which who how as next"
 )
 EMPTY = frozenset(_EMPTY.split())
 
