@@ -107,7 +107,7 @@ def card(training: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
         "task_count": len(tasks.TASKS), "free": ", ".join(tasks.FREE), "examples": examples(),
         "sections": "\n".join(section(part, scores["parts"][part]) for part in PARTS if part in scores["parts"]),
         "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
-        "commit": training["commit"] + (" with changes" if training["dirty"] else ""),
+        "commit": f"{training['commit'] or 'unknown'}{' with changes' if training['dirty'] else ''}",
         "torch": training["versions"]["torch"],
     }  # fmt: skip
     text = Path(__file__).with_name("card.md").read_text()

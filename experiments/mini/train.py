@@ -26,7 +26,8 @@ import torch.nn.functional as F
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from dllm.app.jobs.environment import stamp
+import dllm
+from dllm.app.jobs.environment import commit, stamp
 from dllm.errors import UserError
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
@@ -198,7 +199,8 @@ class Run:
             "parameters": sum(parameter.numel() for parameter in self.state.model.parameters()),
             "bytes": (self.folder / "model.safetensors").stat().st_size,
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-            **{key: place[key] for key in ("commit", "dirty", "versions", "platform", "processor")},
+            **{key: place[key] for key in ("versions", "platform", "processor")},
+            **dict(zip(("commit", "dirty"), commit(Path(dllm.__file__).parent), strict=True)),
         }  # fmt: skip
         (self.folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
 

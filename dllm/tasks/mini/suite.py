@@ -1,0 +1,37 @@
+"""Suite ``mini`` as items: held-back questions of the mini models' tasks, in trained wordings and known names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dllm.prompts import Message
+from dllm.tasks.base import Item, Scores
+from dllm.tasks.mini import lists, tasks
+from dllm.tasks.parallelbench.classic import Questions
+
+COUNT = 100
+GROUPS = {
+    **{task: "waiting_line" for task in lists.TASKS},
+    **{task: "puzzle" for task in ("latin_square", "sudoku", "latin_square_large")},
+    **{task: "writing" for task in ("records", "assign", "table", "story")},
+    "addition": "sums",
+}
+# words_to_sentence is a group of its own, as in ParallelBench.
+NAMES = {f"{GROUPS[task]}/{task}" if task in GROUPS else task: task for task in tasks.TASKS}
+
+
+def questions(names: Sequence[str], count: int | None, seed: int) -> Questions:
+    """``count`` held-back questions of each task, by full name."""
+    found = Questions()
+    for name in names:
+        task = NAMES[name]
+        for number, sample in enumerate(tasks.generate(task, seed, COUNT if count is None else count)):
+            chat: list[Message] = sample.messages
+            found.items.append(Item(f"{name}/{number}", name, chat, sample.truth, tasks.budget(task)))
+        # The wordings live in code: a fixed question in the plain one stands for them.
+        found.wording[name] = tasks.generate(task, 0, 1, wording="plain")[0].prompt
+    return found
+
+
+def judged(item: Item, text: str) -> Scores:
+    return {**tasks.judge(NAMES[item.task], item.truth, text)}

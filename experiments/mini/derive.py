@@ -1,0 +1,64 @@
+"""What is made from a mini model: ``python -m experiments.mini.derive FOLDER`` writes, beside the weights,
+
+filter-b32.safetensors   a Learn2PD filter (experiments.train_filter) of prompts of the training split
+frequencies.json         how often each token comes up in the answers of training, for sampler=pc
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dllm.errors import UserError
+from dllm.tasks.mini import tasks
+from dllm.tasks.mini.items import Sample
+from experiments import token_frequencies, train_filter
+
+
+def corpus(count: int, seed: int) -> Iterator[Sample]:
+    """Items of every task as training draws them."""
+    for task in tasks.TASKS:
+        yield from tasks.generate(task, seed + 1000, count, "train", names="mixed")
+
+
+def frequencies(folder: Path, count: int, seed: int) -> dict[int, float]:
+    """Relative frequencies of the tokens of answers, each task as often as the others."""
+    return token_frequencies.frequencies("\n".join(sample.answer for sample in corpus(count, seed)), str(folder))
+
+
+def write_filter(folder: Path, block: int, length: int, count: int, epochs: int, seed: int) -> int:
+    """Train the filter; the exit code of experiments.train_filter."""
+    prompts = folder / "filter-prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": sample.prompt}) + "\n" for sample in corpus(count, seed)))
+    given = {
+        "model": folder, "prompts": prompts, "block_length": block, "gen_length": length, "epochs": epochs,
+        "seed": seed, "out": folder / f"filter-b{block}.safetensors",
+    }  # fmt: skip
+    code = train_filter.main([f"{key}={value}" for key, value in given.items()])
+    prompts.unlink()
+    return code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the checkpoint that training left")
+    parser.add_argument("--block", type=int, default=32, help="block length of the filter")
+    parser.add_argument("--gen-length", type=int, default=128, help="canvas that its records come from")
+    parser.add_argument("--count", type=int, default=20, help="prompts per task for the filter, fifty times for tokens")
+    parser.add_argument("--epochs", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    try:
+        table = frequencies(given.folder, 50 * given.count, given.seed)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    (given.folder / "frequencies.json").write_text(json.dumps(table))
+    return write_filter(given.folder, given.block, given.gen_length, given.count, given.epochs, given.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

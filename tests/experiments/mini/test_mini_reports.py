@@ -1,0 +1,79 @@
+"""Evaluation, card, curve and what is derived: from a model of one step, and from figures made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from dllm import load
+from dllm.tasks.mini import tasks
+from experiments.mini import card, curve, derive, evaluate, train
+from experiments.mini.recipe import Recipe
+
+TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=2, steps=1, hard_share=0.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("mini")
+    train.train(TINY, out)
+    return out
+
+
+def test_an_evaluation_leaves_figures_that_the_card_shows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert card.main([str(folder)]) == 2 and "run experiments.mini.evaluate first" in capsys.readouterr().err
+    with monkeypatch.context() as short:
+        short.setattr(evaluate, "CANVASES", (32, 128))
+        short.setattr(tasks, "TASKS", {name: tasks.TASKS[name] for name in ("copy", "addition")})
+        assert evaluate.main([str(folder), "--count", "1", "--parts", "canvas"]) == 0
+    scores = json.loads((folder / "scores.json").read_text())
+    assert list(scores["parts"]["canvas"]["right"]) == ["32", "128"]
+    assert "addition" not in scores["parts"]["canvas"]["right"]["32"]
+    assert card.main([str(folder)]) == 0
+    text = (folder / "README.md").read_text()
+    assert "### Canvases" in text and "1 steps of 2 conversations" in text and "{" not in text.replace('[{"', "")
+    assert "--width 16" in text and "--steps 1 " in text and "--seed" not in text
+    scores["weights"] = "other"
+    (folder / "scores.json").write_text(json.dumps(scores))
+    assert card.main([str(folder)]) == 2 and "measured on other weights" in capsys.readouterr().err
+
+
+def test_tables_show_per_cent_with_intervals() -> None:
+    lines = card.table({"1": {"copy": [1.0] * 9 + [0.0], "story": [1.0] * 10}, "32": {"copy": [0.0] * 10}}).splitlines()
+    assert lines[0] == "| task | 1 | 32 |" and lines[2] == "| copy | 90 (60-98) | 0 (0-28) |"
+    assert lines[3] == "| story | 100 (72-100) | - |"
+    assert lines[-2] == "| mean, short answers | 90.0 ±18.6 | 0.0 ±0.0 |"  # 1.96 sqrt(0.9 0.1 / 10)
+
+
+def test_losses_under_a_cache_are_paired() -> None:
+    """By hand: 20 of 100 items lost and none won is 20 points, surely over 6; 10 lost and 10 won is none."""
+    none = {"copy": [1.0] * 100, "sort": [1.0] * 50 + [0.0] * 50}
+    of = {"copy": [0.0] * 20 + [1.0] * 80, "sort": [0.0] * 10 + [1.0] * 50 + [0.0] * 40}
+    assert card.paired(of, none) == (pytest.approx(10.0), ["copy"])
+    right = {"none 8": none, "prefix 8": of}
+    assert card.cache_table(right).splitlines()[-1].endswith("| 10.0 | copy |")
+
+
+def test_what_is_derived_is_read_by_the_samplers(folder: Path) -> None:
+    options = ["--count", "1", "--epochs", "2", "--block", "16", "--gen-length", "16"]
+    assert derive.main([str(folder), *options]) == 0
+    table = json.loads((folder / "frequencies.json").read_text())
+    tokenizer = load(folder).tokenizer
+    assert tokenizer is not None
+    comma, rare = (table.get(str(tokenizer.encode(text)[0]), 0) for text in (",", "Shuffle"))
+    assert sum(table.values()) == pytest.approx(1) and comma > 0.02 and rare == 0
+    with safe_open(folder / "filter-b16.safetensors", framework="pt") as stored:
+        assert stored.metadata()["block_length"] == "16"
+    assert not (folder / "filter-prompts.jsonl").exists()
+
+
+def test_a_curve_is_drawn_from_the_log(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert curve.main([str(folder)]) == 0
+    assert "</svg>" in (folder / "curve.svg").read_text()
+    assert curve.main([str(folder / "nothing")]) == 2 and "log.jsonl is missing" in capsys.readouterr().err
