@@ -11,9 +11,9 @@ from dllm.tasks.parallelbench.classic import Questions
 
 COUNT = 100
 GROUPS = {
-    **{task: "waiting_line" for task in lists.TASKS},
-    **{task: "puzzle" for task in ("latin_square", "sudoku", "latin_square_large")},
-    **{task: "writing" for task in ("records", "assign", "table", "story")},
+    **dict.fromkeys(lists.TASKS, "waiting_line"),
+    **dict.fromkeys(("latin_square", "sudoku", "latin_square_large"), "puzzle"),
+    **dict.fromkeys(("records", "assign", "table", "story"), "writing"),
     "addition": "sums",
 }
 # words_to_sentence is a group of its own, as in ParallelBench.
