@@ -28,11 +28,11 @@ def test_an_evaluation_leaves_figures_that_the_card_shows(
 ) -> None:
     assert card.main([str(folder)]) == 2 and "run experiments.mini.evaluate first" in capsys.readouterr().err
     with monkeypatch.context() as short:
-        short.setattr(evaluate, "CANVASES", (32, 128))
+        short.setattr(evaluate, "CANVASES", (32, 64))
         short.setattr(tasks, "TASKS", {name: tasks.TASKS[name] for name in ("copy", "addition")})
         assert evaluate.main([str(folder), "--count", "1", "--parts", "canvas"]) == 0
     scores = json.loads((folder / "scores.json").read_text())
-    assert list(scores["parts"]["canvas"]["right"]) == ["32", "128"]
+    assert list(scores["parts"]["canvas"]["right"]) == ["32", "64"]
     assert "addition" not in scores["parts"]["canvas"]["right"]["32"]
     assert card.main([str(folder)]) == 0
     text = (folder / "README.md").read_text()
