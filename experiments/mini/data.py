@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -57,6 +58,13 @@ class Batch:
     valid: Tensor
     alone: Tensor
     tasks: tuple[str, ...]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        moved: dict[str, Any] = {
+            name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(self).items()
+        }
+        return Batch(**moved)
 
     def share(self) -> Tensor:
         """Weight [M] of each masked position in the loss: that of its token over the square root of its row's sum, so
@@ -202,7 +210,8 @@ def mask_least_confident(batch: Batch, confidence: Tensor, rows: int, generator:
     order = confidence.masked_fill(~batch.answer[-rows:], torch.inf).argsort(1).argsort(1)
     most = (batch.answer[-rows:].sum(1, keepdim=True) // 8).clamp(min=HARD_MASKS)
     masked = batch.masked.clone()
-    masked[-rows:] = order < 1 + (torch.rand((rows, 1), generator=generator) * most).floor()
+    share = torch.rand((rows, 1), generator=generator).to(order.device)  # drawn on the CPU: the same on every device
+    masked[-rows:] = order < 1 + (share * most).floor()
     masked[-rows:] &= batch.answer[-rows:]
     return replace(batch, masked=masked, tokens=batch.target.masked_fill(masked, MASK))
 

@@ -17,7 +17,7 @@ def logits_at(model: Transformer, tokens: Tensor, visible: Tensor, rows: Tensor,
 
     After the last layer's attention only those positions go on, a fifth of all: 9 % less time a step.
     """
-    positions = torch.arange(tokens.shape[1]).expand_as(tokens)
+    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     x, angles, attend = model.embed(tokens), model.angles(positions, None), partial(Fresh(visible).attend, 0)
     *layers, last = cast("Iterable[Layer]", model.layers)
     for layer in layers:

@@ -2,6 +2,7 @@
 
 The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
 machine and one thread). ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and training.pt, the state.
+``--device cuda`` runs the same recipe on the same data faster, with other rounding.
 
 Muon on the matrices of the blocks, Adam on the rest; unit-variance embeddings and small output projections. With
 AdamW alone or embeddings of std 0.02 the models stay on the plateau where nothing is copied from the prompt.
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 import dllm
 from dllm.app.jobs.environment import commit, stamp
 from dllm.errors import UserError
+from dllm.models.bundle import parse_device
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
 from experiments.mini import data, tokenizer
@@ -51,7 +53,7 @@ def harden(model: Transformer, batch: Batch, share: float, seed: int) -> Batch:
     tokens = batch.target[-rows:].masked_fill(answer, tokenizer.MASK)
     logits = logits_at(model, tokens, batch.visible(shift)[-rows:], at, column - shift)
     sure = logits.log_softmax(-1).amax(-1)
-    confidence = torch.zeros(answer.shape).index_put((at, column), sure)
+    confidence = torch.zeros(answer.shape, device=sure.device).index_put((at, column), sure)
     return data.mask_least_confident(batch, confidence, rows, torch.Generator().manual_seed(seed))
 
 
@@ -73,7 +75,7 @@ class Sums:
     def add(self, batch: Batch, losses: Tensor) -> None:
         weight, rows = batch.weight[batch.masked], batch.masked.nonzero(as_tuple=True)[0]
         for kept, values in ((self.loss, losses * weight), (self.weight, weight)):
-            per_row = torch.zeros(len(batch.tasks)).index_add(0, rows, values)
+            per_row = torch.zeros(len(batch.tasks), device=values.device).index_add(0, rows, values)
             for task, value in zip(batch.tasks, per_row.tolist(), strict=True):
                 kept[task] = kept.get(task, 0.0) + value
 
@@ -116,6 +118,7 @@ class State:
 def train_step(state: State, recipe: Recipe, batches: Sequence[Batch], sums: Sums) -> None:
     """One update from all groups of rows; what a token weighs does not depend on its group."""
     model = state.model
+    batches = [batch.to(model.device) for batch in batches]
     hard = [harden(model, one, recipe.hard_share, 1_000 * state.step + n) for n, one in enumerate(batches)]
     total = torch.stack([batch.share().sum() for batch in hard]).sum()
     for batch in hard:
@@ -141,12 +144,12 @@ def export(model: Transformer, name: str, folder: Path) -> None:
 class Run:
     """One training run: data, state and the folder that log, checkpoint and training state go to."""
 
-    def __init__(self, recipe: Recipe, folder: Path, save_every: int = SAVE_EVERY) -> None:
+    def __init__(self, recipe: Recipe, folder: Path, save_every: int = SAVE_EVERY, device: str = "cpu") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.recipe, self.folder, self.save_every, self.sums = recipe, folder, save_every, Sums()
         self.tokenizer = tokenizer.build(recipe.model)
         self.marks = data.structure(self.tokenizer)
-        model = build_model(recipe, tokenizer.base_of(self.tokenizer))
+        model = build_model(recipe, tokenizer.base_of(self.tokenizer)).to(device)
         self.state = State(model, build_optimizers(model, recipe))
         self.made_from = {
             **asdict(recipe), "data": data.digest(recipe.seed), "tokenizer": tokenizer.digest(self.tokenizer),
@@ -160,7 +163,7 @@ class Run:
         if not (self.folder / STATE).is_file():
             (self.folder / LOG).unlink(missing_ok=True)
             return
-        content = torch.load(self.folder / STATE, weights_only=True)
+        content = torch.load(self.folder / STATE, map_location=self.state.model.device, weights_only=True)
         refuse_other(self.folder, content["made_from"], self.made_from)
         self.state.load(content)
         lines = [line for line in (self.folder / LOG).read_text().splitlines() if complete(line)]
@@ -191,7 +194,7 @@ class Run:
     def export(self) -> None:
         """The checkpoint folder, and what made it."""
         export(self.state.model, self.recipe.model, self.folder)
-        place = stamp(torch.device("cpu"), torch.float32, self.recipe.seed)
+        place = stamp(self.state.model.device, torch.float32, self.recipe.seed)
         report = {
             "recipe": asdict(self.recipe), **{key: self.made_from[key] for key in ("data", "tokenizer")},
             "step": self.state.step, "starts": self.state.starts,
@@ -199,7 +202,7 @@ class Run:
             "parameters": sum(parameter.numel() for parameter in self.state.model.parameters()),
             "bytes": (self.folder / "model.safetensors").stat().st_size,
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-            **{key: place[key] for key in ("versions", "platform", "processor")},
+            **{key: place[key] for key in ("versions", "platform", "processor", "device")},
             **dict(zip(("commit", "dirty"), commit(Path(dllm.__file__).parent), strict=True)),
         }  # fmt: skip
         (self.folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
@@ -227,10 +230,12 @@ def refuse_other(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> N
     )
 
 
-def train(recipe: Recipe, folder: Path, stop_at: int = 0, save_every: int = SAVE_EVERY) -> Transformer:
+def train(
+    recipe: Recipe, folder: Path, stop_at: int = 0, save_every: int = SAVE_EVERY, device: str = "cpu"
+) -> Transformer:
     """Run the recipe, from the state in ``folder`` on if there is one, and leave the checkpoint there. ``stop_at`` ends
     a part of it early. Raises UserError for a state of another recipe."""
-    run = Run(recipe, folder, save_every)
+    run = Run(recipe, folder, save_every, device)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, disable=not sys.stderr.isatty()) as bar:
         shown = bar.add_task(recipe.model, total=recipe.steps, completed=run.state.step)
@@ -252,11 +257,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
     parser.add_argument("--out", type=Path, required=True, help="folder of checkpoint, log and training state")
     parser.add_argument("--stop-at", type=int, default=0, help="end at this step; the same command goes on later")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     given = vars(parser.parse_args(arguments))
     torch.set_num_threads(1)
-    out, stop_at = given.pop("out"), given.pop("stop_at")
+    out, stop_at, device = (given.pop(name) for name in ("out", "stop_at", "device"))
     try:
-        train(Recipe(**given), out, stop_at)
+        train(Recipe(**given), out, stop_at, device=parse_device(device))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

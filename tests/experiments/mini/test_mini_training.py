@@ -23,6 +23,7 @@ from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at
 from experiments.mini.muon import Muon
 from experiments.mini.recipe import Recipe, akin, build_model
+from tests.fake_gpu import GPU, FakeGPUs, place_of, put
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=16, hard_share=0.34)
 
@@ -83,6 +84,28 @@ def test_a_run_goes_on_only_with_its_own_recipe_data_and_tokenizer(
     monkeypatch.setattr(tokenizer, "entries", lambda: ["one", "two"])
     with pytest.raises(UserError, match="begun with another tokenizer"):
         train.train(TINY, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
+def test_losses_on_a_gpu_are_those_on_a_cpu(name: str) -> None:
+    """On a GPU that is not there: every tensor is where it must be, and draws are the same."""
+    vocab = tokenizer.build(name)
+    model = build_model(replace(TINY, model=name), tokenizer.base_of(vocab))
+    batch = data.make_batches(vocab, name, data.structure(vocab), 6, 0.5, 0, 0)[0]
+
+    def losses(batch: data.Batch) -> tuple[torch.Tensor, data.Batch, dict[str, float]]:
+        hard, sums = train.harden(model, batch, 0.5, 3), train.Sums()
+        found = train.losses_of(model, hard).detach()
+        sums.add(hard, found)
+        return found * hard.share(), hard, sums.means()
+
+    wanted, hard, means = losses(batch)
+    with FakeGPUs():
+        for parameter in model.parameters():
+            put(parameter, GPU)
+        found, other, sums = losses(batch.to(torch.device("cuda")))
+        assert place_of(found) == GPU and place_of(other.masked) == GPU
+    assert torch.equal(wanted, found) and torch.equal(hard.masked, other.masked) and means == sums
 
 
 def test_a_line_of_the_log_cut_by_a_kill_is_forgotten(tmp_path: Path) -> None:
