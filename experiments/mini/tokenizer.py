@@ -37,8 +37,9 @@ TEMPLATES = {
 }
 
 CONTEXT = 768  # tokens, prompt and answer
-PIECES = 320  # of spelt words, from the most frequent pairs
-INVENTED = 3000  # words beside the real ones that the pieces are counted in
+PIECES = 600  # of spelt words, from the most frequent pairs
+INVENTED = 1000  # words beside the real ones that the pieces are counted in
+REAL = 6  # times that each real word counts
 MARKS = (
     ' ["', '["', '", "', '"]', "['", "', '", "']", '","', '[{"', ' {"', '":', '"},', '"}]', ' "', " '", '"', "'", " [",
     "\n\n", " |", "|", " -", " +", " =", ":\n",
@@ -74,7 +75,7 @@ def entries() -> list[str]:
 def merges() -> tuple[tuple[str, str], ...]:
     """The pairs that spelt words are put together from, learnt from words that training may see."""
     rng = Random(0)
-    corpus = [*words.spelt(True) * 3, *(words.invented(rng) for _ in range(INVENTED))]
+    corpus = [*words.spelt(True) * REAL, *(words.invented(rng) for _ in range(INVENTED))]
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     learner.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=PIECES, show_progress=False))

@@ -65,5 +65,5 @@ def invented(rng: Random, seen: bool = True) -> str:
 
 
 def spelt_word(rng: Random, seen: bool = True) -> str:
-    """A real word or an invented one, half of each."""
-    return rng.choice(spelt(seen)) if rng.random() < 0.5 else invented(rng, seen)
+    """A real word, or three times in ten an invented one."""
+    return rng.choice(spelt(seen)) if rng.random() < 0.7 else invented(rng, seen)

@@ -53,7 +53,7 @@ def test_training_renders_the_shipped_template(model: str) -> None:
     assert data.render(model, data.Conversation(now, (before,))) == wanted
 
 
-@pytest.mark.parametrize("progress", [0.0, 0.05, 0.1, 0.5])
+@pytest.mark.parametrize("progress", [0.0, 0.06, 0.15, 0.5])
 def test_batches_mask_answers_only(progress: float) -> None:
     built = tokenizer.build("mini-llada")
     marks = data.structure(built)

@@ -59,6 +59,15 @@ def test_losses_under_a_cache_are_paired() -> None:
     assert card.cache_table(right).splitlines()[-1].endswith("| 10.0 | copy |")
 
 
+def test_savings_are_against_no_cache_in_the_same_blocks() -> None:
+    found = {f"{cache} {block}": {"query_tokens": tokens, "seconds": seconds} for cache, block, tokens, seconds in (
+        ("none", 32, 1000, 2.0), ("dual", 32, 300, 0.5), ("none", "whole", 2000, 4.0), ("window", "whole", 500, 3.0),
+    )}  # fmt: skip
+    lines = card.savings_table(found).splitlines()
+    assert lines[3] == "| dual 32 | 300 | 30 % | 0.50 | 25 % |"
+    assert lines[5] == "| window whole | 500 | 25 % | 3.00 | 75 % |"
+
+
 def test_what_is_derived_is_read_by_the_samplers(folder: Path) -> None:
     options = ["--count", "1", "--epochs", "2", "--block", "16", "--gen-length", "16"]
     assert derive.main([str(folder), *options]) == 0
