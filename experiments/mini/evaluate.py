@@ -12,7 +12,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,14 +94,16 @@ def by_names(asked: Asked) -> dict[str, Right]:
 
 def by_size(asked: Asked) -> dict[str, Right]:
     """By how many names, letters, digits, ... an item has; one token a step."""
-    found: dict[str, Right] = {}
-    for task in shown("sizes", tasks.TASKS):
-        items = [tasks.generate(task, asked.seed, asked.count, sizes=(size, size)) for size in range(2, 9)]
-        for item in {(item.size, item.prompt): item for group in items for item in group}.values():
-            found.setdefault(str(item.size), {}).setdefault(task, []).append(item)  # type: ignore[arg-type]
+    found: dict[int, dict[str, list[Sample]]] = {}
+    for task in tasks.TASKS:
+        drawn = [item for size in range(2, 9) for item in asked.items(task, sizes=(size, size))]
+        for item in {item.prompt: item for item in drawn}.values():  # a task without that size gives its nearest again
+            found.setdefault(item.size, {}).setdefault(task, []).append(item)
     return {
-        size: {task: whole(asked.model, group, 1, tasks.budget(task)) for task, group in of.items()}  # type: ignore[arg-type]
-        for size, of in sorted(found.items())
+        str(size): {
+            task: whole(asked.model, found[size][task], 1, tasks.budget(task)) for task in shown(size, found[size])
+        }
+        for size in sorted(found)
     }
 
 
@@ -165,7 +167,7 @@ PARTS: dict[str, Callable[[Asked], Any]] = {
 COUNTS = {"speed": 100, "wording": 20, "names": 20, "size": 20, "canvas": 20, "cache": 50, "savings": 20}
 
 
-def shown(what: object, names: Sequence[str] | dict[str, Any]) -> Iterator[str]:
+def shown(what: object, names: Iterable[str]) -> Iterator[str]:
     """The names, with a bar."""
     yield from track(list(names), f"{what}", console=Console(stderr=True))
 

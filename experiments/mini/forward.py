@@ -9,7 +9,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from dllm.models.transformer import Fresh, Layer, Transformer
+from dllm.models.memory import Fresh
+from dllm.models.transformer import Layer, Transformer
 
 
 def logits_at(model: Transformer, tokens: Tensor, visible: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

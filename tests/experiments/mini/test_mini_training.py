@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from dllm.errors import UserError
-from dllm.models.transformer import Fresh
+from dllm.models.memory import Fresh
 from dllm.models.weights import load_model
 from dllm.tasks.mini import wordings
 from experiments.mini import data, tokenizer, train
