@@ -16,7 +16,7 @@ from dllm.tasks.mini import wordings, words
 KNOWN_SHARE = 0.5
 QUOTED = re.compile(r"\"[^\"\n]*\"|(?<![A-Za-z])'[^'\n]*'(?![A-Za-z])")
 BETWEEN = re.compile(r"[,;:|?\n\[\]+=]|\.(?=\s|$)| - ")
-EXAMPLE = 'Shuffle the list: ["Ada", "Felix", "Zoe"]'
+EXAMPLE = "Shuffle these names: Ada, Felix, Zoe"
 _EMPTY = (
     "a an the this that these those it its i me my we you your he she they them their is are be was do does did not no "
     "of in on at to for from with by into over up out and or all any some one two just please thanks ok hello can "
