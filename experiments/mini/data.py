@@ -254,7 +254,8 @@ def digest(seed: int) -> str:
     found = hashlib.sha256()
     for step, progress in enumerate((0.0, 0.1, 0.5)):
         for talk in choose(Random(f"{seed}/{step}"), 200, progress):
-            found.update(repr((talk.sample, talk.earlier)).encode())
+            said = [(one.prompt, one.answer) for one in (*talk.earlier, talk.sample)]
+            found.update(repr(said).encode())
     return found.hexdigest()[:16]
 
 

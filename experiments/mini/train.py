@@ -28,7 +28,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 import dllm
-from dllm.app.jobs.environment import commit, stamp
+from dllm.app.runs.environment import checkout_state, environment_stamp
 from dllm.errors import UserError
 from dllm.models.bundle import parse_device
 from dllm.models.transformer import Transformer
@@ -194,7 +194,7 @@ class Run:
     def export(self) -> None:
         """The checkpoint folder, and what made it."""
         export(self.state.model, self.recipe.model, self.folder)
-        place = stamp(self.state.model.device, torch.float32, self.recipe.seed)
+        place = environment_stamp(self.state.model.device, torch.float32, self.recipe.seed)
         report = {
             "recipe": asdict(self.recipe), **{key: self.made_from[key] for key in ("data", "tokenizer")},
             "step": self.state.step, "starts": self.state.starts,
@@ -203,7 +203,7 @@ class Run:
             "bytes": (self.folder / "model.safetensors").stat().st_size,
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
             **{key: place[key] for key in ("versions", "platform", "processor", "device")},
-            **dict(zip(("commit", "dirty"), commit(Path(dllm.__file__).parent), strict=True)),
+            **dict(zip(("commit", "dirty"), checkout_state(Path(dllm.__file__).parent), strict=True)),
         }  # fmt: skip
         (self.folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
 

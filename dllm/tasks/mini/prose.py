@@ -11,7 +11,7 @@ from dllm.tasks.mini import words
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.mini.styles import spoken, write_rows
 from dllm.tasks.mini.words import ADJECTIVES, BETWEEN, FIRST, LAST, NOUNS, PAST, PLACES, PREPOSITIONS, VERBS
-from dllm.tasks.parallelbench import scoring, sentences
+from dllm.tasks.parallelbench import sentences
 
 EVENTS = (5, 8)
 Event = tuple[str, str, str, str]  # name, verb, noun, place
@@ -22,7 +22,7 @@ def _words_to_sentence(draw: Draw) -> Sample:
     verb, place = draw.rng.choice(VERBS), draw.rng.choice(PLACES)
     given = [subject, other, verb, place]
     draw.rng.shuffle(given)
-    answer = sentences.build(draw.rng, subject, verb, other, place)
+    answer = sentences.sentence_of(draw.rng, subject, verb, other, place)
     listed = f"{', '.join(given[:3])}, and {given[3]}"
     if not draw.plain:
         listed = draw.rng.choice((listed, listed, spoken(given), draw.listed(given)))
@@ -54,7 +54,7 @@ _NAMED = re.compile(
 )
 
 
-def judge_story(prediction: str, events: Sequence[Sequence[str]]) -> scoring.Scores:
+def judge_story(prediction: str, events: Sequence[Sequence[str]]) -> dict[str, float]:
     """One sentence for each event, in order, an opening that suits its place, none twice, and the right article."""
     told = [_NAMED.fullmatch(sentence) for sentence in re.split(r"(?<=\.) ", prediction.strip())]
     good = len(told) == len(events) and all(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dllm.prompts import Message
-from dllm.tasks.base import Item, Scores
+from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.mini import lists, tasks
 from dllm.tasks.parallelbench.classic import Questions
 
@@ -33,5 +33,5 @@ def questions(names: Sequence[str], count: int | None, seed: int) -> Questions:
     return found
 
 
-def judged(item: Item, text: str) -> Scores:
+def judged(item: Item, text: str) -> AnswerScores:
     return {**tasks.judge(NAMES[item.task], item.truth, text)}

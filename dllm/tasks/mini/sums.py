@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dllm.tasks.mini.items import Draw, Make, Sample
-from dllm.tasks.parallelbench import scoring
 
 DIGITS = (4, 6)
 
@@ -27,7 +26,7 @@ def _addition(draw: Draw) -> Sample:
     return draw.sample("addition", slots, answer, {"steps": answer}, f"{one}+{other}", digits)
 
 
-def judge_addition(prediction: str, answer: str) -> scoring.Scores:
+def judge_addition(prediction: str, answer: str) -> dict[str, float]:
     """All lines right: ``score``; the last line alone: ``sum_score``."""
     said, wanted = prediction.strip().split("\n"), answer.split("\n")
     return {"score": float(said == wanted), "sum_score": float(said[-1] == wanted[-1])}

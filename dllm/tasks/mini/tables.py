@@ -9,7 +9,6 @@ from typing import Any
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.mini.styles import write_rows
 from dllm.tasks.mini.words import PETS, TOWNS
-from dllm.tasks.parallelbench import scoring
 
 RECORDS, PEOPLE, ROWS = (3, 7), (5, 8), (5, 8)
 COLUMNS = ("name", "age", "town", "pet")
@@ -23,7 +22,7 @@ def _records(draw: Draw) -> Sample:
     return draw.sample("records", slots, json.dumps(found), {"records": found}, " ".join(sorted(names)), len(names))
 
 
-def judge_records(prediction: str, records: list[dict[str, Any]]) -> scoring.Scores:
+def judge_records(prediction: str, records: list[dict[str, Any]]) -> dict[str, float]:
     """The JSON value equals the records."""
     return {"score": float(_json(prediction) == records)}
 
@@ -46,7 +45,7 @@ def _assign(draw: Draw) -> Sample:
     return draw.sample("assign", {"items": "\n".join(listed)}, answer, truth, " ".join(sorted(names)), size)
 
 
-def judge_assign(prediction: str, names: list[str], towns: list[str]) -> scoring.Scores:
+def judge_assign(prediction: str, names: list[str], towns: list[str]) -> dict[str, float]:
     """Every name in the given order, and every town once."""
     found = _json(prediction)
     if not isinstance(found, list) or not all(isinstance(one, dict) and set(one) == {"name", "town"} for one in found):
@@ -71,7 +70,7 @@ def _table(draw: Draw) -> Sample:
     return draw.sample("table", slots, "\n".join(lines), {"table": "\n".join(lines)}, key, size)
 
 
-def judge_table(prediction: str, table: str) -> scoring.Scores:
+def judge_table(prediction: str, table: str) -> dict[str, float]:
     """The same cells in the same order; spaces and empty lines do not matter."""
     said, wanted = (
         [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.split("\n") if line.strip()]

@@ -56,11 +56,11 @@ def generate(
     return [draw(task, given, split) for _ in range(count)]
 
 
-def score(sample: Sample, prediction: str) -> scoring.Scores:
+def score(sample: Sample, prediction: str) -> dict[str, float]:
     return judge(sample.task, sample.truth, prediction)
 
 
-def judge(task: str, truth: Mapping[str, Any], prediction: str) -> scoring.Scores:
+def judge(task: str, truth: Mapping[str, Any], prediction: str) -> dict[str, float]:
     """Scores of a prediction; ``score`` is 1 when it is a right answer, whichever of them, else 0."""
     match task:
         case "shuffle":
@@ -76,7 +76,7 @@ def judge(task: str, truth: Mapping[str, Any], prediction: str) -> scoring.Score
         case "sudoku":
             return scoring.sudoku(prediction, truth["solution"])
         case "words_to_sentence":
-            return sentences.score(prediction, truth["words"])
+            return sentences.sentence_scores(prediction, truth["words"])
         case "records":
             return tables.judge_records(prediction, truth["records"])
         case "assign":

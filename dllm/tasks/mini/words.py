@@ -11,14 +11,14 @@ from random import Random
 
 from dllm.tasks.parallelbench import vocabulary
 
-NAMES, NOUNS, VERBS, PLACES = vocabulary.NAMES, vocabulary.NOUNS, vocabulary.VERBS, vocabulary.PLACES
+NAMES, NOUNS, VERBS, PLACES = vocabulary.FIRST_NAMES, vocabulary.NOUNS, vocabulary.VERBS, vocabulary.PLACES
 ADJECTIVES, PREPOSITIONS = vocabulary.ADJECTIVES, vocabulary.PREPOSITIONS
 TOWNS = (
     "Oslo", "Rome", "Paris", "Lima", "Cairo", "Delhi", "Tokyo", "Quito", "Berlin", "Dublin", "Havana", "Lisbon",
     "Madrid", "Milan", "Nairobi", "Prague",
 )  # fmt: skip
 PETS = ("dog", "cat", "horse", "rabbit", "tiger", "owl", "eagle", "parrot", "hamster", "turtle", "goat", "pony")
-SYMBOLS = vocabulary.SYMBOLS
+SYMBOLS = vocabulary.MINI_SYMBOLS
 ODD_PASTS = {"draw": "drew", "admire": "admired"}
 PAST = {verb: ODD_PASTS.get(verb, verb + "ed") for verb in VERBS}
 # How a sentence of a story begins: the first, those between (each at most once), the last.
