@@ -65,8 +65,9 @@ class Rows:
 
     def join(self, fresh: Rows) -> Rows:
         """These rows, then those of ``fresh``, which have had no turn yet and were started with the same parts."""
+        blocks = replace(join(self.blocks, fresh.blocks), shapes=self.blocks.shapes.join(fresh.blocks.shapes))
         return Rows(
-            self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), join(self.blocks, fresh.blocks),
+            self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
             join(self.state, fresh.state), self.session.join(fresh.session), join(self.announced, fresh.announced),
             join(self.stopped, fresh.stopped),
         )  # fmt: skip

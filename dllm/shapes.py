@@ -58,6 +58,10 @@ class Shapes:
         they have had."""
         raise NotImplementedError
 
+    def join(self, other: Shapes) -> Shapes:
+        """The shapes of these rows and others, before the host synchronises."""
+        raise NotImplementedError
+
 
 class Exact(Shapes):
     """Read off the device in every turn."""
@@ -84,6 +88,9 @@ class Exact(Shapes):
         return self
 
     def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
+        return self
+
+    def join(self, other: Shapes) -> Shapes:
         return self
 
 
@@ -126,3 +133,7 @@ class Bounded(Shapes):
     def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
         first = [count == 0 for count in forwards.tolist()]
         return replace(self, low=int(begin.min()), opening=tuple(first), looked=True)
+
+    def join(self, other: Shapes) -> Shapes:
+        assert isinstance(other, Bounded), "rows of one batch have shapes of one kind"
+        return replace(self, width=max(self.width, other.width))

@@ -173,6 +173,13 @@ class Drifting(Buffered):
         keys = forward.keys.sum(1, keepdim=True).expand_as(queries)
         return ForwardCost(queries, keys, queries * (queries == valid), computed, torch.zeros_like(forward.shadows))
 
+    def join(self, fresh: Session) -> Session:
+        super().join(fresh)
+        for kept in (self.inputs, self.queried):
+            kept.grow(len(self.written), self.length)
+        self.past = Past()  # over other keys: the old weights are computed from the old queries
+        return self
+
     def select(self, rows: Tensor) -> Session:
         for part in (self.inputs, self.queried, self.past):
             part.select(rows)

@@ -64,6 +64,13 @@ class Guided(Session):
     def select(self, rows: Tensor) -> Session:
         return Guided(self.inner.select(twice(rows, self.rows)), len(rows))
 
+    def join(self, fresh: Session) -> Session:
+        assert isinstance(fresh, Guided)
+        mine, theirs = self.rows, fresh.rows
+        blocks = torch.arange(2 * (mine + theirs)).split([mine, mine, theirs, theirs])
+        order = torch.cat([blocks[0], blocks[2], blocks[1], blocks[3]])  # both as they are, then both masked
+        return Guided(self.inner.join(fresh.inner).select(order), mine + theirs)
+
 
 def twice(rows: Tensor, offset: int) -> Tensor:
     """Row numbers, and behind them the same for the second half, which starts at ``offset``."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
+from dllm.common.rowwise import padded
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Copies
 
@@ -51,6 +52,13 @@ class KeptRows:
         else:
             self.layers[layer][torch.arange(len(rows), device=rows.device)[:, None], columns] = rows
         return self.layers[layer]
+
+    def grow(self, rows: int, length: int) -> None:
+        """Room for so many rows and columns; what is new holds nothing."""
+        self.length = length
+        for layer, held in enumerate(self.layers):
+            wider = padded(held, [length + 1, *held.shape[2:]])
+            self.layers[layer] = torch.cat([wider, wider.new_zeros(rows - len(wider), *wider.shape[1:])])
 
     def select(self, rows: Tensor) -> None:
         copies = Copies()

@@ -25,7 +25,7 @@ class Compiled:
     """The network as ``Forward`` calls it. backend: torch.compile's; tests have cheaper ones."""
 
     def __init__(self, model: Transformer, backend: str = "inductor") -> None:
-        self.model, self.layer = model, torch.compile(copied(run), fullgraph=True, backend=backend)
+        self.model, self.layer = model, torch.compile(copied(run_alone), fullgraph=True, backend=backend)
 
     def __call__(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None
@@ -43,7 +43,7 @@ class Compiled:
         return self.layer(layer, x, angles, memory.visible, memory.slots, memory.reach, store, memory.rows)
 
 
-def run(
+def run_alone(
     layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], visible: Tensor | None, slots: Tensor | None, reach: int,
     store: KeyValues | None, rows: Tensor | None,
 ) -> Tensor:  # fmt: skip

@@ -17,7 +17,8 @@ from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler
 
-POSITIONS, SCORES = ("entropy", "lowest_confidence", "leftmost"), ("pseudo_likelihood", "cascade_count", "prior")
+EXPLORE_POSITIONS = ("entropy", "lowest_confidence", "leftmost")
+EXPLORE_SCORES = ("pseudo_likelihood", "cascade_count", "prior")
 
 
 class ETE(Sampler):
@@ -42,7 +43,7 @@ class ETE(Sampler):
         in_range("sampler.lookahead_blocks", lookahead_blocks, 0, 64)
         in_range("sampler.explore_width", explore_width, 1, 64)
         for name, value, known in (
-            ("explore_position", explore_position, POSITIONS), ("explore_score", explore_score, SCORES)
+            ("explore_position", explore_position, EXPLORE_POSITIONS), ("explore_score", explore_score, EXPLORE_SCORES)
         ):  # fmt: skip
             if value not in known:
                 raise UserError(f"sampler.{name}={value!r} must be one of {', '.join(known)}.")
