@@ -46,20 +46,25 @@ def take_turn(
 ) -> tuple[Rows, Turn]:
     """One forward and one step of all ``rows``; synchronised: blocks may close after it. Returns what has become of the
     rows, finished ones among them, and the turn."""
+    # Score: one forward of every candidate.
     ids, tried, owner = forward.proposer.ids, rows.candidates, rows.owner
     scores, forced, under_way, cost = forward(rows)
     now, canvas, chosen = rows.blocks.after_forward(), tried, owner.row
+    # Choose: the candidate that each row goes on with.
     if not owner.is_single:
         chosen = sampler.choose(View.of(tried, scores, owner.each(now), forced), owner, rows.state)
         rows.session.keep(under_way, chosen)
         canvas, scores, forced = select((tried, scores, forced), chosen)
+    # Decide: which of the open positions to commit.
     now = now.update(blocks.resize(canvas, scores, now))
     view = View.of(canvas, scores, now, forced)
     step = sampler.propose(view, rows.state)
+    # Commit, after what the rule takes back.
     candidates = step.owner.each(canvas)
     if sampler.revocable:
         candidates = candidates.remask(step.remask, ids.mask)
     candidates = candidates.commit(step.commit, step.tokens)
+    # Close: the schedule may roll back, a text may end here, full blocks make way for the next ones.
     candidates, now = blocks.revise(candidates, now, ids.mask)
     seen = step.owner.each(replace(view, blocks=now))
     candidates = now.shapes.update(seen.blocks.active, eos.cut(candidates, seen, step, ids.eos), candidates)
