@@ -17,29 +17,30 @@ from dllm.common.rowwise import T, update_rows
 
 
 class Shapes:
-    """What a part may ask. ``waits``: some rows may wait this turn for the host to see that their block is full."""
+    """What a part may ask. These answers are exact, read off the device in every turn; ``Bounded`` has others. waits:
+    some rows may wait this turn for the host to see that their block is full."""
 
     waits = False
 
     def any(self, mask: Tensor) -> bool:
         """Whether any entry is set, or may be."""
-        raise NotImplementedError
+        return bool(mask.any())
 
     def all(self, mask: Tensor) -> bool:
         """Whether the host knows that all entries are set."""
-        raise NotImplementedError
+        return bool(mask.all())
 
     def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
         """Bounds that the host computes from what it knows; none where shapes are exact."""
-        raise NotImplementedError
+        return ()
 
     def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
         """Set entries of each row of ``mask`` [B, L], or the ``bounds`` that no row exceeds."""
-        raise NotImplementedError
+        return mask.sum(1).tolist()  # type: ignore[no-any-return]
 
     def reach(self, mask: Tensor) -> int:
         """Column after the last set entry of ``mask`` [B, L], or its width."""
-        raise NotImplementedError
+        return int((mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax())
 
     def update(self, active: Tensor, new: T, old: T) -> T:
         """``new`` in the rows ``active`` [B], ``old`` in those that wait."""
@@ -47,50 +48,19 @@ class Shapes:
 
     def after_forward(self) -> Shapes:
         """After one more forward of every row."""
-        raise NotImplementedError
+        return self
 
     def unsynchronised(self) -> Shapes:
         """The shapes of a turn before which the host has not looked."""
-        raise NotImplementedError
+        return self
 
     def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
         """The shapes of a turn before which the host looked where blocks ``begin`` [B] and how many ``forwards`` [B]
         they have had."""
-        raise NotImplementedError
+        return self
 
     def join(self, other: Shapes) -> Shapes:
         """The shapes of these rows and others, before the host synchronises."""
-        raise NotImplementedError
-
-
-class Exact(Shapes):
-    """Read off the device in every turn."""
-
-    def any(self, mask: Tensor) -> bool:
-        return bool(mask.any())
-
-    def all(self, mask: Tensor) -> bool:
-        return bool(mask.all())
-
-    def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
-        return ()
-
-    def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
-        return mask.sum(1).tolist()  # type: ignore[no-any-return]
-
-    def reach(self, mask: Tensor) -> int:
-        return int((mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax())
-
-    def after_forward(self) -> Shapes:
-        return self
-
-    def unsynchronised(self) -> Shapes:
-        return self
-
-    def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
-        return self
-
-    def join(self, other: Shapes) -> Shapes:
         return self
 
 

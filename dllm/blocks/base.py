@@ -16,7 +16,7 @@ from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, Need, Rule, Scores
 from dllm.errors import UserError
 from dllm.setting import Setting
-from dllm.shapes import Bounded, Exact
+from dllm.shapes import Bounded, Shapes
 
 
 class Blocks:
@@ -64,7 +64,7 @@ class Blocks:
     def start(self, canvas: Canvas, lookahead: int = 0, bounded: bool = False) -> BlockState:
         """The first block of every row, with ``lookahead`` further ones open. bounded: so are its shapes."""
         zero, done, length = torch.zeros_like(canvas.start), torch.zeros_like(canvas.cut), len(canvas.columns)
-        shapes = Bounded(min(length, self.widest(length) * (1 + lookahead))) if bounded else Exact()
+        shapes = Bounded(min(length, self.widest(length) * (1 + lookahead))) if bounded else Shapes()
         unopened = BlockState(
             begin=zero, end=zero, open_end=zero, number=zero - 1, masks=zero, forwards=zero, turn=zero, done=done,
             active=~done, in_block=canvas.nothing, in_open=canvas.nothing, lookahead=lookahead, shapes=shapes,

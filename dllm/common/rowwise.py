@@ -6,6 +6,7 @@ else they meet (numbers, objects shared by all rows) stays as it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -88,24 +89,28 @@ class Rowwise:
     shared: ClassVar[tuple[str, ...]] = ()
 
 
-def _rowwise(state: Any) -> list[str]:
-    """Names of the fields of a dataclass that lead with the row."""
-    shared = state.shared if isinstance(state, Rowwise) else ()
-    return [entry.name for entry in fields(state) if entry.name not in shared]
+def each_tensor(change: Callable[..., Tensor], state: T, *others: T) -> T:
+    """``change`` applied to every tensor of ``state``, with the tensors that stand in its place in ``others``."""
+    if isinstance(state, Tensor):
+        return change(state, *others)  # type: ignore[return-value]
+    if isinstance(state, dict):
+        names = [(name, *(other.get(name, value) for other in others)) for name, value in state.items()]  # type: ignore[attr-defined]
+        return {name: each_tensor(change, state[name], *rest) for name, *rest in names}  # type: ignore[return-value]
+    if isinstance(state, tuple):
+        return tuple(each_tensor(change, *entries) for entries in zip(state, *others, strict=True))  # type: ignore
+    if is_dataclass(state) and not isinstance(state, type):
+        shared = state.shared if isinstance(state, Rowwise) else ()
+        changed: dict[str, Any] = {
+            entry.name: each_tensor(change, *(getattr(one, entry.name) for one in (state, *others)))
+            for entry in fields(state) if entry.name not in shared
+        }  # fmt: skip
+        return replace(state, **changed)
+    return state
 
 
 def select(state: T, rows: Tensor) -> T:
     """The given rows [b], in that order; a row may appear several times or not at all."""
-    if isinstance(state, Tensor):
-        return state[rows]  # type: ignore[return-value]
-    if isinstance(state, dict):
-        return {key: select(value, rows) for key, value in state.items()}  # type: ignore[return-value]
-    if isinstance(state, tuple):
-        return tuple(select(value, rows) for value in state)  # type: ignore[return-value]
-    if is_dataclass(state) and not isinstance(state, type):
-        changed: dict[str, Any] = {name: select(getattr(state, name), rows) for name in _rowwise(state)}
-        return replace(state, **changed)
-    return state
+    return each_tensor(lambda tensor: tensor[rows], state)
 
 
 def some(state: T, rows: Tensor | None) -> T:
@@ -116,35 +121,24 @@ def some(state: T, rows: Tensor | None) -> T:
 def join(state: T, other: T) -> T:
     """Rows of one batch, then rows of another. Trailing dimensions grow to the larger one, with zeros behind: what lies
     behind a row's own columns is never valid."""
-    if isinstance(state, Tensor) and isinstance(other, Tensor):
-        shape = [max(sizes) for sizes in zip(state.shape[1:], other.shape[1:], strict=True)]
-        return torch.cat([padded(state, shape), padded(other, shape)])  # type: ignore[return-value]
-    if isinstance(state, dict) and isinstance(other, dict):
-        return {key: join(value, other[key]) for key, value in state.items()}  # type: ignore[return-value]
-    if is_dataclass(state) and not isinstance(state, type):
-        changed: dict[str, Any] = {
-            name: join(getattr(state, name), getattr(other, name)) for name in _rowwise(state)
-        }
-        return replace(state, **changed)
-    return state
+
+    def joined(one: Tensor, two: Tensor) -> Tensor:
+        shape = [max(sizes) for sizes in zip(one.shape[1:], two.shape[1:], strict=True)]
+        return torch.cat([padded(one, shape), padded(two, shape)])
+
+    return each_tensor(joined, state, other)
 
 
 def update_rows(rows: Tensor, new: T, old: T) -> T:
     """Per row: ``new`` where ``rows`` [B] holds, else ``old``. A tensor of ``new`` may have grown in its trailing
     dimensions; the old rows are padded with zeros."""
-    if new is old:
-        return new
-    if isinstance(new, Tensor) and isinstance(old, Tensor):
-        before = padded(old, list(new.shape[1:]))
-        return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, before)  # type: ignore[return-value]
-    if isinstance(new, dict) and isinstance(old, dict):
-        return {key: update_rows(rows, new.get(key, value), value) for key, value in old.items()}  # type: ignore[return-value]
-    if is_dataclass(new) and not isinstance(new, type):
-        changed: dict[str, Any] = {
-            name: update_rows(rows, getattr(new, name), getattr(old, name)) for name in _rowwise(new)
-        }
-        return replace(new, **changed)
-    return new
+
+    def updated(now: Tensor, before: Tensor) -> Tensor:
+        if now is before:
+            return now
+        return torch.where(rows.view(-1, *[1] * (now.dim() - 1)), now, padded(before, list(now.shape[1:])))
+
+    return new if new is old else each_tensor(updated, new, old)
 
 
 def padded(value: Tensor, shape: list[int]) -> Tensor:
