@@ -116,7 +116,7 @@ class Canvas(Rowwise):
 
     @cached_property
     def nothing(self) -> Tensor:
-        """No position at all [B, L]."""
+        """No position at all [B, L]. Whoever is handed this very mask knows that it is empty without asking for it."""
         return torch.zeros_like(self.masked)
 
     def commit(self, where: Tensor, tokens: Tensor) -> Canvas:

@@ -3,15 +3,14 @@
     candidates, blocks -> ForwardPlan (cache) -> Scores, ForwardCost (network and head) -> View -> Step (sampler)
                        -> candidates, blocks (end-of-text policy, block schedule) -> Turn
 
-Every tensor leads with the row. Letters: B rows, N candidates of them (N = B for most samplers), L columns of the
-canvas, V tokens of the vocabulary. All are frozen: whoever changes something makes a new one.
+Every tensor leads with the row, and all types are frozen. Letters: B rows, N candidates of them (N = B for most
+samplers), L columns of the canvas, V tokens of the vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import ClassVar, Protocol
 
 import torch
@@ -156,14 +155,14 @@ class BlockState(Rowwise):
 
     def after_forward(self) -> BlockState:
         """After one more forward of the active rows."""
-        one = self.active.long()
+        one = self.active.long() if self.shapes.waits else 1
         shapes = self.shapes.after_forward()
         return replace(self, forwards=self.forwards + one, turn=self.turn + one, shapes=shapes)
 
     def synchronised(self) -> BlockState:
         """After the host has looked at every row: all take part."""
         shapes = self.shapes.synchronised(self.begin, self.forwards)
-        return replace(self, active=torch.ones_like(self.done), shapes=shapes)
+        return self if shapes is self.shapes else replace(self, active=torch.ones_like(self.done), shapes=shapes)
 
 
 @dataclass(frozen=True)
@@ -172,6 +171,7 @@ class View:
 
     open: masked, in an open block, and committable: what the rule may commit. forced: what the cache's plan commits by
     itself, with the proposals. active [B]: rows whose rule is called this turn (something is open, nothing is forced).
+    owner: one candidate for each row.
     """
 
     canvas: Canvas
@@ -180,21 +180,25 @@ class View:
     open: Tensor
     forced: Tensor
     active: Tensor
+    owner: Owner
 
     @staticmethod
-    def of(canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor) -> View:
-        open_, forced = canvas.undecided & blocks.in_open & scores.committable, forced & canvas.undecided
-        return View(canvas, scores, blocks, open_, forced, open_.any(1) & ~forced.any(1))
+    def of(canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor, owner: Owner) -> View:
+        open_ = canvas.undecided & blocks.in_open & scores.committable
+        if forced is canvas.nothing:
+            return View(canvas, scores, blocks, open_, forced, open_.any(1), owner)
+        forced = forced & canvas.undecided
+        return View(canvas, scores, blocks, open_, forced, open_.any(1) & ~forced.any(1), owner)
+
+    @property
+    def may_force(self) -> bool:
+        """Whether anything is forced, as far as the host knows."""
+        return self.forced is not self.canvas.nothing and self.blocks.shapes.any(self.forced)
 
     @property
     def index(self) -> Tensor:
         """Index of this forward within the block [B], from 0: what fixed schedules count by."""
         return self.blocks.forwards - 1
-
-    @cached_property
-    def owner(self) -> Owner:
-        """One candidate for each row."""
-        return Owner.single(len(self.active), self.active.device)
 
     def step(
         self, commit: Tensor, *, tokens: Tensor | None = None, confidence: Tensor | None = None,
@@ -213,13 +217,13 @@ class View:
         return Step(
             commit, proposed if tokens is None else tokens, confidence, accepted,
             owner.each(nothing) if remask is None else remask, owner, state or {},
-            nothing.long() if announced is None else announced, torch.zeros_like(self.active) if stop is None else stop,
+            nothing if announced is None else announced, torch.zeros_like(self.active) if stop is None else stop,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a sampler decides for N candidates of B rows; ``View.step`` fills in what a rule does not say.
+    """What a sampler decides for N candidates of B rows, made by ``View.step``.
 
     commit [N, L]: positions to fix, to ``tokens`` [N, L], which have ``confidence`` [N, L] (nan: nobody knows).
     accepted [N, L]: those that the rule itself accepted, the rest were forced (None: a schedule, which judges no single
@@ -261,7 +265,7 @@ class ForwardPlan(Rowwise):
         canvas: Canvas, shapes: Shapes, columns: Tensor | None = None, *, committable: Tensor | None = None,
         forced: Tensor | None = None, bounds: tuple[int, ...] = (),
     ) -> ForwardPlan:  # fmt: skip
-        """What is left out: every valid column is computed, all of it may be committed, nothing is forced."""
+        """Left out: every valid column is computed, all of it may be committed, nothing is forced."""
         return ForwardPlan(
             canvas.valid if columns is None else columns & canvas.valid,
             canvas.valid if committable is None else committable,
@@ -326,7 +330,7 @@ class Turn:
 
     @property
     def finished(self) -> Tensor:
-        """Rows [B] that are complete after this turn; its candidates are alike, the first stands for all."""
+        """Rows [B] that are complete now; their candidates are alike, the first stands for all."""
         return self.blocks.done
 
 

@@ -106,20 +106,19 @@ class Forward:
         owner, canvas = rows.owner, rows.candidates
         plan = rows.session.plan(owner.one(canvas), rows.blocks, rows.announced).each(owner)
         blocks = owner.each(rows.blocks)
-        active = blocks.active[:, None]  # in rows that wait nothing is scored, so nothing can be decided
-        wanted = union([need.mask(canvas, blocks) for need in self.needs]) & active
-        plan = replace(plan, forced=plan.forced & active)
+        wanted = union([need.mask(canvas, blocks) for need in self.needs])
+        if blocks.shapes.waits:  # nothing is scored in rows that wait, so nothing can be decided
+            wanted, plan = wanted & blocks.active[:, None], replace(plan, forced=plan.forced & blocks.active[:, None])
         if "shadow" in self.proposer.wanted:
             committed = blocks.in_block & canvas.valid & ~canvas.given & ~canvas.masked
             plan = replace(plan, shadows=packed(committed, canvas.columns))
         forward, hidden = self._hidden(rows, plan)
         scores = self._score(canvas, blocks, plan, hidden, wanted)
-        return scores, plan.forced, forward, self._cost(rows.session.cost(forward), blocks, scores)
+        cost = rows.session.cost(forward, scores.scored.sum(1))
+        return scores, plan.forced, forward, self._cost(cost, blocks)
 
-    def _cost(self, cost: ForwardCost, blocks: BlockState, scores: Scores) -> ForwardCost:
-        """With the rows of the head, and without what was asked for rows that wait; ``computed`` says that they ran."""
-        guided = 2 if self.proposer.sampling.guidance else 1
-        cost = replace(cost, scored=guided * scores.scored.sum(1))
+    def _cost(self, cost: ForwardCost, blocks: BlockState) -> ForwardCost:
+        """Without what was asked for rows that wait; ``computed`` says that they ran."""
         if not blocks.shapes.waits:
             return cost
         asked = {name: getattr(cost, name) * blocks.active[:, None] for name in ("queries", "keys", "refreshed")}

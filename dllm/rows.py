@@ -47,13 +47,6 @@ class Rows:
     def __len__(self) -> int:
         return self.owner.rows
 
-    def unfinished(self) -> Rows:
-        """Those that are not done; asks the device."""
-        done = self.blocks.done.tolist()
-        if not any(done):
-            return self
-        return self.select(~self.blocks.done)
-
     def select(self, kept: Tensor) -> Rows:
         """The rows ``kept`` [B] (boolean), with all that is theirs."""
         owner, candidates = self.owner.select(kept)
@@ -74,7 +67,8 @@ class Rows:
 
     def synchronised(self) -> Rows:
         """After the host has looked: every row takes part in the next turn."""
-        return replace(self, blocks=self.blocks.synchronised(), stopped=torch.zeros_like(self.stopped))
+        blocks = self.blocks.synchronised()
+        return self if blocks is self.blocks else replace(self, blocks=blocks)
 
     def waiting(self, active: Tensor) -> Rows:
         """Where only the rows ``active`` [B] take part in the next turn."""

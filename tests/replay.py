@@ -395,7 +395,8 @@ def sampler_differences(case: Case) -> list[str]:
         now, confidence = now.after_forward(), torch.zeros(1, length + 1, dtype=torch.float64)
         confidence[0, torch.tensor(step["masked"]) + 1] = torch.tensor(step["conf"], dtype=torch.float64)
         scores = Scores(canvas.masked, torch.zeros_like(canvas.tokens), confidence, canvas.masked)
-        decision = sampler.propose(View.of(canvas, scores, now, canvas.nothing), state)
+        view = View.of(canvas, scores, now, canvas.nothing, Owner.single(1, canvas.start.device))
+        decision = sampler.propose(view, state)
         state = {**state, **decision.state}
         canvas = canvas.commit(decision.commit, canvas.tokens)
         if relative(decision.commit[0], 1) != step["committed"]:

@@ -38,7 +38,7 @@ def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampli
             canvas = rows.owner.one(seen.candidates)
             answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.length[row])].tolist()
             out[int(canvas.seed[row])] = answer, int(seen.view.blocks.turn[row])
-        rows = rows.unfinished()
+        rows = rows.select(~rows.blocks.done)
     return out
 
 

@@ -23,7 +23,7 @@ from dllm.setting import Sampling
 CACHES = ("none", "prefix", "dual", "window")
 ASKING = ("item", "is_nonzero", "_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount",
           "repeat_interleave")  # fmt: skip
-CHECKS = ("denoise", "advance", "unfinished", "select", "synchronised", "start", "_bounds")
+CHECKS = ("denoise", "advance", "select", "synchronised", "start", "_bounds")
 
 
 class Trap(TorchDispatchMode):

@@ -30,7 +30,7 @@ class Session:
         forward = session.begin(plan, candidates, owner)    # a frozen value: calls of the network, queries, keys
         for call in forward.calls:                          # the network runs, with this memory between its layers
             session.memory(forward, call)
-        session.cost(forward)                               # what it computed
+        session.cost(forward, scored)                       # what it computed
         session.keep(forward, chosen)                       # only where rows had several candidates
 
     Everything lies where the canvas does, but what a layer keeps lies where the layer runs.
@@ -51,15 +51,12 @@ class Session:
         """What stands between the layers in one call of the forward."""
         raise NotImplementedError
 
-    def cost(self, forward: Pass) -> ForwardCost:
-        """What the forward computed, per candidate and layer, but for the rows that the head ran on."""
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+        """What the forward computed, per candidate and layer; ``scored`` [N]: rows that the head ran on."""
         queries = forward.queries.sum(1, keepdim=True)
         refreshed = torch.where((forward.queries == forward.valid).all(1, keepdim=True), queries, 0)
-        shadows = forward.shadows[:, None]
-        return ForwardCost(
-            queries + shadows, forward.keys.sum(1, keepdim=True), refreshed, forward.computed(),
-            torch.zeros_like(forward.shadows),
-        )  # fmt: skip
+        queries, keys = queries + forward.extra_rows(), forward.keys.sum(1, keepdim=True)
+        return ForwardCost(queries, keys, refreshed, forward.computed(), scored)
 
     def keep(self, forward: Pass, chosen: Tensor) -> None:
         """Which of several candidates [B] the rows go on with."""

@@ -62,11 +62,11 @@ class Buffered(Session):
         return candidates.valid
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
-        valid, shadows = candidates.valid, (plan.shadows < self.length).sum(1)
+        valid = candidates.valid
         queries, keys = plan.columns & valid, self.keys(plan, candidates, owner)
         whole = plan.shadows.shape[1] == 0 and plan.shapes.all(queries)
         widths = (self.length,) * len(valid) if whole else plan.shapes.widths(queries, plan.bounds)
-        forward = Pass((), owner, queries, keys, valid, shadows, whole)
+        forward = Pass((), owner, queries, keys, valid, plan.shadows, whole)
         if not owner.is_single:
             return replace(forward, calls=self._branches(forward, candidates, widths, plan.shapes))
         self.attended, self.written = keys, self.written | queries

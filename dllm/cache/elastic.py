@@ -159,7 +159,7 @@ class Drifting(Buffered):
         assert isinstance(forward, DriftPass)
         return DriftMemory(self, forward, call)
 
-    def cost(self, forward: Pass) -> ForwardCost:
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
         assert isinstance(forward, DriftPass)
         layers = torch.arange(self.config.layers, device=forward.valid.device)
         # A test lets only later layers compute everything: what the bounds are in the end, they were in every layer.
@@ -171,7 +171,7 @@ class Drifting(Buffered):
             if ran[layer] != ran[layer - 1]:
                 computed[:, layer:] = ran[layer]
         keys = forward.keys.sum(1, keepdim=True).expand_as(queries)
-        return ForwardCost(queries, keys, queries * (queries == valid), computed, torch.zeros_like(forward.shadows))
+        return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
 
     def join(self, fresh: Session) -> Session:
         super().join(fresh)

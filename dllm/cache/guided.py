@@ -55,8 +55,8 @@ class Guided(Session):
     def memory(self, forward: Pass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
 
-    def cost(self, forward: Pass) -> ForwardCost:
-        return halves(self.inner.cost(forward))
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+        return halves(self.inner.cost(forward, torch.cat([scored, scored])))
 
     def keep(self, forward: Pass, chosen: Tensor) -> None:
         self.inner.keep(forward, twice(chosen, len(forward.owner.row) // 2))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -42,15 +40,14 @@ class Everything(Session):
         if self.ragged:
             parts = rows_by_call(plan.shapes.widths(valid, plan.bounds), valid.device)
         calls = [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
-        shadows = (plan.shadows < len(candidates.columns)).sum(1)
-        return Pass(calls, owner, valid, valid, valid, shadows, whole=not self.ragged)
+        return Pass(calls, owner, valid, valid, valid, plan.shadows, whole=not self.ragged)
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         return Fresh(call.visible)
 
-    def cost(self, forward: Pass) -> ForwardCost:
-        cost = super().cost(forward)
-        return replace(cost, keys=cost.queries, refreshed=torch.zeros_like(cost.queries))
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+        rows = forward.valid.sum(1, keepdim=True) + forward.extra_rows()
+        return ForwardCost(rows, rows, torch.zeros_like(rows), forward.computed(), scored)
 
     def join(self, fresh: Session) -> Session:
         self.ragged = True

@@ -95,8 +95,8 @@ class Pass:
     """One forward of N candidates of B rows.
 
     calls: in which it runs. queries [N, L]: the columns that it computes; keys [N, L]: those that count as keys; valid
-    [N, L]: those of the canvas. shadows [N]: how many extra rows each has. whole: the host knows that every column of
-    every row is computed.
+    [N, L]: those of the canvas. shadows [N, x]: columns that get an extra row. whole: the host knows that every
+    column of every row is computed.
     """
 
     calls: Sequence[Call]
@@ -111,7 +111,15 @@ class Pass:
         """Rows that the network runs for each candidate [N, 1] in all calls, padding included; none for those in no
         call."""
         candidates, length = self.queries.shape
+        if len(self.calls) == 1 and self.calls[0].candidates is None and self.calls[0].side_by_side is None:
+            return self.queries.new_full((candidates, 1), int(self.calls[0].computed(length)), dtype=torch.int64)
         out = torch.zeros(candidates, dtype=torch.int64, device=self.queries.device)
         for call in self.calls:
             out[slice(None) if call.candidates is None else call.candidates] = call.computed(length)
         return out[:, None]
+
+    def extra_rows(self) -> Tensor | int:
+        """Extra rows of each candidate [N, 1]."""
+        if self.shadows.shape[1] == 0:
+            return 0
+        return (self.shadows < self.queries.shape[1]).sum(1, keepdim=True)

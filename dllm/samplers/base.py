@@ -70,8 +70,7 @@ class Sampler:
     def propose(self, view: View, state: State) -> Step:
         """What the loop and wrappers call: ``step`` for the active rows, and what the cache's plan forces, with its
         proposals, for the others."""
-        shapes = view.blocks.shapes
-        forces = shapes.any(view.forced)
+        shapes, forces = view.blocks.shapes, view.may_force
         if forces:
             view = replace(view, open=view.open & view.active[:, None])
         step = self.step(view, state) if shapes.any(view.active) else view.step(view.canvas.nothing)
