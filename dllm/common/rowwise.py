@@ -90,7 +90,7 @@ class Rowwise:
 
 
 def each_tensor(change: Callable[..., Tensor], state: T, *others: T) -> T:
-    """``change`` applied to every tensor of ``state``, with the tensors that stand in its place in ``others``."""
+    """``state`` with ``change`` applied to every tensor, and to the tensors in the same place of ``others``."""
     if isinstance(state, Tensor):
         return change(state, *others)  # type: ignore[return-value]
     if isinstance(state, dict):
