@@ -1,8 +1,8 @@
 """How wide the tensors of a turn are: exactly, or as far as the host knows without asking the device.
 
-Every part asks this object instead of the device, so that there is one way to write a part. Exact shapes cost a few
-copies from the device in every turn, which is free on a CPU. Bounded shapes cost none: their answers are the ones that
-lose nothing, and the host synchronises only now and then.
+Every part asks this object instead of the device, so that parts are written once for both. Exact shapes cost a few
+copies from the device in every turn, which is free on a CPU. Bounded shapes cost none: their answers are upper bounds,
+and the host synchronises only every ``check_every`` turns.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dllm.common.rowwise import T, update_rows
 
 
 class Shapes:
-    """What a part may ask. These answers are exact, read off the device in every turn; ``Bounded`` has others. waits:
-    some rows may wait this turn for the host to see that their block is full."""
+    """What a part may ask. These answers are exact and copied from the device; ``Bounded`` overrides them. waits: some
+    rows may wait in this turn, until the host sees that their block is full."""
 
     waits = False
 
@@ -31,7 +31,7 @@ class Shapes:
         return bool(mask.all())
 
     def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
-        """Bounds that the host computes from what it knows; none where shapes are exact."""
+        """Bounds that the host computes from what it knows; empty if shapes are exact."""
         return ()
 
     def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
@@ -51,12 +51,12 @@ class Shapes:
         return self
 
     def unsynchronised(self) -> Shapes:
-        """The shapes of a turn before which the host has not looked."""
+        """The shapes of a turn before which the host has not synchronised."""
         return self
 
     def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
-        """The shapes of a turn before which the host looked where blocks ``begin`` [B] and how many ``forwards`` [B]
-        they have had."""
+        """The shapes of a turn before which the host synchronised, and read where blocks ``begin`` [B] and how many
+        ``forwards`` [B] they have had."""
         return self
 
     def join(self, other: Shapes) -> Shapes:
@@ -66,9 +66,9 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Bounded(Shapes):
-    """What the host knows since it last synchronised. No row has more than ``width`` open columns, no block begins
-    before column ``low``; ``opening``: which rows' blocks have had no forward yet. looked: it synchronised just before
-    this turn, so no row waits, and one question more costs no pause."""
+    """What the host knows since it last synchronised. width: no row has more open columns. low: no block begins before
+    this column. opening: which rows' blocks have had no forward yet. looked: the host synchronised just before this
+    turn, so no row waits, and a further copy costs no pause."""
 
     width: int
     low: int = 0

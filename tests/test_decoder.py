@@ -93,7 +93,7 @@ def test_a_request_without_masks_comes_back_as_it_is(model: Model) -> None:
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"gen_length": 0}, "gen_length=0 must be at least 1"),
         ({"gen_length": 500}, "limit is 256"),
-        ({"sampler": "eb", "eos_last": True}, "sampler=eb as it is set does not go by that alone"),
+        ({"sampler": "eb", "eos_last": True}, "sampler=eb with these options does not rank by confidence alone"),
     ],
 )
 def test_mistakes_are_named(model: Model, options: dict[str, object], words: str) -> None:

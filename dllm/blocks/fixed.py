@@ -1,4 +1,4 @@
-"""Blocks of one length, left to right (LLaDA's semi-autoregressive decoding, arXiv 2502.09992 section 2.4)."""
+"""Decode blocks of one length, left to right (LLaDA's semi-autoregressive decoding, arXiv 2502.09992 section 2.4)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dllm.errors import UserError
 
 
 class Fixed(Blocks):
-    """A grid of ``block_length`` columns that counts from the canvas's grid origin; the last block may be shorter."""
+    """Blocks of ``block_length`` columns, counted from ``Canvas.grid``; the last one may be shorter."""
 
     def __init__(self, block_length: int = 32, min_forwards: int = 1) -> None:
         super().__init__(min_forwards)

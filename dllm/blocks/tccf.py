@@ -1,4 +1,4 @@
-"""Think coarse, criticise fine: long blocks up to a marker, short ones after it (TCCF of TDAR, arXiv 2602.09555)."""
+"""Decode long blocks up to a marker and short ones after it (TCCF of TDAR, arXiv 2602.09555)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from dllm.setting import Setting, altered
 
 
 class TCCF(Blocks):
-    """Blocks of ``block_length`` until one is full that holds ``marker``; what follows the marker in it is masked again
-    and decoded in blocks of ``fine_length``. marker: a token id, or a text that is one token.
+    """Think coarse, criticise fine. Blocks have ``block_length`` columns until a full one holds ``marker``. What
+    follows the marker in it is remasked and decoded in blocks of ``fine_length``. marker: a token id, or a text of one
+    token.
     """
 
     rolls_back = True

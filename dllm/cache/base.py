@@ -1,7 +1,7 @@
 """The contract of a cache: which columns a forward computes, where it keeps them, and what they attend to.
 
-A policy (``Cache``) is configuration; ``start`` opens a ``Session`` for one batch of rows. Every policy is a set of
-queries, a set of columns to keep and a set of keys.
+A policy (``Cache``) is configuration; ``start`` opens a ``Session`` for one batch of rows. For each forward, a policy
+chooses a set of queries, a set of columns to keep and a set of keys.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from dllm.setting import Setting
 
 
 class Session:
-    """A policy at work on one batch. It holds only what outlives a forward, in attributes that its constructor makes;
-    those named in ``state`` lead with the row. A forward takes these calls, in this order:
+    """A policy at work on one batch: B rows, N candidates, L columns. It holds only what outlives a forward, in
+    attributes that its constructor sets; those named in ``state`` lead with the row. A forward makes these calls, in
+    this order:
 
         plan = session.plan(canvas, blocks, announced)      # which columns, per row
         forward = session.begin(plan, candidates, owner)    # a frozen value: calls of the network, queries, keys
@@ -33,22 +34,22 @@ class Session:
         session.cost(forward, scored)                       # what it computed
         session.keep(forward, chosen)                       # only where rows had several candidates
 
-    Everything lies where the canvas does, but what a layer keeps lies where the layer runs.
+    Everything lies on the canvas's device, except what a layer keeps: that lies on the layer's device.
     """
 
     state: ClassVar[tuple[str, ...]] = ()
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        """Plan the next forward of ``canvas`` [B]. ``announced`` [B, L]: what the sampler said it will commit next, in
-        order from 1 (0: not next). Rows that wait (``blocks.active``) keep their state."""
+        """Plan the next forward of ``canvas`` [B]. ``announced`` [B, L]: what the sampler said it will commit next,
+        numbered from 1 (0: not next). Rows that wait (not ``blocks.active``) keep their state."""
         raise NotImplementedError
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
-        """Ready the buffers for the forward of ``candidates`` [N], and say in which calls it runs. ``plan`` is [N]."""
+        """Prepare the forward of ``candidates`` [N] by their ``plan`` [N], and return it with its calls."""
         raise NotImplementedError
 
     def memory(self, forward: Pass, call: Call) -> Memory:
-        """What stands between the layers in one call of the forward."""
+        """What the layers exchange keys and values with during one call of the forward."""
         raise NotImplementedError
 
     def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
@@ -59,7 +60,7 @@ class Session:
         return ForwardCost(queries, keys, refreshed, forward.computed(), scored)
 
     def keep(self, forward: Pass, chosen: Tensor) -> None:
-        """Which of several candidates [B] the rows go on with."""
+        """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others."""
 
     def select(self, rows: Tensor) -> Session:
         """The session of the given rows [b], ascending, after the others have left."""
@@ -68,20 +69,20 @@ class Session:
         return self
 
     def join(self, fresh: Session) -> Session:
-        """This session's rows, then those of ``fresh``, which has had no forward yet."""
+        """The session of this one's rows, then those of ``fresh``, which has had no forward yet."""
         for name in self.state:
             setattr(self, name, join(getattr(self, name), getattr(fresh, name)))
         return self
 
 
 class Cache:
-    """Base of all policies. AttentionOrder of calls: ``check`` before weights are read, ``start`` once for a batch.
+    """Base of all policies. Order of calls: ``check`` before weights are read, ``start`` once for a batch.
 
-    What a policy supplies: ``regions`` that its forwards score on every turn (see ``Need``), with ``opening`` all there
-    are on the forward that opens a block; ``committed`` positions of the open blocks too; ``branches``: several
-    candidates; ``static``: plans whose shapes the host can bound; ``follows_commits``: those bounds rest on what a turn
-    may commit, so that a schedule must not take back more; ``shadows``: rows that stand in for committed tokens;
-    ``full`` and ``block_causal``: kinds of attention it serves."""
+    A policy declares what it supports. regions: the ones that every forward computes (see ``Need``). opening: the
+    forward that opens a block computes all regions. committed: forwards compute the open blocks' committed positions
+    too. branches: several candidates. static: plans whose shapes the host can bound. follows_commits: these bounds rest
+    on what a turn may commit, so a schedule must not take back more. shadows: extra rows that stand in for committed
+    tokens. full, block_causal: the kinds of attention it serves."""
 
     regions: frozenset[str] = frozenset({"block"})
     opening = False
@@ -93,11 +94,12 @@ class Cache:
     block_causal = False
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        """``shrinks``: the end-of-text policy may take columns off the canvas."""
+        """Open a session for the rows of ``canvas`` [B]. shrinks: the end-of-text policy may cut columns off."""
         raise NotImplementedError
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        """Refuse parts that ask for what the policy does not compute (Unfit), and options that cannot work."""
+        """Refuse parts that need what the policy does not compute (Unfit), and options that cannot work (UserError).
+        Called before weights are read."""
         name = f"cache={name_of(self)}"
         for need in needs:
             if need.region not in self.regions and not (need.opening and self.opening):

@@ -1,4 +1,4 @@
-"""What the two block-wise caches of Fast-dLLM share: one full forward when a block opens, then a part of the canvas."""
+"""What Fast-dLLM's two caches share: a full forward when a block opens, then forwards over a part of the canvas."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from dllm.shapes import Bounded
 
 
 def refuse_undoing(query_left: bool, setting: Setting, sampler: Rule) -> None:
-    """Raise Unfit for a sampler that may mask a position again which no later forward of the block predicts."""
+    """Raise Unfit if the sampler may remask a position that no later forward of the block predicts."""
     if sampler.revocable and setting.model.prediction_shift and not query_left:
         raise Unfit(
-            "cache.query_left=false predicts a block's first position only once, so a sampler that may mask it again "
-            "would wait for it forever. Use cache.query_left=true."
+            "cache.query_left=false predicts a block's first position only once, so a sampler that remasks it would "
+            "wait for it forever. Use cache.query_left=true."
         )
 
 
 class Blockwise(Buffered):
-    """``part`` chooses the columns of a reuse forward.
+    """A subclass chooses the columns of a reuse forward, in ``part``.
 
-    Models that predict from the position before: with ``query_left`` a reuse forward starts one column earlier, so
-    every position of the block keeps its prediction; without it (the published code) the block's first position has
-    none, and the full forward commits exactly that position.
+    query_left matters for models that predict from the position before (Dream). With it a reuse forward starts one
+    column earlier, and so predicts every position of the block. Without it (the published code) it does not predict the
+    block's first position; the full forward commits exactly that one.
     """
 
     def __init__(self, canvas: Canvas, config: ModelConfig, query_left: bool, shrinks: bool) -> None:
@@ -39,7 +39,7 @@ class Blockwise(Buffered):
         raise NotImplementedError
 
     def widest(self, known: Bounded) -> int:
-        """The most columns that ``part`` can have in any row, one at its left aside."""
+        """The most columns that ``part`` can have in any row, without the one that ``query_left`` adds."""
         raise NotImplementedError
 
     def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
@@ -53,6 +53,6 @@ class Blockwise(Buffered):
         return ForwardPlan.of(canvas, blocks.shapes, columns, forced=first, bounds=bounds)
 
     def bounds(self, known: Bounded) -> tuple[int, ...]:
-        """The most columns of each row: the whole canvas where a block opens, else what ``part`` can have."""
+        """The most columns of each row: the whole canvas where a block opens, else the most of ``part``."""
         reuse = min(self.length, self.widest(known) + self.query_left)
         return tuple(self.length if opening else reuse for opening in known.opening)

@@ -1,9 +1,9 @@
-"""Keys and values kept by position: the memory that all real policies share.
+"""Keys and values kept by column: the buffers that all policies but ``none`` share.
 
-Row p of a layer's buffer belongs to canvas column p; keys are stored after rotation, which never changes. A policy only
-says, per forward, which columns are computed. They are written first, then attention runs over the buffer. Behind the
-L columns lie scratch slots: one takes what padded queries write, the others hold rows that no column owns (shadow rows;
-the queries of several candidates, which share everything that is not computed).
+Slot p of a layer's buffer belongs to canvas column p. Keys are stored after rotation, because a column's position never
+changes. A policy only says which columns a forward computes: they are written first, then attention runs over the
+buffer. Behind the L columns lie scratch slots. One takes what padded queries write. The others hold rows that no column
+owns: shadow rows, and the queries of several candidates, which share every column that is not computed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dllm.shapes import Shapes
 
 
 class Buffered(Session):
-    """Base of the sessions that keep keys and values. A subclass chooses the query set (``queries``).
+    """Base of the sessions that keep keys and values. A subclass chooses the query columns (``queries``).
 
-    ``written`` [B, L]: columns that hold something; ``attended`` [B, L]: those that count as keys; ``masks`` [B, L]:
-    what was masked when the last forward was planned. stores: each layer's keys and values, None until its first
-    forward; buffers: what they lie in, if they came from outside. even: the host knows that every column is always
-    attended to, so that no mask slows attention down.
+    written [B, L]: columns that hold something. attended [B, L]: columns that count as keys. masks [B, L]: what was
+    masked when the last forward was planned. stores: each layer's keys and values; None before its first forward.
+    buffers: the memory they lie in, if it was lent. even: the host knows that every column is always attended to, so
+    attention needs no mask, which would slow it down.
     """
 
     state: ClassVar[tuple[str, ...]] = ("written", "attended", "masks")
@@ -46,7 +46,7 @@ class Buffered(Session):
         self.masks = torch.ones_like(canvas.masked)
 
     def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        """The policy: the plan of a forward, and what the session's ``state`` is after it."""
+        """The policy: plan a forward, and set the session's ``state`` to what it is after it."""
         raise NotImplementedError
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
@@ -78,11 +78,11 @@ class Buffered(Session):
         return replace(forward, calls=calls)
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
-        """Rows by call (None: all), and each call's width."""
+        """Row numbers [b] of each call (None: all rows), and its width in columns."""
         return rows_by_call(widths, device)
 
     def visible(self, call: Call, keys: Tensor, candidates: Canvas) -> Tensor | None:
-        """The keys that a call's queries see, of those [b, L] that count as keys, as in ``Access``."""
+        """The keys that a call's queries see, as in ``Access``; ``keys`` [b, L] are the columns that count as keys."""
         return call.visible
 
     def memory(self, forward: Pass, call: Call) -> Memory:
@@ -118,7 +118,7 @@ class Buffered(Session):
     def _call(
         self, forward: Pass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas, shadows: Tensor
     ) -> Call:
-        """A call of some rows, none of which computes more than ``width`` columns."""
+        """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
         queries, keys = some(forward.queries, rows), some(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
         visible, reach = (None, self.length) if self.even else seen(keys, shapes)
@@ -129,7 +129,7 @@ class Buffered(Session):
         return self._shadow(call, columns, some(shadows, rows), keys)
 
     def _shadow(self, call: Call, columns: Tensor, shadows: Tensor, attended: Tensor) -> Call:
-        """Shadow rows see everything but their own column, and themselves; nobody sees them."""
+        """The call with shadow rows. A shadow row sees itself and every column but its own; no other row sees it."""
         extra, device = shadows.shape[1], shadows.device
         spare = self.length + 1 + torch.arange(extra, device=device).expand(len(shadows), -1)
         slots, rows = torch.cat([columns, spare], 1), torch.cat([columns, shadows], 1)
@@ -143,8 +143,8 @@ class Buffered(Session):
     def _branches(
         self, forward: Pass, candidates: Canvas, widths: Sequence[int], shapes: Shapes
     ) -> list[Call]:
-        """Calls for several candidates a row. Where they compute everything, each gets buffers of its own, of which one
-        is kept; the others share what they do not compute."""
+        """Calls for several candidates a row. In rows whose candidates compute everything, each candidate gets buffers
+        of its own, of which one is kept. In the others, candidates share what they do not compute."""
         owner, calls = forward.owner, list[Call]()
         fresh = owner.any((forward.queries == forward.valid).all(1))
         for refreshing in (True, False):
@@ -163,8 +163,8 @@ class Buffered(Session):
         return calls
 
     def _share(self, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
-        """Candidates of a row become one row of K n queries in scratch slots: each sees the frozen columns and its
-        own."""
+        """A call in which the candidates of a row become one row of K n queries in scratch slots. A candidate's queries
+        see each other, and the columns that are not computed."""
         rows, place = some(forward.owner.row, candidates).unique(return_inverse=True)
         beside, n = SideBySide.of(Owner(place, len(rows))), columns.shape[1]
         count = beside.width * n
@@ -178,7 +178,7 @@ class Buffered(Session):
         return Call(candidates, columns, slots, visible, self.length + 1 + count, buffers, beside)
 
     def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor, copies: Copies) -> None:
-        """Rows [b] of a layer's buffers go on with the call's candidates ``at`` [b]."""
+        """Keep the call's candidates ``at`` [b] in ``rows`` [b] of a layer's buffers."""
         store = self.stores[layer]
         if call.drafts is not None:
             drafts = call.drafts.stores[layer]
@@ -223,7 +223,7 @@ class BufferMemory(Memory):
         self.session.stores, self.session.buffers = list(buffers.stores), buffers
 
     def buffer(self, layer: int, fresh: Projected) -> KeyValues:
-        """The buffers that the call writes to, made at the first forward and widened for more scratch slots."""
+        """The buffers that the call writes to. The first forward makes them; more scratch slots widen them."""
         session, key, drafts = self.session, fresh.key, self.call.drafts
         held, size = session.stores[layer], max(self.call.reach, session.length + 1)
         if drafts is not None:
@@ -250,19 +250,20 @@ class BufferMemory(Memory):
 
 
 def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:
-    """Which of the first ``reach`` columns are keys [B, reach] (None: all of them), and how many that is."""
+    """Which of the first ``reach`` columns are keys [B, reach] (None: all of them), and ``reach``."""
     reach = shapes.reach(keys)
     part = keys[:, :reach]
     return (None if shapes.all(part) else part), reach
 
 
 def blank(key: Tensor, rows: int, size: int) -> Tensor:
-    """A buffer [rows, H_kv, size, h] for keys like ``key`` [b, n, H_kv, h]. Zeros: a masked NaN would still spread."""
+    """A buffer [rows, H_kv, size, h] for keys like ``key`` [b, n, H_kv, h]. It holds zeros: even a masked NaN would
+    spread."""
     return key.new_zeros(rows, key.shape[2], size, key.shape[3])
 
 
 def moved_up(store: Tensor, rows: Tensor) -> Tensor:
-    """The given rows of a buffer at its own place, so that what was recorded on it still finds them."""
+    """The given rows at the front of the same buffer, so that CUDA graphs recorded on it still find them."""
     store[: len(rows)] = store[rows]
     return store[: len(rows)]
 

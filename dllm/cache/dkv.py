@@ -1,4 +1,4 @@
-"""Delayed cache: a row is kept from the forward after the one that committed it (dKV-Cache, arXiv 2505.15781)."""
+"""Cache a position one forward after the one that committed it (dKV-Cache-Decode, arXiv 2505.15781)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ SHIFTS = ("un", "un_right")
 
 
 class DKV(Cache):
-    """dKV-Cache-Decode. Every forward computes what was still masked one turn ago; every ``refresh_interval``-th
-    forward computes everything.
+    """Every forward computes what was still masked one turn ago; every ``refresh_interval``-th forward is full.
 
-    LLaDA counts forwards within a block, whose first two are full. Dream counts them over the whole row; there the row
-    that predicts a position leaves with it (``shift_type`` un: position j leaves when j + 1 is decided; un_right: when
-    both are).
+    LLaDA counts forwards within a block, whose first two are full. Dream counts them over the whole row, and there
+    ``shift_type`` says when position j is no longer computed: un: once j + 1 is decided; un_right: once both are.
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
@@ -46,18 +44,18 @@ class Delayed(Buffered):
     def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         if self.config.prediction_shift == 0:
             full = (blocks.forwards < 2) | (blocks.forwards % self.interval == 0)
-            late = self.masks | canvas.masked  # the latter differ where a commit was undone
+            late = self.masks | canvas.masked  # a mask now, but none before: a commit was undone
             return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | late)
         full = blocks.turn % self.interval == 0
         return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | ~self.settled(canvas, blocks))
 
     def settled(self, canvas: Canvas, blocks: BlockState) -> Tensor:
-        """Columns whose row a shifted model needs no more, by the masks of the last turn [B, L]."""
+        """Columns [B, L] that a shifted model need not compute any more, by the masks of the last turn."""
         decided = ~(self.masks | canvas.masked)
         after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
         first = decided.gather(1, canvas.first[:, None])
         end = canvas.columns == (canvas.length - 1)[:, None]
-        begun = (blocks.turn > 1)[:, None]  # what is settled before the first commit, both types take alike
+        begun = (blocks.turn > 1)[:, None]  # both types treat what is settled before the first commit alike
         un = torch.where(end, first & begun, after)
         if self.shift_type == "un":
             return un

@@ -1,4 +1,4 @@
-"""dKV-Cache-Greedy: only what was just committed, what comes next, and its neighbours (arXiv 2505.15781)."""
+"""Compute what was just committed, what comes next, and its neighbours (dKV-Cache-Greedy, arXiv 2505.15781)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dllm.setting import Setting
 
 
 class DKVGreedy(Cache):
-    """Every ``refresh_interval``-th forward of a block is full. The others compute the positions that the sampler will
-    commit next, those it has just committed, and for each of the former its ``window`` nearest masked ones.
+    """Every ``refresh_interval``-th forward of a block is full. The others compute the positions that the sampler has
+    just committed, those that it will commit next, and the ``window`` nearest masks of each of the latter.
 
-    It needs a sampler that knows its next positions before the forward (``order``); defined for unshifted models.
+    It needs a sampler that announces its next positions (``order``), and a model without prediction shift.
     """
 
     committed = False
@@ -57,14 +57,14 @@ class Greedy(Buffered):
         full = blocks.forwards % self.interval == 0
         chosen = (self.masks & ~canvas.masked) | (announced > 0)
         if self.window:
-            for row in (~full).nonzero()[:, 0].tolist():  # the walks of one row depend on each other
+            for row in (~full).nonzero()[:, 0].tolist():  # a loop: the searches of one row depend on each other
                 chosen[row] |= neighbours(announced[row], chosen[row], self.masks[row], self.window)
         return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | chosen)
 
 
 def neighbours(announced: Tensor, chosen: Tensor, was_masked: Tensor, window: int) -> Tensor:
-    """For each position about to be committed, in order, the ``window`` nearest masked columns not chosen yet: the walk
-    alternates left, right, left, ..., one column at a time. All [L]."""
+    """``chosen`` with, for each announced position in order, the ``window`` nearest masked columns not chosen yet. The
+    search alternates left, right, left, ..., one column at a time. All [L]."""
     chosen, free = chosen.clone(), (was_masked & ~chosen).tolist()
     for column in announced.nonzero()[:, 0][announced[announced > 0].argsort()].tolist():
         found = 0

@@ -1,4 +1,4 @@
-"""dKV-Cache for long prompts on shifted models: the prompt is computed once (arXiv 2505.15781, Prefill and PD)."""
+"""Compute a long prompt only once; for shifted models (dKV-Cache-Prefill and PD, arXiv 2505.15781)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dllm.setting import Setting
 
 
 class DKVPrefill(DKV):
-    """The prompt but for its last position is computed by the first forward and never again. decode: keep decided
-    answer rows as dkv does as well, and refresh those alone (PD); otherwise the answer is always computed."""
+    """The first forward computes the prompt; later ones compute only its last position. decode (PD): keep decided rows
+    of the answer too, as dkv does, and refresh only those; otherwise every forward computes the whole answer."""
 
     def __init__(self, decode: bool = False, refresh_interval: int = 4, shift_type: str = "un") -> None:
         super().__init__(refresh_interval, shift_type)

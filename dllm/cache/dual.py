@@ -1,4 +1,4 @@
-"""Dual cache: everything outside the block is computed once a block (Fast-dLLM, arXiv 2505.22618)."""
+"""Compute the columns on both sides of the open blocks once per block (Fast-dLLM's dual cache, arXiv 2505.22618)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from dllm.shapes import Bounded
 
 
 class Dual(Cache):
-    """A full forward when a block opens, which also decodes; then the open blocks only.
+    """The forward that opens a block is full, and the sampler commits from it too. The others compute the open blocks.
 
-    query_left: see ``Blockwise``; it matters for Dream only. keep_stale_tail: columns that an end-of-text policy cut
-    stay attended until the next full forward (as published); otherwise they go at once.
+    query_left: see ``Blockwise``; it matters for Dream only. keep_stale_tail: forwards attend to columns that an
+    end-of-text policy cut until the next full forward (as published); otherwise they stop at once.
     """
 
     branches = static = opening = True

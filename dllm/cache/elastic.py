@@ -1,4 +1,4 @@
-"""Elastic-Cache: refresh when attention drifts, from the layer on in which it does (arXiv 2510.14973)."""
+"""Refresh the layers behind the one in which attention drifts (Elastic-Cache, arXiv 2510.14973)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ TRIGGERS = ("same_step", "next_step")
 
 class Elastic(Cache):
     """A forward computes the leftmost ``window_length`` masks (only these may be committed), what was just committed,
-    and the decided positions that the window attends to most. A layer in which the attention of the latter has changed
-    (similarity to their last attention below ``gamma``) makes all layers behind it recompute the whole canvas.
+    and the ``track_num`` decided positions that the window attends to most in each layer. If the attention of these has
+    changed in a layer (similarity to their last attention below ``gamma``), all layers behind it refresh: they compute
+    the whole canvas.
 
     similarity: cosine over ``heads`` for every tracked position and key, or over ``keys`` for every head, averaged.
-    trigger: ``same_step`` acts within the forward (published; a decision per layer), ``next_step`` in the next forward
-    (one decision per forward). block_caching False: every mask is computed. first_layer: recompute from this layer on
-    at every forward, whatever drifts (0: no cache at all).
+    trigger: ``same_step`` refreshes in the same forward (published; a decision per layer), ``next_step`` in the next
+    one (a decision per forward). block_caching False: every mask is computed. first_layer: every forward refreshes from
+    this layer on, and none is tested for drift (0: no cache at all).
     """
 
     committed = shadows = False
@@ -61,8 +62,8 @@ class Elastic(Cache):
 
 @dataclass(frozen=True)
 class DriftPlan(ForwardPlan):
-    """window [B, L]: columns that predict the window; watched [B, L]: decided positions whose attention is compared;
-    decided [B, L]; bound [B]: the first layer that computes the whole canvas."""
+    """window [B, L]: columns that predict the window. watched [B, L]: decided positions whose attention is compared.
+    decided [B, L]: all decided positions. bound [B]: the first layer that computes the whole canvas."""
 
     window: Tensor
     watched: Tensor
@@ -73,8 +74,8 @@ class DriftPlan(ForwardPlan):
 @dataclass
 class Progress:
     """What a forward finds out from layer to layer. bound [B]: the first layer that computes the whole canvas; bounds:
-    the same for the host; later [B]: that of the next forward. widened: some row does. ran: rows that each layer
-    computed; received: attention that the window gives to each column, layer by layer [B, S]."""
+    the same on the host; later [B]: that of the next forward. widened: some row computes the whole canvas by now. ran:
+    rows that each layer computed. received: attention that the window gives to each column, layer by layer [B, S]."""
 
     bound: Tensor
     later: Tensor
@@ -88,15 +89,15 @@ class Progress:
         return self.bound[:, None] <= layers
 
     def reuses(self, layer: int) -> bool:
-        """Whether any row keeps something in a layer."""
+        """Whether any row reuses columns in a layer."""
         return max(self.bounds) > layer
 
 
 @dataclass(frozen=True)
 class DriftPass(Pass):
-    """probes [B, w + r]: columns whose attention is read, the window's, then those watched (L: none); in_window [B, w]:
-    which of the former are real; mean [B, r]: weights that make a mean of a sum over the latter. seen [B]: keys of each
-    row. columns [L]."""
+    """probes [B, w + r]: columns whose attention is read: w of the window, then r watched ones (L: no column).
+    in_window [B, w]: which of the former are columns. mean [B, r]: weights of the latter that turn a sum into a mean.
+    seen [B]: keys of each row. columns [L]: 0 to L - 1."""
 
     plan: DriftPlan
     columns: Tensor
@@ -108,9 +109,9 @@ class DriftPass(Pass):
 
 
 class Drifting(Buffered):
-    """tracked [B, L]: decided positions under watch; later [B]: the first layer that computes the whole canvas in the
-    next forward. inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past:
-    weights of the rows watched in the last forward."""
+    """tracked [B, L]: decided positions to watch. later [B]: the first layer that computes the whole canvas in the next
+    forward. inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past: weights of
+    the rows watched in the last forward."""
 
     state = (*Buffered.state, "tracked", "later")
 
@@ -131,7 +132,7 @@ class Drifting(Buffered):
         return DriftPlan(**vars(plan), window=live, watched=watched, decided=decided, bound=self.later * begun)
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
-        """One call: which rows compute everything shows only from layer to layer."""
+        """One call, because the rows that compute everything show only from layer to layer."""
         return [(None, max(widths))]
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
@@ -162,12 +163,12 @@ class Drifting(Buffered):
     def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
         assert isinstance(forward, DriftPass)
         layers = torch.arange(self.config.layers, device=forward.valid.device)
-        # A test lets only later layers compute everything: what the bounds are in the end, they were in every layer.
+        # A test changes later layers only, so the final bounds hold for every layer.
         valid, wanted = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
         queries = torch.where(forward.progress.whole(layers), valid, wanted)
         ran = forward.progress.ran
         computed = torch.full_like(queries, ran[0])
-        for layer in range(1, len(ran)):  # a number is no copy from the host; it changes once or twice
+        for layer in range(1, len(ran)):  # assigning a number copies nothing from the host; it changes once or twice
             if ran[layer] != ran[layer - 1]:
                 computed[:, layer:] = ran[layer]
         keys = forward.keys.sum(1, keepdim=True).expand_as(queries)
@@ -177,7 +178,7 @@ class Drifting(Buffered):
         super().join(fresh)
         for kept in (self.inputs, self.queried):
             kept.grow(len(self.written), self.length)
-        self.past = Past()  # over other keys: the old weights are computed from the old queries
+        self.past = Past()  # its weights are over other keys; the old queries give new ones
         return self
 
     def select(self, rows: Tensor) -> Session:
@@ -241,10 +242,10 @@ class DriftMemory(BufferMemory):
         )  # fmt: skip
 
     def _test(self, layer: int, similarity: Tensor) -> None:
-        """Layers after ``layer`` compute the whole canvas in rows [B] whose attention has drifted."""
+        """Make layers after ``layer`` compute the whole canvas in rows whose ``similarity`` [B] is too low."""
         progress, policy, device = self.forward.progress, self.session.policy, similarity.device
         drifted = (similarity < policy.gamma) & self.copies(self.forward.mean, device).any(1)
-        progress.bound = progress.bound.to(device)  # with the rows, from device to device
+        progress.bound = progress.bound.to(device)  # it follows the rows from device to device
         if policy.trigger == "next_step":
             progress.later = progress.later.to(device)
             unset = progress.later == self.session.config.layers
@@ -264,7 +265,7 @@ class DriftMemory(BufferMemory):
             for device in devices
         ]
         found = torch.where(self.forward.plan.decided[:, :keys], torch.cat(together), 0.0)
-        most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing most
+        most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing
         tracked = torch.zeros_like(session.tracked)
         tracked[:, :keys] = most.any(0)
         session.tracked, session.later = tracked, progress.later

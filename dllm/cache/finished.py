@@ -1,4 +1,4 @@
-"""The exact cache of block-causal models (SDAR, LLaDA2): blocks that are finished are never computed again."""
+"""Never compute a finished block again: the exact cache of block-causal models (SDAR, LLaDA2)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dllm.models.memory import AttentionOrder
 
 
 class Finished(Cache):
-    """A position sees its own attention block and those before it. So the rows of a block stay right once it and all
-    before it are decided and have been computed in that state, and nothing behind the open blocks need be computed.
-    The open blocks are computed whole, committed positions too. The same tokens as cache=none.
+    """A position sees its own attention block and those before it. So a block's rows are final once it and all blocks
+    before it are decided and have been computed in that state. Nothing behind the open blocks need be computed. The
+    open blocks are computed whole, committed positions included. It gives the same tokens as cache=none.
     """
 
     block_causal = True
@@ -29,7 +29,7 @@ class Finished(Cache):
 
 
 class FinishedBlocks(Buffered):
-    """exact [B, L]: rows computed when their block and all before it were decided."""
+    """exact [B, L]: columns computed when their block and all before it were decided."""
 
     state = (*Buffered.state, "exact")
 

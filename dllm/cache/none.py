@@ -1,4 +1,4 @@
-"""No cache: every forward computes every column."""
+"""Compute every column in every forward: no cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dllm.models.memory import AttentionOrder, Fresh, Memory
 
 
 class NoCache(Cache):
-    """The reference that every policy is measured against."""
+    """The reference that every other policy is compared with."""
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
     branches = block_causal = static = True
@@ -69,7 +69,8 @@ class Everything(Session):
 
 
 def shadow_visibility(ordinary: Tensor, shadows: Tensor, length: int) -> Tensor:
-    """Who sees whom [B, n + x, n + x]: all see the ordinary rows, a shadow not its own column, and itself."""
+    """Who sees whom [B, n + x, n + x]. All rows see the ordinary rows, but a shadow row sees itself instead of the row
+    of its own column."""
     rows = torch.cat([ordinary, shadows], 1)
     count = ordinary.shape[1]
     is_shadow = torch.arange(rows.shape[1], device=rows.device) >= count

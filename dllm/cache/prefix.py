@@ -1,4 +1,4 @@
-"""Prefix cache: what lies left of the block is computed once a block (Fast-dLLM, arXiv 2505.22618)."""
+"""Compute the columns left of the block once per block (Fast-dLLM's prefix cache, arXiv 2505.22618)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from dllm.shapes import Bounded
 
 
 class Prefix(Cache):
-    """A full forward when a block opens, which also decodes; then everything from the block on.
+    """The forward that opens a block is full, and the sampler commits from it too. The others compute everything from
+    the block's first column on.
 
     query_left: see ``Blockwise``; it matters for Dream only.
     """

@@ -1,4 +1,4 @@
-"""ReCAP: a few local forwards between full ones (arXiv 2505.19089, carried over from masked image models)."""
+"""Run a few local forwards between full ones (ReCAP, arXiv 2505.19089, carried over from masked image models)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TARGETS = ("block", "all_masked")
 class Recap(Cache):
     """After a full forward come ``local_steps`` local ones, which compute the masks and what was committed since.
 
-    targets: the masks of the open blocks (``block``) or ``all_masked``. start_fraction: no local forward before this
-    share of the answer is decided. The paper uses one local step; the other two are choices of ours.
+    targets: which masks, those of the open blocks (``block``) or all (``all_masked``). start_fraction: all forwards are
+    full until this share of the answer is decided. The paper has one local step; the other two options are ours.
     """
 
     committed = False

@@ -1,4 +1,4 @@
-"""Window-Diffusion: compute a window of masks, attend to a wider one, leave out the far field (arXiv 2601.20332)."""
+"""Compute a window of masks, attend to a wider one, leave out the far field (Window-Diffusion, arXiv 2601.20332)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ WINDOW_OPTIONS = {"queries": ("masks", "range"), "refresh_scope": ("window", "al
 
 
 class Window(Cache):
-    """A phase is ``refresh_interval`` forwards. Its first one computes and fixes what the phase attends to: everything
-    decided and the first ``window_tokens`` masks. The others compute the first ``active_tokens`` masks, which may be
-    committed, and what the phase has committed.
+    """A phase is ``refresh_interval`` forwards. The first one computes everything decided and the first
+    ``window_tokens`` masks; the whole phase attends to these. The other forwards compute the first ``active_tokens``
+    masks, which may be committed, and what the phase has committed.
 
-    queries: ``masks`` as said (LLaDA's code), or the ``range`` of columns from the phase's first mask to the end of the
-    active ones, one mask fewer attended (Dream's). refresh_scope ``all``: a phase's first forward sees the far field
-    too. refresh_candidates: what it may commit: the active masks, all, or exactly the first one.
-    recent_includes_refresh: what it commits stays computed for the whole phase, not for one forward. As published:
-    masks, all, all, false for LLaDA; range, window, first for Dream, where ``reference_eos`` makes every forward behind
-    a committed end of text the first of a phase (with eos=cut_canvas: the adaptive length).
+    queries: ``masks`` is that (LLaDA's code). ``range`` (Dream's) computes the columns from the phase's first mask to
+    the end of the active ones, and attends to one mask fewer. refresh_scope ``all``: a phase's first forward sees the
+    far field too. refresh_candidates: what that forward may commit: the active masks, all, or exactly the first one.
+    recent_includes_refresh: the phase computes those commits in all its forwards, not in one. reference_eos: every
+    forward after a committed end of text is the first of a phase (with eos=cut_canvas: the adaptive length). As
+    published: masks, all, all, false for LLaDA; range, window, first and reference_eos for Dream.
     """
 
     committed = False
@@ -63,8 +63,8 @@ class Window(Cache):
         if self.window_tokens < min(reach, setting.gen_length or reach):
             raise UserError(
                 f"cache.window_tokens={self.window_tokens} is less than active_tokens={self.active_tokens} + "
-                f"refresh_interval={self.refresh_interval}: within a phase the active masks would slide out of what is "
-                f"attended to. Use at least {reach}, or a smaller refresh_interval."
+                f"refresh_interval={self.refresh_interval}: within a phase the active masks would move out of what it "
+                f"attends to. Use at least {reach}, or a smaller refresh_interval."
             )
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
@@ -72,9 +72,9 @@ class Window(Cache):
 
 
 class Phases(Buffered):
-    """phase [B, L]: what this phase attends to; recent [B, L]: what it has committed and goes on computing; anchor [B]:
-    its first mask; refreshed [B]: whether the last forward was a phase's first; last [B, L]: what it computed.
-    bounds: what the host knew of each row when it last looked (static shapes)."""
+    """phase [B, L]: what this phase attends to. recent [B, L]: what it has committed and goes on computing. anchor [B]:
+    its first mask. refreshed [B]: whether the last forward was a phase's first. last [B, L]: what that forward
+    computed. bounds: what the host knew of each row when it last synchronised (bounded shapes)."""
 
     state = (*Buffered.state, "phase", "recent", "anchor", "refreshed", "last")
 
@@ -108,9 +108,9 @@ class Phases(Buffered):
             canvas, blocks.shapes, columns, committable=committable, forced=forced, bounds=bounds)
 
     def _bounds(self, turns: Tensor, columns: Tensor, known: Bounded) -> tuple[int, ...]:
-        """Bounds for a forward: the whole canvas for a phase's first, else the active masks, what predicts them, and
-        what the phase has committed, which the host counts whenever it looks. Few different ones, so that shapes
-        repeat."""
+        """The most columns of each row: the whole canvas for a phase's first forward, else the active masks, what
+        predicts them, and what the phase has committed, which the host counts whenever it synchronises. Rounded up to
+        multiples of 16, so that shapes repeat."""
         if self.policy.range or self.policy.reference_eos:
             return (self.length,) * len(columns)
         if known.looked:
@@ -123,7 +123,7 @@ class Phases(Buffered):
                      for bound in self.bounds)  # fmt: skip
 
     def _fix_phase(self, canvas: Canvas, near: Tensor, refresh: Tensor) -> None:
-        """With the far field in a phase's first forward, what the phase attends to is settled after its commits."""
+        """Fix what the phase attends to. If its first forward sees the far field, that happens after its commits."""
         new = self.masks ^ canvas.masked  # committed, or undone
         before = self.refreshed[:, None]
         stays = new if self.policy.recent_includes_refresh else new & ~before
@@ -144,7 +144,7 @@ class Phases(Buffered):
             live = active | self.recent | self.fresh
             self.recent = self.next_recent
             return live | predictors(active, canvas, self.config) if shift else live
-        # To just before the mask that follows the active ones; the end of the row if there are none.
+        # The range ends before the mask that follows the active ones, or at the end of the row if there is none.
         beyond = canvas.undecided & (canvas.undecided.cumsum(1) == self.policy.active_tokens + 1)
         end = torch.where(beyond.any(1), (beyond * canvas.columns).sum(1), canvas.end)
         begin = self.anchor - (shift if self.policy.candidates != "first" else 0)
@@ -156,14 +156,14 @@ class Phases(Buffered):
 
 @dataclass(frozen=True)
 class Bound:
-    """A row's turn, and the most columns that it computes then, if it is no phase's first."""
+    """A row's turn, and the most columns that it computes in it, if it is no phase's first."""
 
     turn: int
     columns: int
 
     def later(self, policy: Window, length: int) -> Bound:
-        """One turn on. A turn commits active masks and undoes fewer; what predicts the active ones may be new too. A
-        phase's first turn may commit more, but then the phase has committed nothing before."""
+        """The bound one turn later. A turn commits active masks and undoes fewer; what predicts the active ones may be
+        new too. A phase's first turn may commit more, but then the phase has committed nothing before."""
         active = policy.active_tokens
         if self.turn % policy.refresh_interval == 0:
             begun = length if policy.candidates == "all" else max(2 * active, policy.window_tokens)

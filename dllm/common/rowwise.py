@@ -1,7 +1,7 @@
 """Batches as sets of rows: everything that belongs to a request is a tensor that leads with its row.
 
-Rows are selected, joined and updated by these functions alone, for tensors, dicts and dataclasses of tensors; whatever
-else they meet (numbers, objects shared by all rows) stays as it is.
+Only these functions select, join and update rows. They take tensors, and dicts and dataclasses of tensors. Other values
+(numbers, objects shared by all rows) stay as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Owner:
     """Which row each candidate belongs to. N candidates of B rows; most samplers have one for each row.
 
-    row [N]: ascending, every row named. rows: B.
+    row [N]: ascending; every row occurs. rows: B.
     """
 
     row: Tensor
@@ -35,7 +35,7 @@ class Owner:
 
     @property
     def is_single(self) -> bool:
-        """Whether candidate and row are the same: N = B, and no row is without one."""
+        """Whether every row has one candidate (N = B), so that candidate and row are the same."""
         return len(self.row) == self.rows
 
     @cached_property
@@ -48,11 +48,11 @@ class Owner:
         return change.nonzero()[:, 0]
 
     def each(self, state: T) -> T:
-        """What belongs to each candidate's row: [B, ...] to [N, ...]."""
+        """Repeat what belongs to rows for each candidate: [B, ...] to [N, ...]."""
         return state if self.is_single else select(state, self.row)
 
     def one(self, state: T) -> T:
-        """What belongs to each row's first candidate: [N, ...] to [B, ...]."""
+        """Select what belongs to each row's first candidate: [N, ...] to [B, ...]."""
         return state if self.is_single else select(state, self.first)
 
     def any(self, value: Tensor) -> Tensor:
@@ -84,13 +84,13 @@ class Owner:
 
 
 class Rowwise:
-    """A dataclass whose fields lead with the row, but for those that all rows share."""
+    """A dataclass whose fields lead with the row, except those named in ``shared``, which all rows share."""
 
     shared: ClassVar[tuple[str, ...]] = ()
 
 
 def each_tensor(change: Callable[..., Tensor], state: T, *others: T) -> T:
-    """``change`` applied to every tensor of ``state``, with the tensors that stand in its place in ``others``."""
+    """``state`` with ``change`` applied to every tensor, and to the tensors in the same place of ``others``."""
     if isinstance(state, Tensor):
         return change(state, *others)  # type: ignore[return-value]
     if isinstance(state, dict):
@@ -114,13 +114,13 @@ def select(state: T, rows: Tensor) -> T:
 
 
 def some(state: T, rows: Tensor | None) -> T:
-    """``select``, where no ``rows`` stands for all of them in order."""
+    """``select``; ``rows`` None: all of them, in order."""
     return state if rows is None else select(state, rows)
 
 
 def join(state: T, other: T) -> T:
-    """Rows of one batch, then rows of another. Trailing dimensions grow to the larger one, with zeros behind: what lies
-    behind a row's own columns is never valid."""
+    """Rows of one batch, then rows of another. Trailing dimensions grow to the larger one, padded with zeros behind:
+    what lies behind a row's own columns is never valid."""
 
     def joined(one: Tensor, two: Tensor) -> Tensor:
         shape = [max(sizes) for sizes in zip(one.shape[1:], two.shape[1:], strict=True)]
@@ -142,7 +142,7 @@ def update_rows(rows: Tensor, new: T, old: T) -> T:
 
 
 def padded(value: Tensor, shape: list[int]) -> Tensor:
-    """Rows [B, ...] with zeros behind, as large as ``shape`` in every dimension but the first."""
+    """Rows [B, ...] padded with zeros behind to ``shape``, which counts every dimension but the first."""
     growth = [extent - now for extent, now in zip(shape, value.shape[1:], strict=True)]
     return F.pad(value, [side for extra in reversed(growth) for side in (0, extra)]) if any(growth) else value
 

@@ -12,13 +12,11 @@ from dllm.errors import UserError
 
 
 class EoTP(EndOfText):
-    """First tier: the leftmost EOS that the rule itself accepted this turn (fixed schedules accept nothing).
+    """First tier: cut behind the leftmost EOS that the rule itself accepted this turn (fixed schedules accept nothing).
 
-    Second tier, only without one: the most confident EOS prediction among all masked positions (scope ``suffix``) or
-    those of the block (``block``, as the published cached loops do), if it has at least ``minimum`` confidence.
-    Everything behind it leaves the canvas.
-
-    A second-tier position is usually still masked and is decided later like any other.
+    Second tier, if there is none: cut behind the most confident EOS proposal among all masked positions (scope
+    ``suffix``) or those of the open blocks (``block``, as the published cached loops do), if its confidence is at least
+    ``minimum``. That position is usually still masked, and is decided later like any other.
     """
 
     shrinks = True

@@ -1,4 +1,4 @@
-"""A bar that follows the block's own history (BACD of TDAR, arXiv 2602.09555)."""
+"""Commit what reaches the mean confidence of the block's earlier commits (BACD of TDAR, arXiv 2602.09555)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from dllm.samplers.base import Sampler
 
 
 class BACD(Sampler):
-    """Commit what reaches the mean confidence of the block's commits so far, clamped to [``lower``, ``upper``]; on a
-    block's first turn the bar is the largest confidence, clamped alike. The best position is always committed.
+    """The threshold is the mean confidence of the block's commits so far, clamped to [``lower``, ``upper``]. On a
+    block's first turn it is the largest confidence, clamped in the same way. If no position reaches it, the best is
+    committed.
 
     history: ``block`` (reset at every block, as published) or ``sequence`` (an ablation of ours).
     """

@@ -1,4 +1,4 @@
-"""Dream's ``diffusion_generate``: a number of forwards on a time grid (arXiv 2508.15487 and its released code)."""
+"""Commit as the time grid of Dream's ``diffusion_generate`` says (Dream, arXiv 2508.15487 and its released code)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ ALGORITHMS = ("maskgit_plus", "topk_margin", "entropy", "origin")
 
 
 class Dream(Sampler):
-    """Forward i of S commits int(m (1 - t[i+1] / t[i])) of the m masks, t = linspace(1, eps, S + 1), and the last all.
+    """Forward i of S commits int(m (1 - t[i+1] / t[i])) of the m masks, where t = linspace(1, eps, S + 1). The last
+    forward commits all of them.
 
-    alg: ``maskgit_plus`` (probability), ``topk_margin`` (p1 - p2), ``entropy`` (lowest first) or ``origin`` (each mask
-    by itself with that probability). alg_temp > 0 draws the positions from softmax(score / alg_temp) instead of taking
-    the best. steps None: as many forwards as the block has masks.
+    alg ranks the positions: ``maskgit_plus`` by probability, ``topk_margin`` by p1 - p2, ``entropy`` lowest first.
+    ``origin`` ranks nothing: it commits each mask with probability 1 - t[i+1] / t[i]. alg_temp > 0: the positions are
+    drawn from softmax(score / alg_temp) instead of taking the best. steps None: as many forwards as the block has
+    masks.
     """
 
     tempered = True

@@ -1,4 +1,4 @@
-"""Dilated groups: neighbours never in the same turn, about log2(block) turns a block (DUS, arXiv 2506.19037)."""
+"""Commit dilated groups that hold no neighbours, in about log2(block) turns a block (DUS, arXiv 2506.19037)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dllm.samplers.base import Sampler
 class DUS(Sampler):
     """Turn i of a block commits the open positions whose offset in the block is a multiple of length / base^(i+1).
 
-    The spacing shrinks by ``base`` each turn until it is 1, when all that is left is committed. A turn whose group is
-    already committed takes the most confident open position instead.
+    Each turn divides the spacing by ``base``. At spacing 1 it commits all that is left. A turn whose group is already
+    committed takes the most confident open position instead.
     """
 
     by_confidence = False

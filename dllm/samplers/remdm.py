@@ -1,4 +1,4 @@
-"""A fixed schedule with a few forwards of second thoughts near a block's end (ReMDM's loop, arXiv 2503.00307)."""
+"""Follow a fixed schedule, and remask unsure tokens near a block's end (ReMDM's loop, arXiv 2503.00307)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dllm.setting import Setting
 
 
 class ReMDM(Sampler):
-    """``per_step`` positions per forward, the surest first. After 7/8 of a block's S scheduled forwards (at least one,
-    at most S - 1) come ``extra`` further ones: each masks again the ``number`` committed tokens that were least sure
-    when committed, and then commits as many of whatever is masked.
+    """Commit ``per_step`` positions per forward, the most confident first. After 7/8 of a block's S scheduled forwards
+    (at least one, at most S - 1) come ``extra`` further ones. Each of these remasks the ``number`` committed tokens
+    that were least confident when committed, then commits as many masks.
 
-    A turn never undoes as many as it commits, so ``number`` must be less than ``per_step``, and a turn that commits
-    fewer undoes fewer.
+    A turn always remasks fewer positions than it commits, so ``number`` must be less than ``per_step``, and a turn that
+    commits fewer remasks fewer.
     """
 
     stateless = False
@@ -48,7 +48,7 @@ class ReMDM(Sampler):
         same = state["block"] == view.blocks.number
         extras, owed = (torch.where(same, state[name], 0) for name in ("extras", "owed"))
         steps = block_steps(view, state, self.per_step)
-        scheduled = view.index - extras  # forwards of the schedule before this one; extras: of the others
+        scheduled = view.index - extras  # forwards of the schedule before this one; extras: the further ones
         due = quota(view, steps, scheduled)
         chosen = top(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
         committed = own_commits(view, state)

@@ -1,4 +1,4 @@
-"""Accelerate as confidence grows, and take back what looks worst (Saber, arXiv 2510.18165)."""
+"""Commit what exceeds the mean confidence so far, and remask the least likely tokens (Saber, arXiv 2510.18165)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dllm.samplers.base import Sampler
 
 
 class Saber(Sampler):
-    """Commit what exceeds the mean confidence of all commits so far (1.0 at the start), at least ``minimum``
-    positions; then remask the max(1, min(ceil(new / ``backtrack``), new - 1)) committed tokens of the open block that
-    have the least probability now, never more than were committed less one, none when only one was."""
+    """Commit what exceeds the mean confidence of all commits so far (1.0 at the start), and at least ``minimum``
+    positions. Then remask the committed tokens of the open blocks that have the least probability now:
+    min(ceil(new / ``backtrack``), new - 1) of them, where ``new`` positions were committed."""
 
     stateless = False
     revocable = True
