@@ -73,8 +73,7 @@ class Logits:
 class Lookup:
     """Logits of a few tokens at each scored position, by a product with the head's rows of these tokens alone.
 
-    columns [N, n]: those of the scored rows (L: no column). source [N, n, ...]: what ``find`` computes the logits from.
-    triton: whether our kernels run.
+    columns [N, n]: of the scored rows (L: no column). source [N, n, ...]: what ``find`` reads. triton: our kernels run.
     """
 
     columns: Tensor
@@ -95,8 +94,7 @@ class Scores:
     ``sampling.eos_last``). committable: scored, and the cache's plan allows its commit.
     statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
     gap: difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of
-    the token now on the canvas; shadow: the same, from an extra row that sees all but that token (committed positions
-    of the block).
+    the token now on the canvas; shadow: the same from an extra row that sees all but that token (committed ones only).
     logits, lookup: None if no part asked for them.
     """
 
