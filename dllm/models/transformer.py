@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from dllm.kernels.add_norm import add_norm
@@ -84,7 +85,7 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Projected:
         """Queries, keys and values of rows x [B, n, D]."""
-        q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q, self.k, self.v))
+        q, k, v = (rearrange(proj(x), "b n (h d) -> b n h d", d=self.head_dim) for proj in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return Projected(q, k, v, angles, self.rope_float32, self.triton)
