@@ -24,7 +24,8 @@ class Rows:
 
     candidates [N]: their canvases. owner: the row of each. blocks [B]: where the blocks stand. state: the sampler's
     memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. stopped [B]:
-    rows that the sampler stopped since the host last synchronised.
+    rows that the sampler stopped since the host last synchronised. The session changes in place: whoever has selected
+    or joined goes on with the result alone.
     """
 
     candidates: Canvas

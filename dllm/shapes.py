@@ -101,8 +101,8 @@ class Bounded(Shapes):
         return replace(self, looked=False)
 
     def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
-        first = [count == 0 for count in forwards.tolist()]
-        return replace(self, low=int(begin.min()), opening=tuple(first), looked=True)
+        starts, counts = torch.stack([begin, forwards]).tolist()  # one copy from the device, not two
+        return replace(self, low=min(starts), opening=tuple(count == 0 for count in counts), looked=True)
 
     def join(self, other: Shapes) -> Shapes:
         assert isinstance(other, Bounded), "rows of one batch have shapes of one kind"

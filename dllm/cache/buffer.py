@@ -72,7 +72,7 @@ class Buffered(Session):
         self.attended, self.written = keys, self.written | queries
         assert not debug.ON or bool((~keys | self.written).all()), "a column is attended to before it is written"
         calls = [
-            self._call(forward, rows, width, plan.shapes, candidates, plan.shadows)
+            self._call(forward, rows, width, plan.shapes, candidates)
             for rows, width in self.parts(widths, valid.device)
         ]
         return replace(forward, calls=calls)
@@ -115,18 +115,16 @@ class Buffered(Session):
                 grown(store[0], rows, self.written.shape), grown(store[1], rows, self.written.shape))  # fmt: skip
         return self
 
-    def _call(
-        self, forward: Pass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas, shadows: Tensor
-    ) -> Call:
+    def _call(self, forward: Pass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
         """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
         queries, keys = some(forward.queries, rows), some(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
         visible, reach = (None, self.length) if self.even else seen(keys, shapes)
         call = Call(rows, columns, columns, visible, reach, buffers=rows)
         call = replace(call, visible=self.visible(call, keys, candidates))
-        if columns is None or shadows.shape[1] == 0:
+        if columns is None or forward.shadows.shape[1] == 0:
             return call
-        return self._shadow(call, columns, some(shadows, rows), keys)
+        return self._shadow(call, columns, some(forward.shadows, rows), keys)
 
     def _shadow(self, call: Call, columns: Tensor, shadows: Tensor, attended: Tensor) -> Call:
         """The call with shadow rows. A shadow row sees itself and every column but its own; no other row sees it."""
@@ -140,9 +138,7 @@ class Buffered(Session):
         visible[:, columns.shape[1] :, self.length + 1 :] = torch.eye(extra, dtype=torch.bool, device=device)
         return replace(call, columns=rows, slots=slots, visible=visible, reach=self.length + 1 + extra)
 
-    def _branches(
-        self, forward: Pass, candidates: Canvas, widths: Sequence[int], shapes: Shapes
-    ) -> list[Call]:
+    def _branches(self, forward: Pass, candidates: Canvas, widths: Sequence[int], shapes: Shapes) -> list[Call]:
         """Calls for several candidates a row. In rows whose candidates compute everything, each candidate gets buffers
         of its own, of which one is kept. In the others, candidates share what they do not compute."""
         owner, calls = forward.owner, list[Call]()
@@ -154,7 +150,7 @@ class Buffered(Session):
             width = max(widths[number] for number in run.tolist())
             some_run = None if len(run) == len(owner.row) else run
             if refreshing:
-                call = self._call(forward, some_run, width, shapes, candidates, candidates.tokens[:, :0])
+                call = self._call(forward, some_run, width, shapes, candidates)
                 drafts = Drafts(some(owner.row, some_run), [None] * len(self.stores))
                 calls.append(replace(call, drafts=drafts, buffers=None))
             else:

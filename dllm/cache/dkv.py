@@ -9,7 +9,7 @@ from dllm.cache.base import Cache, Session
 from dllm.cache.buffer import Buffered
 from dllm.canvas import Canvas
 from dllm.contract import BlockState, ForwardPlan
-from dllm.errors import UserError
+from dllm.errors import UserError, not_one_of
 from dllm.models.config import ModelConfig
 
 SHIFTS = ("un", "un_right")
@@ -29,7 +29,7 @@ class DKV(Cache):
         if refresh_interval < 1:
             raise UserError(f"cache.refresh_interval={refresh_interval} must be at least 1 (1 is cache=none).")
         if shift_type not in SHIFTS:
-            raise UserError(f"cache.shift_type={shift_type!r} must be one of {', '.join(SHIFTS)}.")
+            raise not_one_of("cache.shift_type", shift_type, SHIFTS)
         self.refresh_interval, self.shift_type = refresh_interval, shift_type
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from dllm.cache.rows import KeptRows, places, predictors, rows_of
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
-from dllm.errors import UserError, in_range, nearest
+from dllm.errors import UserError, in_range, not_one_of
 from dllm.kernels.attention_received import attention_received
 from dllm.kernels.attention_similarity import attention_similarity
 from dllm.models.config import ModelConfig
@@ -47,7 +47,7 @@ class Elastic(Cache):
             in_range("cache.gamma", gamma, 0.0, 1.0, "0 never refreshes. cache.first_layer=0 forces a refresh always.")
         for name, value, known in (("similarity", similarity, [*SIMILARITIES]), ("trigger", trigger, [*TRIGGERS])):
             if value not in known:
-                raise UserError(f"cache.{name}={value!r} must be one of {', '.join(known)}.{nearest(value, known)}")
+                raise not_one_of(f"cache.{name}", value, known)
         for name, count in (("window_length", window_length), ("track_num", track_num)):
             if count < 1:
                 raise UserError(f"cache.{name}={count} must be at least 1.")
@@ -150,10 +150,10 @@ class Drifting(Buffered):
             call = replace(call, columns=ordered, slots=ordered)
         first = self.config.layers if self.policy.first_layer is None else self.policy.first_layer
         progress = Progress(plan.bound, torch.full_like(self.later, first), plan.bound.tolist(), forward.whole)
-        own = {entry.name: getattr(forward, entry.name) for entry in fields(forward)} | {"calls": (call,)}
         return DriftPass(
-            **own, plan=plan, columns=columns, probes=probes, in_window=window < self.length,
-            mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1), progress=progress,
+            **vars(replace(forward, calls=(call,))), plan=plan, columns=columns, probes=probes,
+            in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
+            progress=progress,
         )  # fmt: skip
 
     def memory(self, forward: Pass, call: Call) -> Memory:

@@ -31,10 +31,8 @@ class SideBySide:
 
     @staticmethod
     def of(owner: Owner) -> SideBySide:
-        count = owner.row.bincount()
-        place = torch.arange(len(owner.row), device=owner.row.device) - owner.first[owner.row]
-        beside = torch.arange(int(count.max()), device=owner.row.device)
-        return SideBySide(owner.row, place, owner.first[:, None] + torch.minimum(beside, count[:, None] - 1))
+        table, place = owner.table()
+        return SideBySide(owner.row, place, table.cummax(1).values)
 
     @property
     def width(self) -> int:

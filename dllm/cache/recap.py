@@ -10,7 +10,7 @@ from dllm.cache.buffer import Buffered
 from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
 from dllm.contract import BlockState, ForwardPlan
-from dllm.errors import UserError, in_range
+from dllm.errors import UserError, in_range, not_one_of
 from dllm.models.config import ModelConfig
 
 TARGETS = ("block", "all_masked")
@@ -29,7 +29,7 @@ class Recap(Cache):
         if local_steps < 0:
             raise UserError(f"cache.local_steps={local_steps} must be at least 0 (0 is cache=none).")
         if targets not in TARGETS:
-            raise UserError(f"cache.targets={targets!r} must be one of {', '.join(TARGETS)}.")
+            raise not_one_of("cache.targets", targets, TARGETS)
         in_range("cache.start_fraction", start_fraction, 0.0, 1.0)
         self.local_steps, self.start_fraction, self.targets = local_steps, start_fraction, targets
         if targets == "all_masked":

@@ -15,7 +15,7 @@ from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Need, Rule
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, not_one_of
 from dllm.models.config import ModelConfig
 from dllm.setting import Setting
 from dllm.shapes import Bounded
@@ -49,7 +49,7 @@ class Window(Cache):
         for name, value in chosen.items():
             if value not in WINDOW_OPTIONS[name]:
                 known = WINDOW_OPTIONS[name]
-                raise UserError(f"cache.{name}={value!r} must be one of {', '.join(known)}.{nearest(value, known)}")
+                raise not_one_of(f"cache.{name}", value, known)
         for name, count in (("active_tokens", active_tokens), ("refresh_interval", refresh_interval)):
             if count < 1:
                 raise UserError(f"cache.{name}={count} must be at least 1.")

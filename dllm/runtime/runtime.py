@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.errors import UserError, name_of, nearest
+from dllm.errors import UserError, name_of, not_one_of
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
@@ -41,8 +41,7 @@ class Runtime:
 
     def __post_init__(self) -> None:
         if self.name not in RUNTIMES:
-            hint = nearest(str(self.name), RUNTIMES)
-            raise UserError(f"runtime={self.name!r} must be one of {', '.join(RUNTIMES)}.{hint}")
+            raise not_one_of("runtime", self.name, RUNTIMES)
         if self.check_every < 1:
             raise UserError(f"check_every={self.check_every} must be at least 1.")
         if self.name == "eager" and self.check_every > 1:

@@ -9,7 +9,7 @@ from dllm.canvas import Canvas
 from dllm.common.noise import gumbel, uniform
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, in_range, nearest
+from dllm.errors import UserError, in_range, not_one_of
 from dllm.samplers.base import Sampler, margin
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.setting import Setting
@@ -33,7 +33,7 @@ class Dream(Sampler):
         self, alg: str = "entropy", steps: int | None = None, eps: float = 1e-3, alg_temp: float = 0.0
     ) -> None:
         if alg not in ALGORITHMS:
-            raise UserError(f"sampler.alg={alg!r} must be one of {', '.join(ALGORITHMS)}.{nearest(alg, ALGORITHMS)}")
+            raise not_one_of("sampler.alg", alg, ALGORITHMS)
         in_range("sampler.eps", eps, 0.0, 1.0)
         in_range("sampler.alg_temp", alg_temp, 0.0, float("inf"))
         if steps is not None and steps < 1:

@@ -15,7 +15,7 @@ from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, in_range
+from dllm.errors import in_range, not_one_of
 from dllm.samplers.base import Sampler
 
 EXPLORE_POSITIONS = ("entropy", "lowest_confidence", "leftmost")
@@ -47,7 +47,7 @@ class ETE(Sampler):
             ("explore_position", explore_position, EXPLORE_POSITIONS), ("explore_score", explore_score, EXPLORE_SCORES)
         ):  # fmt: skip
             if value not in known:
-                raise UserError(f"sampler.{name}={value!r} must be one of {', '.join(known)}.")
+                raise not_one_of(f"sampler.{name}", value, known)
         self.threshold, self.cross_threshold, self.lookahead = threshold, cross_threshold, lookahead_blocks
         self.min_commit, self.width, self.mass = explore_min_commit, explore_width, explore_mass
         self.position, self.score = explore_position, explore_score

@@ -83,11 +83,11 @@ class FreeDave(Wrapper):
             left, draft = left & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
         made, room = torch.stack(drafts, 1), (view.open & ~forced).sum(1)
         most = torch.where(stale[:, 0], room, self.draft_steps)
-        out = candidates_of(view, made, most, room * self.reference_branches)
+        commit, owner = candidates_of(made, most, room * self.reference_branches)
         masks = view.canvas.undecided.sum(1, keepdim=True) - made.sum(2)
         own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
         written = torch.where(drafts[-1], draft.canvas.tokens, view.scores.token)
-        return view.step(out.commit, tokens=out.owner.each(written), owner=out.owner, state=own)
+        return view.step(commit, tokens=owner.each(written), owner=owner, state=own)
 
     def _once(self, view: View, state: State) -> Step:
         """The inner rule's step, as if the cache forced nothing."""
@@ -115,9 +115,9 @@ class FreeDave(Wrapper):
         return rows.gather(1, at[:, None])[:, 0]
 
 
-def candidates_of(view: View, drafts: Tensor, most: Tensor, least: Tensor) -> Step:
-    """The step that offers the first ``most`` [B] (at least one) of ``drafts`` [B, K, L] as candidates. It leaves out
-    those that repeat their predecessor, except among the first ``least`` [B]."""
+def candidates_of(drafts: Tensor, most: Tensor, least: Tensor) -> tuple[Tensor, Owner]:
+    """Of ``drafts`` [B, K, L] the first ``most`` [B] (at least one) as candidates: what each commits [N, L], and their
+    owner. Those that repeat their predecessor are left out, except among the first ``least`` [B]."""
     rows, count, _ = drafts.shape
     grown = drafts.sum(2)
     wanted = torch.ones(rows, count, dtype=torch.bool, device=drafts.device)
@@ -125,7 +125,7 @@ def candidates_of(view: View, drafts: Tensor, most: Tensor, least: Tensor) -> St
     place = torch.arange(count, device=drafts.device)
     wanted = (wanted | (place < least[:, None])) & (place < most.clamp(min=1)[:, None])
     kept = wanted.flatten().nonzero()[:, 0]
-    return view.step(drafts.flatten(0, 1)[kept], owner=Owner(kept // count, rows))
+    return drafts.flatten(0, 1)[kept], Owner(kept // count, rows)
 
 
 def agreement(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dllm.canvas import Canvas, Request
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import UserError, in_range, name_of, not_one_of
 from dllm.samplers.base import Sampler, each_row
 from dllm.samplers.wrapper import Wrapper, alone
 from dllm.setting import Setting, altered
@@ -39,7 +39,7 @@ class Prophet(Wrapper):
         if len(thresholds) != 3 or len(breakpoints) != 2:
             raise UserError("sampler.thresholds needs 3 numbers (early, middle, late), sampler.breakpoints 2.")
         if region not in REGIONS:
-            raise UserError(f"sampler.region={region!r} must be one of {', '.join(REGIONS)}.")
+            raise not_one_of("sampler.region", region, REGIONS)
         if region == "offset" and start is None:
             raise UserError("sampler.region=offset needs sampler.start, the region's first answer position.")
         if region == "anchor" and (anchor_text is None or anchor_position is None):

@@ -8,7 +8,7 @@ from dllm.canvas import Canvas
 from dllm.common.noise import uniform
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, not_one_of
 from dllm.samplers.base import Sampler, margin, quota
 from dllm.setting import Setting
 
@@ -26,7 +26,7 @@ class Static(Sampler):
 
     def __init__(self, steps: int | None = None, score: str = "low_confidence", per_step: int = 1) -> None:
         if score not in SCORES:
-            raise UserError(f"sampler.score={score!r} must be one of {', '.join(SCORES)}.{nearest(score, SCORES)}")
+            raise not_one_of("sampler.score", score, SCORES)
         if steps is not None and steps < 1:
             raise UserError(f"sampler.steps={steps} must be at least 1, or null for one token per step.")
         check_per_step(per_step, steps)
