@@ -1,7 +1,8 @@
 """Replay recorded decodes of published implementations: ``python tests/replay.py FILE... [--models DIR]``.
 
-``replay_parts`` maps each reference's parameter names to the parts of this project. Every field of a case is compared, and a file's sampler_cases. The exit code is 1, and stderr says why, where a case is not equal, and
-also where its method, its cache or one of its fields is unknown here.
+``replay_parts`` maps each reference's parameter names to the parts of this project. Every field of a case is
+compared, and a file's sampler_cases. The exit code is 1, and stderr says why, where a case is not equal, and also
+where its method, its cache or one of its fields is unknown here.
 """
 
 from __future__ import annotations

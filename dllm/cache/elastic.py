@@ -152,8 +152,8 @@ class Drifting(Buffered):
         progress = Progress(plan.bound, torch.full_like(self.later, first), plan.bound.tolist(), forward.whole)
         return DriftPass(
             **vars(replace(forward, calls=(call,))), plan=plan, columns=columns, probes=probes,
-            in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
-            progress=progress,
+            in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1),
+            seen=forward.keys.sum(1), progress=progress,
         )  # fmt: skip
 
     def memory(self, forward: Pass, call: Call) -> Memory:
