@@ -246,28 +246,21 @@ class ForwardPlan(Rowwise):
 
     columns: those to compute. committable: positions that may be committed from it. forced: a row with such positions
     commits exactly these. shadows [B, x]: columns (L: no column) that get an extra row: a mask that sees every column
-    but its own and that no other row sees. shapes: how wide the forward may be. bounds: the most columns of each row,
-    if shapes are bounded.
+    but its own and that no other row sees. keys: columns that count as keys (of rows with several candidates: every
+    valid one). shapes: how wide the forward may be. bounds: the most columns of each row, if shapes are bounded. state:
+    changed entries of what the policy remembers, [B, ...].
     """
+
+    shared: ClassVar[tuple[str, ...]] = ("state",)
 
     columns: Tensor
     committable: Tensor
     forced: Tensor
     shadows: Tensor
+    keys: Tensor
     shapes: Shapes
     bounds: tuple[int, ...]
-
-    @staticmethod
-    def of(
-        canvas: Canvas, shapes: Shapes, columns: Tensor | None = None, *, committable: Tensor | None = None,
-        forced: Tensor | None = None, bounds: tuple[int, ...] = (),
-    ) -> ForwardPlan:  # fmt: skip
-        """A plan without shadows. Defaults: every valid column is computed and may be committed, nothing is forced."""
-        return ForwardPlan(
-            canvas.valid if columns is None else columns & canvas.valid,
-            canvas.valid if committable is None else committable,
-            canvas.nothing if forced is None else forced, canvas.tokens[:, :0], shapes, bounds,
-        )  # fmt: skip
+    state: State
 
     def each(self, owner: Owner) -> ForwardPlan:
         """The plan of every candidate [N], which is that of its row."""

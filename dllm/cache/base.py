@@ -7,7 +7,6 @@ chooses a set of queries, a set of columns to keep and a set of keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch import Tensor
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule, State
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
@@ -24,8 +23,8 @@ from dllm.setting import Setting
 
 class Session:
     """A policy at work on one batch: B rows, N candidates, L columns. It holds only what outlives a forward, in
-    attributes that its constructor sets; those named in ``state`` lead with the row. A forward makes these calls, in
-    this order:
+    attributes that its constructor sets; ``state`` [B, ...] is what belongs to the rows. A forward makes these calls,
+    in this order:
 
         plan = session.plan(canvas, blocks, announced)      # which columns, per row
         forward = session.begin(plan, candidates, owner)    # a frozen value: calls of the network, queries, keys
@@ -37,7 +36,7 @@ class Session:
     Everything lies on the canvas's device, except what a layer keeps: that lies on the layer's device.
     """
 
-    state: ClassVar[tuple[str, ...]] = ()
+    state: State = {}
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         """Plan the next forward of ``canvas`` [B]. ``announced`` [B, L]: what the sampler said it will commit next,
@@ -64,14 +63,12 @@ class Session:
 
     def select(self, rows: Tensor) -> Session:
         """The session of the given rows [b], ascending, after the others have left."""
-        for name in self.state:
-            setattr(self, name, select(getattr(self, name), rows))
+        self.state = select(self.state, rows)
         return self
 
     def join(self, fresh: Session) -> Session:
         """The session of this one's rows, then those of ``fresh``, which has had no forward yet."""
-        for name in self.state:
-            setattr(self, name, join(getattr(self, name), getattr(fresh, name)))
+        self.state = join(self.state, fresh.state)
         return self
 
 

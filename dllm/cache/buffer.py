@@ -9,68 +9,124 @@ owns: shadow rows, and the queries of several candidates, which share every colu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
+from dllm.cache.base import Cache, Session
 from dllm.cache.calls import rows_by_call
 from dllm.cache.passes import Call, Drafts, Pass, SideBySide
 from dllm.canvas import Canvas, packed
 from dllm.common import debug
 from dllm.common.rowwise import Owner, padded, some
-from dllm.contract import BlockState, ForwardPlan
+from dllm.contract import BlockState, ForwardPlan, State
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Access, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
+from dllm.models.memory import (
+    Access,
+    AttentionOrder,
+    Buffers,
+    Copies,
+    Exchanged,
+    KeyValues,
+    Memory,
+    Projected,
+)
 from dllm.shapes import Shapes
 
 
-class Buffered(Session):
-    """Base of the sessions that keep keys and values. A subclass chooses the query columns (``queries``).
+@dataclass(frozen=True)
+class CacheView:
+    """What a policy sees before a forward of B rows.
 
-    written [B, L]: columns that hold something. attended [B, L]: columns that count as keys. masks [B, L]: what was
-    masked when the last forward was planned. stores: each layer's keys and values; None before its first forward.
-    buffers: the memory they lie in, if it was lent. even: the host knows that every column is always attended to, so
-    attention needs no mask, which would slow it down.
+    canvas, blocks, announced: as in ``Session.plan``. masks [B, L]: what was masked when the last forward was planned
+    (before the first one: everything). attended [B, L]: the columns that its queries saw. state: what the policy
+    remembers of the rows, every tensor [B, ...]. notes: what it remembers on the host, until the next synchronisation.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("written", "attended", "masks")
+    canvas: Canvas
+    blocks: BlockState
+    announced: Tensor
+    masks: Tensor
+    attended: Tensor
+    state: State
+    config: ModelConfig
+    notes: dict[str, Any]
 
-    def __init__(self, canvas: Canvas, config: ModelConfig, even: bool = False) -> None:
-        self.config, self.length, self.even = config, canvas.masked.shape[1], even
-        self.stores: list[KeyValues | None] = [None] * config.layers
-        self.buffers: Buffers | None = None
-        self.written, self.attended = torch.zeros_like(canvas.valid), canvas.valid
-        self.masks = torch.ones_like(canvas.masked)
+    def plan(
+        self, columns: Tensor, *, committable: Tensor | None = None, forced: Tensor | None = None,
+        keys: Tensor | None = None, bounds: tuple[int, ...] = (), state: State | None = None,
+    ) -> ForwardPlan:  # fmt: skip
+        """The plan that computes ``columns`` [B, L]. Defaults: every valid column may be committed and counts as a key,
+        nothing is forced, and the policy remembers nothing new."""
+        valid, nothing = self.canvas.valid, self.canvas.nothing
+        return ForwardPlan(
+            columns & valid, valid if committable is None else committable, nothing if forced is None else forced,
+            self.canvas.tokens[:, :0], valid if keys is None else keys, self.blocks.shapes, bounds, state or {},
+        )  # fmt: skip
 
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        """The policy: plan a forward, and set the session's ``state`` to what it is after it."""
+
+class Buffered(Cache):
+    """Base of the policies that keep keys and values by column. A subclass implements ``plan``, and ``state`` if it
+    remembers more than what was masked and attended to. attends_all: every forward attends to every valid column."""
+
+    attends_all = False
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return BufferSession(self, canvas, config, self.attends_all and not shrinks and bool(canvas.valid.all()))
+
+    def state(self, canvas: Canvas) -> State:
+        """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
+        return {}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        """Choose the columns of the next forward."""
         raise NotImplementedError
 
-    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        before = {name: getattr(self, name) for name in self.state}
-        plan, shapes = self.queries(canvas, blocks, announced), blocks.shapes
-        self.masks = canvas.masked
-        for name, value in before.items():
-            setattr(self, name, shapes.update(blocks.active, getattr(self, name), value))
-        return replace(plan, columns=plan.columns & blocks.active[:, None]) if shapes.waits else plan
 
-    def keys(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Tensor:
-        """Columns [N, L] that count as keys."""
-        return candidates.valid
+class BufferSession(Session):
+    """A policy's keys and values.
+
+    state: ``written`` [B, L] (columns that hold something), ``masks`` and ``attended`` (see ``CacheView``), and the
+    policy's own. stores: each layer's keys and values; None before its first forward. buffers: the memory they lie in,
+    if it was lent. even: the host knows that every column is always attended to, so attention needs no mask, which
+    would slow it down.
+    """
+
+    def __init__(self, policy: Buffered, canvas: Canvas, config: ModelConfig, even: bool = False) -> None:
+        self.policy, self.config, self.length, self.even = policy, config, canvas.masked.shape[1], even
+        self.stores: list[KeyValues | None] = [None] * config.layers
+        self.buffers: Buffers | None = None
+        self.notes: dict[str, Any] = {}
+        self.state = {
+            "written": canvas.nothing, "attended": canvas.valid, "masks": ~canvas.nothing, **policy.state(canvas),
+        }  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        return len(self.state["written"])
+
+    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+        old, shapes = self.state, blocks.shapes
+        plan = self.policy.plan(
+            CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config, self.notes))
+        self.state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
+        if not shapes.waits:
+            return plan
+        keys = shapes.update(blocks.active, plan.keys, old["attended"])
+        return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys)
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid = candidates.valid
-        queries, keys = plan.columns & valid, self.keys(plan, candidates, owner)
+        queries, keys = plan.columns & valid, plan.keys if owner.is_single else valid
         whole = plan.shadows.shape[1] == 0 and plan.shapes.all(queries)
         widths = (self.length,) * len(valid) if whole else plan.shapes.widths(queries, plan.bounds)
         forward = Pass((), owner, queries, keys, valid, plan.shadows, whole)
         if not owner.is_single:
             return replace(forward, calls=self._branches(forward, candidates, widths, plan.shapes))
-        self.attended, self.written = keys, self.written | queries
-        assert not debug.ON or bool((~keys | self.written).all()), "a column is attended to before it is written"
+        self._saw(keys, queries)
+        assert not debug.ON or bool((~keys | self.state["written"]).all()), "a column is attended to before written"
         calls = [
             self._call(forward, rows, width, plan.shapes, candidates)
             for rows, width in self.parts(widths, valid.device)
@@ -81,15 +137,11 @@ class Buffered(Session):
         """Row numbers [b] of each call (None: all rows), and its width in columns."""
         return rows_by_call(widths, device)
 
-    def visible(self, call: Call, keys: Tensor, candidates: Canvas) -> Tensor | None:
-        """The keys that a call's queries see, as in ``Access``; ``keys`` [b, L] are the columns that count as keys."""
-        return call.visible
-
     def memory(self, forward: Pass, call: Call) -> Memory:
         return BufferMemory(self, forward, call)
 
     def keep(self, forward: Pass, chosen: Tensor) -> None:
-        self.attended, self.written = forward.keys[chosen], self.written | forward.queries[chosen]
+        self._saw(forward.keys[chosen], forward.queries[chosen])
         copies, everyone = Copies(), torch.arange(len(forward.keys), device=chosen.device)
         for call in forward.calls:
             ran = some(everyone, call.candidates)
@@ -107,21 +159,28 @@ class Buffered(Session):
         return super().select(rows)
 
     def join(self, fresh: Session) -> Session:
-        rows = len(self.written)
+        rows = self.rows
         super().join(fresh)
-        self.length, self.even, self.buffers = self.written.shape[1], False, None
+        shape = self.state["written"].shape
+        self.length, self.even, self.buffers = shape[1], False, None
         for layer, store in enumerate(self.stores):
             self.stores[layer] = None if store is None else (
-                grown(store[0], rows, self.written.shape), grown(store[1], rows, self.written.shape))  # fmt: skip
+                grown(store[0], rows, shape), grown(store[1], rows, shape))  # fmt: skip
         return self
+
+    def _saw(self, keys: Tensor, queries: Tensor) -> None:
+        """Note what a forward's queries [B, L] saw and wrote."""
+        self.state = self.state | {"attended": keys, "written": self.state["written"] | queries}
 
     def _call(self, forward: Pass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
         """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
         queries, keys = some(forward.queries, rows), some(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
         visible, reach = (None, self.length) if self.even else seen(keys, shapes)
+        order = some(AttentionOrder.of(self.config, candidates.positions), rows)
+        if order is not None:
+            visible = order.visible(order if columns is None else order.at(columns), keys[:, :reach])
         call = Call(rows, columns, columns, visible, reach, buffers=rows)
-        call = replace(call, visible=self.visible(call, keys, candidates))
         if columns is None or forward.shadows.shape[1] == 0:
             return call
         return self._shadow(call, columns, some(forward.shadows, rows), keys)
@@ -170,7 +229,7 @@ class Buffered(Session):
         visible = frozen.new_zeros(len(rows), count, self.length + 1 + count)
         visible[:, :, : self.length] = frozen.repeat_interleave(n, 1)
         visible[:, :, self.length + 1 :] = (own[:, None] == own) & beside.lay(columns < self.length)[:, None, :]
-        buffers = None if len(rows) == len(self.written) else rows
+        buffers = None if len(rows) == self.rows else rows
         return Call(candidates, columns, slots, visible, self.length + 1 + count, buffers, beside)
 
     def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor, copies: Copies) -> None:
@@ -199,7 +258,7 @@ class Buffered(Session):
 class BufferMemory(Memory):
     """The buffers of a session during one call of the network."""
 
-    def __init__(self, session: Buffered, forward: Pass, call: Call) -> None:
+    def __init__(self, session: BufferSession, forward: Pass, call: Call) -> None:
         self.session, self.forward, self.call, self.copies = session, forward, call, Copies()
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
@@ -207,13 +266,13 @@ class BufferMemory(Memory):
         return self._access(fresh.query.device).exchange(layer, fresh, columns)
 
     def access(self) -> Access:
-        return self._access(self.session.written.device)
+        return self._access(self.forward.valid.device)
 
     def lacks(self) -> tuple[int, ...] | None:
         session, config = self.session, self.session.config
         if None not in session.stores:
             return None
-        return len(session.written), config.kv_heads, session.length + 1, config.head_dim
+        return session.rows, config.kv_heads, session.length + 1, config.head_dim
 
     def furnish(self, buffers: Buffers) -> None:
         self.session.stores, self.session.buffers = list(buffers.stores), buffers
@@ -231,7 +290,7 @@ class BufferMemory(Memory):
             drafts.stores[layer] = own
             return own
         if held is None or held[0].shape[2] < size:
-            wider = (blank(key, len(session.written), size), blank(key, len(session.written), size))
+            wider = (blank(key, session.rows, size), blank(key, session.rows, size))
             for new, old in zip(wider, held or (), strict=False):
                 new[:, :, : old.shape[2]] = old
             session.stores[layer] = held = wider

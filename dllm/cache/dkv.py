@@ -5,17 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
-from dllm.cache.buffer import Buffered
-from dllm.canvas import Canvas
-from dllm.contract import BlockState, ForwardPlan
+from dllm.cache.buffer import Buffered, CacheView
+from dllm.contract import ForwardPlan
 from dllm.errors import UserError, not_one_of
-from dllm.models.config import ModelConfig
 
 SHIFTS = ("un", "un_right")
 
 
-class DKV(Cache):
+class DKV(Buffered):
     """Every forward computes what was still masked one turn ago; every ``refresh_interval``-th forward is full.
 
     LLaDA counts forwards within a block, whose first two are full. Dream counts them over the whole row, and there
@@ -32,30 +29,23 @@ class DKV(Cache):
             raise not_one_of("cache.shift_type", shift_type, SHIFTS)
         self.refresh_interval, self.shift_type = refresh_interval, shift_type
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Delayed(canvas, config, self.refresh_interval, self.shift_type)
+    def plan(self, view: CacheView) -> ForwardPlan:
+        blocks = view.blocks
+        if view.config.prediction_shift == 0:
+            full = (blocks.forwards < 2) | (blocks.forwards % self.refresh_interval == 0)
+            late = view.masks | view.canvas.masked  # a mask now, but none before: a commit was undone
+            return view.plan(full[:, None] | late)
+        full = blocks.turn % self.refresh_interval == 0
+        return view.plan(full[:, None] | ~self.settled(view))
 
-
-class Delayed(Buffered):
-    def __init__(self, canvas: Canvas, config: ModelConfig, interval: int, shift_type: str) -> None:
-        super().__init__(canvas, config)
-        self.interval, self.shift_type = interval, shift_type
-
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        if self.config.prediction_shift == 0:
-            full = (blocks.forwards < 2) | (blocks.forwards % self.interval == 0)
-            late = self.masks | canvas.masked  # a mask now, but none before: a commit was undone
-            return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | late)
-        full = blocks.turn % self.interval == 0
-        return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | ~self.settled(canvas, blocks))
-
-    def settled(self, canvas: Canvas, blocks: BlockState) -> Tensor:
+    def settled(self, view: CacheView) -> Tensor:
         """Columns [B, L] that a shifted model need not compute any more, by the masks of the last turn."""
-        decided = ~(self.masks | canvas.masked)
+        canvas = view.canvas
+        decided = ~(view.masks | canvas.masked)
         after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
         first = decided.gather(1, canvas.first[:, None])
         end = canvas.columns == (canvas.length - 1)[:, None]
-        begun = (blocks.turn > 1)[:, None]  # both types treat what is settled before the first commit alike
+        begun = (view.blocks.turn > 1)[:, None]  # both types treat what is settled before the first commit alike
         un = torch.where(end, first & begun, after)
         if self.shift_type == "un":
             return un

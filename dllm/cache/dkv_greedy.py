@@ -6,16 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
-from dllm.cache.buffer import Buffered
-from dllm.canvas import Canvas
-from dllm.contract import BlockState, ForwardPlan, Need, Rule
+from dllm.cache.buffer import Buffered, CacheView
+from dllm.contract import ForwardPlan, Need, Rule
 from dllm.errors import Unfit, UserError, name_of
-from dllm.models.config import ModelConfig
 from dllm.setting import Setting
 
 
-class DKVGreedy(Cache):
+class DKVGreedy(Buffered):
     """Every ``refresh_interval``-th forward of a block is full. The others compute the positions that the sampler has
     just committed, those that it will commit next, and the ``window`` nearest masks of each of the latter.
 
@@ -44,22 +41,13 @@ class DKVGreedy(Cache):
                 f"cache={name_of(self)} is not defined for models that predict from the position before (Dream)."
             )
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Greedy(canvas, config, self.refresh_interval, self.window)
-
-
-class Greedy(Buffered):
-    def __init__(self, canvas: Canvas, config: ModelConfig, interval: int, window: int) -> None:
-        super().__init__(canvas, config)
-        self.interval, self.window = interval, window
-
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        full = blocks.forwards % self.interval == 0
-        chosen = (self.masks & ~canvas.masked) | (announced > 0)
+    def plan(self, view: CacheView) -> ForwardPlan:
+        full, announced = view.blocks.forwards % self.refresh_interval == 0, view.announced
+        chosen = (view.masks & ~view.canvas.masked) | (announced > 0)
         if self.window:
             for row in (~full).nonzero()[:, 0].tolist():  # a loop: the searches of one row depend on each other
-                chosen[row] |= neighbours(announced[row], chosen[row], self.masks[row], self.window)
-        return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | chosen)
+                chosen[row] |= neighbours(announced[row], chosen[row], view.masks[row], self.window)
+        return view.plan(full[:, None] | chosen)
 
 
 def neighbours(announced: Tensor, chosen: Tensor, was_masked: Tensor, window: int) -> Tensor:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
-from dllm.cache.buffer import Buffered, BufferMemory
+from dllm.cache.base import Session
+from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, strongest
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import KeptRows, places, predictors, rows_of
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, ForwardCost, ForwardPlan
+from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.errors import UserError, in_range, not_one_of
 from dllm.kernels.attention_received import attention_received
 from dllm.kernels.attention_similarity import attention_similarity
@@ -25,7 +25,7 @@ from dllm.models.memory import Memory, Projected
 TRIGGERS = ("same_step", "next_step")
 
 
-class Elastic(Cache):
+class Elastic(Buffered):
     """A forward computes the leftmost ``window_length`` masks (only these may be committed), what was just committed,
     and the ``track_num`` decided positions that the window attends to most in each layer. If the attention of these has
     changed in a layer (similarity to their last attention below ``gamma``), all layers behind it refresh: they compute
@@ -57,7 +57,22 @@ class Elastic(Cache):
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Drifting(canvas, config, self)
+        return Drifting(self, canvas, config)
+
+    def state(self, canvas: Canvas) -> State:
+        """tracked [B, L]: decided positions to watch. later [B]: the first layer that computes the whole canvas in the
+        next forward."""
+        return {"tracked": canvas.nothing, "later": torch.zeros_like(canvas.start)}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        canvas, blocks = view.canvas, view.blocks
+        may = canvas.undecided & blocks.in_open
+        window = may & (may.cumsum(1) <= self.window_length)
+        live = predictors(window if self.block_caching else may, canvas, view.config)
+        begun, watched = blocks.turn > 0, view.state["tracked"] & canvas.valid
+        plan = view.plan(~begun[:, None] | watched | (view.masks ^ canvas.masked) | live, committable=window)
+        decided = ~canvas.undecided & canvas.valid
+        return DriftPlan(**vars(plan), window=live, watched=watched, decided=decided, bound=view.state["later"] * begun)
 
 
 @dataclass(frozen=True)
@@ -108,28 +123,15 @@ class DriftPass(Pass):
     progress: Progress
 
 
-class Drifting(Buffered):
-    """tracked [B, L]: decided positions to watch. later [B]: the first layer that computes the whole canvas in the next
-    forward. inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past: weights of
-    the rows watched in the last forward."""
+class Drifting(BufferSession):
+    """inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past: weights of the
+    rows watched in the last forward."""
 
-    state = (*Buffered.state, "tracked", "later")
+    policy: Elastic
 
-    def __init__(self, canvas: Canvas, config: ModelConfig, policy: Elastic) -> None:
-        super().__init__(canvas, config)
-        self.policy, self.past = policy, Past()
-        self.tracked, self.later = torch.zeros_like(canvas.masked), torch.zeros_like(canvas.start)
-        self.inputs, self.queried = KeptRows(self.length), KeptRows(self.length)
-
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        may = canvas.undecided & blocks.in_open
-        window = may & (may.cumsum(1) <= self.policy.window_length)
-        live = predictors(window if self.policy.block_caching else may, canvas, self.config)
-        begun, watched = blocks.turn > 0, self.tracked & canvas.valid
-        columns = ~begun[:, None] | watched | (self.masks ^ canvas.masked) | live
-        plan = ForwardPlan.of(canvas, blocks.shapes, columns, committable=window)
-        decided = ~canvas.undecided & canvas.valid
-        return DriftPlan(**vars(plan), window=live, watched=watched, decided=decided, bound=self.later * begun)
+    def __init__(self, policy: Elastic, canvas: Canvas, config: ModelConfig) -> None:
+        super().__init__(policy, canvas, config)
+        self.past, self.inputs, self.queried = Past(), KeptRows(self.length), KeptRows(self.length)
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
         """One call, because the rows that compute everything show only from layer to layer."""
@@ -137,7 +139,7 @@ class Drifting(Buffered):
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         assert isinstance(plan, DriftPlan)
-        same_keys = torch.equal(self.attended, candidates.valid)
+        same_keys = torch.equal(self.state["attended"], candidates.valid)
         forward = super().begin(plan, candidates, owner)
         (call,) = forward.calls
         columns = candidates.columns
@@ -149,7 +151,7 @@ class Drifting(Buffered):
             ordered = torch.cat([probes, rest], 1)
             call = replace(call, columns=ordered, slots=ordered)
         first = self.config.layers if self.policy.first_layer is None else self.policy.first_layer
-        progress = Progress(plan.bound, torch.full_like(self.later, first), plan.bound.tolist(), forward.whole)
+        progress = Progress(plan.bound, torch.full_like(plan.bound, first), plan.bound.tolist(), forward.whole)
         return DriftPass(
             **vars(replace(forward, calls=(call,))), plan=plan, columns=columns, probes=probes,
             in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1),
@@ -177,7 +179,7 @@ class Drifting(Buffered):
     def join(self, fresh: Session) -> Session:
         super().join(fresh)
         for kept in (self.inputs, self.queried):
-            kept.grow(len(self.written), self.length)
+            kept.grow(self.rows, self.length)
         self.past = Past()  # its weights are over other keys; the old queries give new ones
         return self
 
@@ -266,6 +268,6 @@ class DriftMemory(BufferMemory):
         ]
         found = torch.where(self.forward.plan.decided[:, :keys], torch.cat(together), 0.0)
         most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing
-        tracked = torch.zeros_like(session.tracked)
+        tracked = torch.zeros_like(self.forward.plan.decided)
         tracked[:, :keys] = most.any(0)
-        session.tracked, session.later = tracked, progress.later
+        session.state = session.state | {"tracked": tracked, "later": progress.later}

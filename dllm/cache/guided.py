@@ -40,8 +40,8 @@ class Guided(Session):
         doubled = self.inner.plan(canvas.select(both), select(blocks, both), announced[both])
         half = select(doubled, both[: self.rows])  # if the halves choose different columns, both compute all of them
         return GuidedPlan(
-            half.columns | doubled.columns[self.rows :], half.committable, half.forced, half.shadows, half.shapes,
-            doubled.bounds[: self.rows], doubled,
+            half.columns | doubled.columns[self.rows :], half.committable, half.forced, half.shadows, half.keys,
+            half.shapes, doubled.bounds[: self.rows], {}, doubled,
         )  # fmt: skip
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:

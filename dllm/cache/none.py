@@ -32,8 +32,9 @@ class Everything(Session):
         self.config, self.ragged = config, ragged
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        widest = (len(canvas.columns),) * len(canvas.request)
-        return ForwardPlan.of(canvas, blocks.shapes, bounds=blocks.shapes.bounds(lambda known: widest))
+        valid, widest = canvas.valid, (len(canvas.columns),) * len(canvas.request)
+        bounds = blocks.shapes.bounds(lambda known: widest)
+        return ForwardPlan(valid, valid, canvas.nothing, canvas.tokens[:, :0], valid, blocks.shapes, bounds, {})
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid, parts = candidates.valid, list[tuple[Tensor | None, int]]([(None, len(candidates.columns))])

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
-from dllm.cache.blockwise import Blockwise, refuse_undoing
-from dllm.canvas import Canvas
-from dllm.contract import BlockState, Need, Rule
-from dllm.models.config import ModelConfig
-from dllm.setting import Setting
+from dllm.cache.blockwise import Blockwise
+from dllm.cache.buffer import CacheView
 from dllm.shapes import Bounded
 
 
-class Prefix(Cache):
+class Prefix(Blockwise):
     """The forward that opens a block is full, and the sampler commits from it too. The others compute everything from
     the block's first column on.
 
@@ -23,22 +17,9 @@ class Prefix(Cache):
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
-    branches = static = True
 
-    def __init__(self, query_left: bool = True) -> None:
-        self.query_left = query_left
+    def part(self, view: CacheView, begin: Tensor) -> Tensor:
+        return view.canvas.columns >= begin
 
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        refuse_undoing(self.query_left, setting, sampler)
-
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return FromBlockOn(canvas, config, self.query_left, shrinks)
-
-
-class FromBlockOn(Blockwise):
-    def part(self, canvas: Canvas, blocks: BlockState, begin: Tensor) -> Tensor:
-        return canvas.columns >= begin
-
-    def widest(self, known: Bounded) -> int:
-        return self.length - known.low
+    def widest(self, length: int, known: Bounded) -> int:
+        return length - known.low
