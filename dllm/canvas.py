@@ -114,6 +114,11 @@ class Canvas(Rowwise):
         """Masked positions that may still be decided [B, L]."""
         return self.masked & (self.columns < self.end[:, None])
 
+    @property
+    def committed(self) -> Tensor:
+        """Positions that this decode has decided [B, L]."""
+        return self.valid & ~self.given & ~self.masked
+
     @cached_property
     def nothing(self) -> Tensor:
         """No position at all [B, L]. Whoever is handed this very mask knows that it is empty without asking for it."""

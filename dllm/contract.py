@@ -271,7 +271,7 @@ class ForwardPlan(Rowwise):
 
 
 @dataclass(frozen=True)
-class ForwardCost:
+class ForwardCost(Rowwise):
     """What one forward of N candidates computed, per layer (l = layers, or 1 where all layers are alike).
 
     queries [N, l]: rows asked for. keys [N, l]: rows that each of them attends to. refreshed [N, l]: rows computed
@@ -279,6 +279,8 @@ class ForwardCost:
     those that only pad a row to its call's width. scored [N]: rows that the head ran on. copies: how often every row
     has keys of its own (2 under guidance).
     """
+
+    shared: ClassVar[tuple[str, ...]] = ("copies",)
 
     queries: Tensor
     keys: Tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -51,22 +51,21 @@ class Hidden:
 
     def take(self, at: Tensor) -> Tensor:
         """Hidden rows ``at`` [N, r] of each candidate: [N, r, D]."""
-        rows, hidden, _ = self.calls[0]
-        if rows is None:
-            return hidden_rows(hidden, at)
-        out = hidden.new_zeros(*at.shape, hidden.shape[-1])
-        for rows, hidden, _ in self.calls:
-            out[rows] = hidden_rows(hidden, at[rows].clamp(max=hidden.shape[1] - 1))
-        return out
+        return self._each_call(lambda hidden, rows: hidden_rows(hidden, some(at, rows).clamp(max=hidden.shape[1] - 1)))
 
     def last(self, count: int) -> Tensor:
         """The last ``count`` rows of every call: [N, count, D]."""
-        rows, hidden, _ = self.calls[0]
+        return self._each_call(lambda hidden, rows: hidden[:, hidden.shape[1] - count :])
+
+    def _each_call(self, pick: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+        """What ``pick`` takes from every call's hidden states, of all candidates [N, ...]."""
+        parts = [(rows, pick(hidden, rows)) for rows, hidden, _ in self.calls]
+        rows, first = parts[0]
         if rows is None:
-            return hidden[:, hidden.shape[1] - count :]
-        out = hidden.new_zeros(self.count, count, hidden.shape[-1])
-        for rows, hidden, _ in self.calls:
-            out[rows] = hidden[:, hidden.shape[1] - count :]
+            return first
+        out = first.new_zeros(self.count, *first.shape[1:])
+        for rows, part in parts:
+            out[rows] = part
         return out
 
 
@@ -112,7 +111,7 @@ class Forward:
         if blocks.shapes.waits:  # nothing is scored in rows that wait, so nothing can be decided
             wanted, plan = wanted & blocks.active[:, None], replace(plan, forced=plan.forced & blocks.active[:, None])
         if "shadow" in self.proposer.wanted:
-            committed = blocks.in_block & canvas.valid & ~canvas.given & ~canvas.masked
+            committed = blocks.in_block & canvas.committed
             plan = replace(plan, shadows=packed(committed, canvas.columns))
         forward, hidden = self._hidden(rows, plan)
         scores = self._score(canvas, blocks, plan, hidden, wanted)

@@ -39,12 +39,10 @@ class Sampling:
     tempered: bool = False
 
     def __post_init__(self) -> None:
-        in_range("sampling.temperature", self.temperature, 0.0, float("inf"), "0 is the argmax.")
-        in_range("sampling.guidance", self.guidance, 0.0, float("inf"), "0 is off.")
-        if self.top_p is not None:
-            in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
-        if self.top_k is not None:
-            in_range("sampling.top_k", self.top_k, 1, float("inf"), "null switches it off.")
+        in_range("sampling.temperature", self.temperature, 0.0, advice="0 is the argmax.")
+        in_range("sampling.guidance", self.guidance, 0.0, advice="0 is off.")
+        in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
+        in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
 
     @property
     def plain(self) -> bool:

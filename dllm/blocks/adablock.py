@@ -28,8 +28,7 @@ class AdaBlock(Blocks):
         window_ratio: float = 0.25, min_forwards: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(min_forwards)
-        if block_length < 1:
-            raise UserError(f"blocks.block_length={block_length} must be at least 1.")
+        in_range("blocks.block_length", block_length, 1)
         in_range("blocks.window_ratio", window_ratio, 0.0, 1.0)
         self.default_length, self.window_ratio = block_length, window_ratio
         self.delimiter_ids = None if delimiter_ids is None else list(delimiter_ids)

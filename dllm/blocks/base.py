@@ -14,7 +14,7 @@ from torch import Tensor
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, Need, Rule, Scores
-from dllm.errors import UserError
+from dllm.errors import in_range
 from dllm.setting import Setting
 from dllm.shapes import Bounded, Shapes
 
@@ -36,8 +36,7 @@ class Blocks:
     fixed_length: int | None = None
 
     def __init__(self, min_forwards: int = 1) -> None:
-        if min_forwards < 1:
-            raise UserError(f"blocks.min_forwards={min_forwards} must be at least 1.")
+        in_range("blocks.min_forwards", min_forwards, 1)
         self.min_forwards = min_forwards
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:

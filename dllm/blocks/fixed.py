@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.errors import UserError
+from dllm.errors import in_range
 
 
 class Fixed(Blocks):
@@ -14,8 +14,7 @@ class Fixed(Blocks):
 
     def __init__(self, block_length: int = 32, min_forwards: int = 1) -> None:
         super().__init__(min_forwards)
-        if block_length < 1:
-            raise UserError(f"blocks.block_length={block_length} must be at least 1.")
+        in_range("blocks.block_length", block_length, 1)
         self.fixed_length = self.block_length = block_length
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:

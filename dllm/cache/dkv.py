@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.contract import ForwardPlan
-from dllm.errors import UserError, not_one_of
+from dllm.errors import in_choices, in_range
 
 SHIFTS = ("un", "un_right")
 
@@ -23,10 +23,8 @@ class DKV(Buffered):
     committed = False
 
     def __init__(self, refresh_interval: int = 8, shift_type: str = "un") -> None:
-        if refresh_interval < 1:
-            raise UserError(f"cache.refresh_interval={refresh_interval} must be at least 1 (1 is cache=none).")
-        if shift_type not in SHIFTS:
-            raise not_one_of("cache.shift_type", shift_type, SHIFTS)
+        in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")
+        in_choices("cache.shift_type", shift_type, SHIFTS)
         self.refresh_interval, self.shift_type = refresh_interval, shift_type
 
     def plan(self, view: CacheView) -> ForwardPlan:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.contract import ForwardPlan, Need, Rule
-from dllm.errors import Unfit, UserError, name_of
+from dllm.errors import Unfit, in_range, name_of
 from dllm.setting import Setting
 
 
@@ -23,10 +23,8 @@ class DKVGreedy(Buffered):
     opening = True
 
     def __init__(self, refresh_interval: int = 2, window: int = 4) -> None:
-        if refresh_interval < 1:
-            raise UserError(f"cache.refresh_interval={refresh_interval} must be at least 1 (1 is cache=none).")
-        if window < 0:
-            raise UserError(f"cache.window={window} must be at least 0 (0: no neighbours).")
+        in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")
+        in_range("cache.window", window, 0, advice="0 computes no neighbours.")
         self.refresh_interval, self.window = refresh_interval, window
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:

@@ -16,7 +16,7 @@ from dllm.cache.rows import KeptRows, places, predictors, rows_of
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
-from dllm.errors import UserError, in_range, not_one_of
+from dllm.errors import in_choices, in_range
 from dllm.kernels.attention_received import attention_received
 from dllm.kernels.attention_similarity import attention_similarity
 from dllm.models.config import ModelConfig
@@ -46,13 +46,10 @@ class Elastic(Buffered):
         if first_layer is None:
             in_range("cache.gamma", gamma, 0.0, 1.0, "0 never refreshes. cache.first_layer=0 forces a refresh always.")
         for name, value, known in (("similarity", similarity, [*SIMILARITIES]), ("trigger", trigger, [*TRIGGERS])):
-            if value not in known:
-                raise not_one_of(f"cache.{name}", value, known)
+            in_choices(f"cache.{name}", value, known)
         for name, count in (("window_length", window_length), ("track_num", track_num)):
-            if count < 1:
-                raise UserError(f"cache.{name}={count} must be at least 1.")
-        if first_layer is not None and first_layer < 0:
-            raise UserError(f"cache.first_layer={first_layer} must be a layer from 0 on, or null.")
+            in_range(f"cache.{name}", count, 1)
+        in_range("cache.first_layer", first_layer, 0, advice="It is a layer, or null.")
         self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
 
@@ -232,7 +229,8 @@ class DriftMemory(BufferMemory):
             pair = session.past.pair(layer, before, weights[:, :, window : probes.shape[1]])
             alike = attention_similarity(*pair, seen, session.policy.similarity, fresh.triton)
             self._test(layer, (alike * mean).sum(1))
-        progress.received.append(attention_received(weights[:, :, :window], in_window, fresh.triton))
+        received = attention_received(weights[:, :, :window], in_window, fresh.triton)
+        progress.received.append(received.to(forward.valid.device))
         if len(progress.received) == session.config.layers:
             self._track()
         return out
@@ -261,12 +259,7 @@ class DriftMemory(BufferMemory):
         session, progress, home = self.session, self.forward.progress, self.forward.valid.device
         keys = self.call.reach
         progress.bound, progress.later = progress.bound.to(home), progress.later.to(home)
-        devices = dict.fromkeys(total.device for total in progress.received)
-        together = [
-            torch.stack([total for total in progress.received if total.device == device]).to(home)
-            for device in devices
-        ]
-        found = torch.where(self.forward.plan.decided[:, :keys], torch.cat(together), 0.0)
+        found = torch.where(self.forward.plan.decided[:, :keys], torch.stack(progress.received), 0.0)
         most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing
         tracked = torch.zeros_like(self.forward.plan.decided)
         tracked[:, :keys] = most.any(0)

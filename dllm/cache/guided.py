@@ -14,7 +14,7 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
-from dllm.common.rowwise import Owner, select
+from dllm.common.rowwise import Owner, each_tensor, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.models.memory import Memory
 
@@ -79,9 +79,5 @@ def twice(rows: Tensor, offset: int) -> Tensor:
 
 def halves(cost: ForwardCost) -> ForwardCost:
     """The cost of N candidates from that of 2 N, whose second half repeats the first: rows are summed."""
-    queries, keys, refreshed, computed, scored = (
-        part.unflatten(0, (2, -1)) for part in (cost.queries, cost.keys, cost.refreshed, cost.computed, cost.scored)
-    )
-    return ForwardCost(
-        queries.sum(0), keys.amax(0), refreshed.sum(0), computed.sum(0), scored.sum(0), copies=2 * cost.copies
-    )
+    both = each_tensor(lambda part: part.unflatten(0, (2, -1)).sum(0), cost)
+    return replace(both, keys=cost.keys.unflatten(0, (2, -1)).amax(0), copies=2 * cost.copies)

@@ -8,7 +8,7 @@ from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, State
-from dllm.errors import UserError, in_range, not_one_of
+from dllm.errors import in_choices, in_range
 
 TARGETS = ("block", "all_masked")
 
@@ -23,10 +23,8 @@ class Recap(Buffered):
     committed = False
 
     def __init__(self, local_steps: int = 1, start_fraction: float = 0.0, targets: str = "block") -> None:
-        if local_steps < 0:
-            raise UserError(f"cache.local_steps={local_steps} must be at least 0 (0 is cache=none).")
-        if targets not in TARGETS:
-            raise not_one_of("cache.targets", targets, TARGETS)
+        in_range("cache.local_steps", local_steps, 0, advice="0 is cache=none.")
+        in_choices("cache.targets", targets, TARGETS)
         in_range("cache.start_fraction", start_fraction, 0.0, 1.0)
         self.local_steps, self.start_fraction, self.targets = local_steps, start_fraction, targets
         if targets == "all_masked":

@@ -13,7 +13,7 @@ from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, Need, Rule, State
-from dllm.errors import UserError, not_one_of
+from dllm.errors import UserError, in_choices, in_range
 from dllm.setting import Setting
 from dllm.shapes import Bounded
 
@@ -44,12 +44,9 @@ class Window(Buffered):
     ) -> None:  # fmt: skip
         chosen = {"queries": queries, "refresh_scope": refresh_scope, "refresh_candidates": refresh_candidates}
         for name, value in chosen.items():
-            if value not in WINDOW_OPTIONS[name]:
-                known = WINDOW_OPTIONS[name]
-                raise not_one_of(f"cache.{name}", value, known)
+            in_choices(f"cache.{name}", value, WINDOW_OPTIONS[name])
         for name, count in (("active_tokens", active_tokens), ("refresh_interval", refresh_interval)):
-            if count < 1:
-                raise UserError(f"cache.{name}={count} must be at least 1.")
+            in_range(f"cache.{name}", count, 1)
         self.active_tokens, self.window_tokens, self.refresh_interval = active_tokens, window_tokens, refresh_interval
         self.range, self.everywhere, self.candidates = queries == "range", refresh_scope == "all", refresh_candidates
         self.recent_includes_refresh, self.reference_eos = recent_includes_refresh, reference_eos

@@ -118,15 +118,15 @@ def some(state: T, rows: Tensor | None) -> T:
     return state if rows is None else select(state, rows)
 
 
-def join(state: T, other: T) -> T:
-    """Rows of one batch, then rows of another. Trailing dimensions grow to the larger one, padded with zeros behind:
+def join(state: T, *others: T) -> T:
+    """Rows of one batch, then rows of others. Trailing dimensions grow to the largest one, padded with zeros behind:
     what lies behind a row's own columns is never valid."""
 
-    def joined(one: Tensor, two: Tensor) -> Tensor:
-        shape = [max(sizes) for sizes in zip(one.shape[1:], two.shape[1:], strict=True)]
-        return torch.cat([padded(one, shape), padded(two, shape)])
+    def joined(*parts: Tensor) -> Tensor:
+        shape = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+        return torch.cat([padded(part, shape) for part in parts])
 
-    return each_tensor(joined, state, other)
+    return each_tensor(joined, state, *others)
 
 
 def update_rows(rows: Tensor, new: T, old: T) -> T:

@@ -11,7 +11,7 @@ from dllm.cache.base import Cache
 from dllm.compose.parts import part
 from dllm.contract import Need
 from dllm.eos.base import EndOfText
-from dllm.errors import Unfit, UserError, name_of, nearest
+from dllm.errors import Unfit, UserError, in_range, name_of, nearest
 from dllm.kernels import row_statistics
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
@@ -22,8 +22,7 @@ ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.co
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
     """Refuse a setting that cannot work: UserError with the reason and the way out. Returns the sampler, resolved for
     the setting."""
-    if setting.gen_length is not None and setting.gen_length < 1:
-        raise UserError(f"gen_length={setting.gen_length} must be at least 1.")
+    in_range("gen_length", setting.gen_length, 1)
     if setting.gen_length is not None and setting.gen_length >= setting.model.max_length:
         raise UserError(
             f"gen_length={setting.gen_length} leaves no room for a prompt: the model's limit is "

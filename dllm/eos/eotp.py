@@ -8,7 +8,7 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import Need, Step, View
 from dllm.eos.base import EndOfText, after_first
-from dllm.errors import UserError
+from dllm.errors import in_choices
 
 
 class EoTP(EndOfText):
@@ -22,8 +22,7 @@ class EoTP(EndOfText):
     shrinks = True
 
     def __init__(self, scope: str = "suffix", minimum: float = 0.0) -> None:
-        if scope not in ("suffix", "block"):
-            raise UserError(f"eos.scope={scope!r} must be suffix or block.")
+        in_choices("eos.scope", scope, ("suffix", "block"))
         self.scope, self.minimum = scope, minimum
 
     def needs(self) -> tuple[Need, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dllm.canvas import Canvas
 from dllm.contract import Step, View
 from dllm.eos.base import EndOfText, answer_ends
-from dllm.errors import UserError
+from dllm.errors import in_choices
 
 
 class FillAfterBlock(EndOfText):
@@ -15,8 +15,7 @@ class FillAfterBlock(EndOfText):
     (FreeDave)."""
 
     def __init__(self, when: str = "any") -> None:
-        if when not in ("any", "all"):
-            raise UserError(f"eos.when={when!r} must be any or all.")
+        in_choices("eos.when", when, ("any", "all"))
         self.when = when
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Request
+from dllm.common.rowwise import join
 from dllm.contract import ForwardCost, Turn
 from dllm.models.ids import Ids
-from dllm.record.cost import CostModel, join_costs
+from dllm.record.cost import CostModel
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, machine_load
 from dllm.record.trace import Trace, TurnRecord, record_turn
@@ -93,7 +94,7 @@ class Collector:
         if not self.works:
             return
         owner = torch.cat([names for names, _ in self.works])
-        work = join_costs([work for _, work in self.works])
+        work = join(*(work for _, work in self.works))
         none = torch.zeros_like(owner, dtype=torch.float64)
         flops, moved = (none, none) if self.cost is None else (self.cost.flops(work), self.cost.bytes(work))
         queries, computed = work.queries.double().mean(1), work.computed.double().mean(1)

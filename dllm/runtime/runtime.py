@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.errors import UserError, name_of, not_one_of
+from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
@@ -40,10 +40,8 @@ class Runtime:
     check_every: int = 1
 
     def __post_init__(self) -> None:
-        if self.name not in RUNTIMES:
-            raise not_one_of("runtime", self.name, RUNTIMES)
-        if self.check_every < 1:
-            raise UserError(f"check_every={self.check_every} must be at least 1.")
+        in_choices("runtime", self.name, RUNTIMES)
+        in_range("check_every", self.check_every, 1)
         if self.name == "eager" and self.check_every > 1:
             raise UserError(
                 f"check_every={self.check_every} needs runtime=static or the like: eager synchronises in every turn.")

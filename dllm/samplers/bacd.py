@@ -9,7 +9,7 @@ import torch
 from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
 from dllm.contract import Schedule, State, Step, View
-from dllm.errors import UserError, in_range
+from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
 
 
@@ -28,8 +28,7 @@ class BACD(Sampler):
         in_range("sampler.upper", upper, 0.0, 1.0)
         if (torch.as_tensor(lower) > torch.as_tensor(upper)).any():
             raise UserError(f"sampler.lower={lower} must not exceed sampler.upper={upper}.")
-        if history not in ("block", "sequence"):
-            raise UserError(f"sampler.history={history!r} must be block or sequence.")
+        in_choices("sampler.history", history, ("block", "sequence"))
         self.lower, self.upper, self.history = lower, upper, history
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:

@@ -32,8 +32,8 @@ class Credit(Wrapper):
         self, inner: Sampler, beta: Any = 0.7, gamma: Any = 0.2, alpha: Any = 0.65, slots: int = SLOTS
     ) -> None:
         in_range("sampler.beta", beta, 0.0, 1.0)
-        in_range("sampler.gamma", gamma, 0.0, float("inf"))
-        in_range("sampler.alpha", alpha, 0.0, float("inf"))
+        in_range("sampler.gamma", gamma, 0.0)
+        in_range("sampler.alpha", alpha, 0.0)
         if inner.tempered or inner.revocable or inner.branches or any(need.statistics for need in inner.needs()):
             raise UserError(
                 f"sampler={name_of(self)} changes token and confidence only, and those of one canvas, so "
@@ -41,8 +41,7 @@ class Credit(Wrapper):
                 "confidence, localleap, factor, static or bacd. To combine it with prophet, put credit inside: "
                 "sampler=prophet sampler/inner=credit."
             )
-        if slots < 1:
-            raise UserError(f"sampler.slots={slots} must be at least 1.")
+        in_range("sampler.slots", slots, 1)
         super().__init__(inner)
         self.beta, self.gamma, self.alpha, self.slots = beta, gamma, alpha, slots
 

@@ -18,7 +18,7 @@ class DParallel(Sampler):
     by_confidence = False
 
     def __init__(self, threshold: Any = 0.5) -> None:
-        in_range("sampler.threshold", threshold, 0.0, float("inf"))
+        in_range("sampler.threshold", threshold, 0.0)
         self.threshold = threshold
 
     def needs(self) -> tuple[Need, ...]:

@@ -9,7 +9,7 @@ from dllm.canvas import Canvas
 from dllm.common.noise import gumbel, uniform
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, in_range, not_one_of
+from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler, margin
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.setting import Setting
@@ -32,12 +32,10 @@ class Dream(Sampler):
     def __init__(
         self, alg: str = "entropy", steps: int | None = None, eps: float = 1e-3, alg_temp: float = 0.0
     ) -> None:
-        if alg not in ALGORITHMS:
-            raise not_one_of("sampler.alg", alg, ALGORITHMS)
+        in_choices("sampler.alg", alg, ALGORITHMS)
         in_range("sampler.eps", eps, 0.0, 1.0)
-        in_range("sampler.alg_temp", alg_temp, 0.0, float("inf"))
-        if steps is not None and steps < 1:
-            raise UserError(f"sampler.steps={steps} must be at least 1, or null for one forward per mask.")
+        in_range("sampler.alg_temp", alg_temp, 0.0)
+        in_range("sampler.steps", steps, 1, advice="null is one forward per mask.")
         self.alg, self.steps, self.eps, self.alg_temp = alg, steps, eps, alg_temp
         self.stateless = self.deterministic = alg != "origin" and alg_temp == 0
         self.by_confidence = alg not in ("origin", "entropy") and alg_temp == 0

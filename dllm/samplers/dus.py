@@ -6,7 +6,7 @@ import torch
 
 from dllm.common.ranking import best
 from dllm.contract import State, Step, View
-from dllm.errors import UserError
+from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
 
@@ -20,8 +20,7 @@ class DUS(Sampler):
     by_confidence = False
 
     def __init__(self, base: int = 2) -> None:
-        if base < 2:
-            raise UserError(f"sampler.base={base} must be at least 2: the spacing is divided by it every turn.")
+        in_range("sampler.base", base, 2, advice="The spacing is divided by it every turn.")
         self.base = base
 
     def step(self, view: View, state: State) -> Step:

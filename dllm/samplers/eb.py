@@ -20,7 +20,7 @@ class EntropyBound(Sampler):
     by_confidence = False
 
     def __init__(self, gamma: Any = 0.1) -> None:
-        in_range("sampler.gamma", gamma, 0.0, float("inf"))
+        in_range("sampler.gamma", gamma, 0.0)
         self.gamma = gamma
 
     def needs(self) -> tuple[Need, ...]:

@@ -15,7 +15,7 @@ from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import in_range, not_one_of
+from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
 
 EXPLORE_POSITIONS = ("entropy", "lowest_confidence", "leftmost")
@@ -46,8 +46,7 @@ class ETE(Sampler):
         for name, value, known in (
             ("explore_position", explore_position, EXPLORE_POSITIONS), ("explore_score", explore_score, EXPLORE_SCORES)
         ):  # fmt: skip
-            if value not in known:
-                raise not_one_of(f"sampler.{name}", value, known)
+            in_choices(f"sampler.{name}", value, known)
         self.threshold, self.cross_threshold, self.lookahead = threshold, cross_threshold, lookahead_blocks
         self.min_commit, self.width, self.mass = explore_min_commit, explore_width, explore_mass
         self.position, self.score = explore_position, explore_score

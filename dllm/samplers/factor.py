@@ -21,7 +21,7 @@ class Factor(Sampler):
     """
 
     def __init__(self, factor: Any = 1.0, commit_last: bool = True) -> None:
-        in_range("sampler.factor", factor, 0.0, float("inf"))
+        in_range("sampler.factor", factor, 0.0)
         self.factor, self.commit_last = factor, commit_last
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:

@@ -11,7 +11,7 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.common.rowwise import Owner
 from dllm.contract import Schedule, State, Step, View
-from dllm.errors import UserError, name_of
+from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper, inside
 from dllm.setting import Setting
@@ -32,8 +32,7 @@ class FreeDave(Wrapper):
     """
 
     def __init__(self, inner: Sampler, draft_steps: int = 4, reference_branches: bool = False) -> None:
-        if draft_steps < 1:
-            raise UserError(f"sampler.draft_steps={draft_steps} must be at least 1 (1 is the inner sampler itself).")
+        in_range("sampler.draft_steps", draft_steps, 1, advice="1 is the inner sampler itself.")
         if not (inner.deterministic and inner.stateless) or inner.revocable:
             raise UserError(
                 f"sampler={name_of(self)} repeats its inner sampler on the same scores, so "

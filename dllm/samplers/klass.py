@@ -10,7 +10,7 @@ from torch import Tensor
 from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
 from dllm.contract import Need, Schedule, Scores, State, Step, View
-from dllm.errors import UserError, in_range
+from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
 
@@ -27,9 +27,8 @@ class KLASS(Sampler):
 
     def __init__(self, threshold: Any = 0.9, kl: Any = 0.01, history: int = 2) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
-        in_range("sampler.kl", kl, 0.0, float("inf"))
-        if history < 1:
-            raise UserError(f"sampler.history={history} must be at least 1 turn.")
+        in_range("sampler.kl", kl, 0.0)
+        in_range("sampler.history", history, 1, advice="It counts turns.")
         self.threshold, self.kl, self.history = threshold, kl, history
 
     def needs(self) -> tuple[Need, ...]:

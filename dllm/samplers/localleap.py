@@ -21,7 +21,7 @@ class LocalLeap(Sampler):
     def __init__(self, threshold: Any = 0.9, relaxed_threshold: Any = 0.75, radius: Any = 4) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.relaxed_threshold", relaxed_threshold, 0.0, 1.0)
-        in_range("sampler.radius", radius, 0, float("inf"))
+        in_range("sampler.radius", radius, 0)
         if (torch.as_tensor(relaxed_threshold) > torch.as_tensor(threshold)).any():
             raise UserError(
                 f"sampler.relaxed_threshold={relaxed_threshold} must not exceed sampler.threshold={threshold}: "

@@ -28,8 +28,8 @@ class PC(Sampler):
     def __init__(
         self, decay: Any = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None
     ) -> None:
-        in_range("sampler.decay", decay, 0.0, float("inf"))
-        in_range("sampler.cap", cap, 0.0, float("inf"))
+        in_range("sampler.decay", decay, 0.0)
+        in_range("sampler.cap", cap, 0.0)
         self.decay, self.cap, self.steps = decay, cap, steps
         self.surprise = None if frequencies is None else surprises(Path(frequencies))
 

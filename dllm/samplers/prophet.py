@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dllm.canvas import Canvas, Request
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, in_range, name_of, not_one_of
+from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.samplers.base import Sampler, each_row
 from dllm.samplers.wrapper import Wrapper, alone
 from dllm.setting import Setting, altered
@@ -38,14 +38,12 @@ class Prophet(Wrapper):
     ) -> None:  # fmt: skip
         if len(thresholds) != 3 or len(breakpoints) != 2:
             raise UserError("sampler.thresholds needs 3 numbers (early, middle, late), sampler.breakpoints 2.")
-        if region not in REGIONS:
-            raise not_one_of("sampler.region", region, REGIONS)
+        in_choices("sampler.region", region, REGIONS)
         if region == "offset" and start is None:
             raise UserError("sampler.region=offset needs sampler.start, the region's first answer position.")
         if region == "anchor" and (anchor_text is None or anchor_position is None):
             raise UserError("sampler.region=anchor needs sampler.anchor_text and sampler.anchor_position.")
-        if length < 1:
-            raise UserError(f"sampler.length={length} must be at least 1 position.")
+        in_range("sampler.length", length, 1, advice="It counts positions.")
         if inner.revocable:
             raise UserError(
                 f"sampler={name_of(self)} commits everything at once, which sampler/inner={name_of(inner)} would mask "
@@ -53,7 +51,7 @@ class Prophet(Wrapper):
             )
         in_range("sampler.breakpoints", breakpoints, 0.0, 1.0)
         for name, value in (("anchor_position", anchor_position or 0), ("skip", skip)):
-            in_range(f"sampler.{name}", value, 0, float("inf"))
+            in_range(f"sampler.{name}", value, 0)
         super().__init__(inner)
         self.thresholds, self.breakpoints = tuple(thresholds), tuple(breakpoints)
         self.region, self.begin, self.length = region, start, length

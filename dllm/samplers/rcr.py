@@ -28,7 +28,7 @@ class RCR(Sampler):
         return no_record(canvas)
 
     def step(self, view: View, state: State) -> Step:
-        committed = own_commits(view, state)
+        committed = view.blocks.in_block & view.canvas.committed
         record = torch.where(committed, state["record"], view.scores.confidence)
         wanted = committed.sum(1) + quota(view, block_steps(view, state, self.per_step))
         keep = top(record, committed | view.open, wanted)
@@ -39,8 +39,3 @@ def no_record(canvas: Canvas) -> State:
     """State of a rule that remembers each commit's confidence. record [B, L]: the confidence at commit. steps [B]: 0,
     which stands for one forward per ``per_step`` masks."""
     return {"record": torch.zeros_like(canvas.tokens, dtype=torch.float64), "steps": torch.zeros_like(canvas.start)}
-
-
-def own_commits(view: View, state: State) -> torch.Tensor:
-    """Positions [B, L] of the open block that this decode has committed."""
-    return view.blocks.in_block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked

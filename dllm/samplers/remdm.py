@@ -7,9 +7,9 @@ import torch
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
-from dllm.errors import UserError
+from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler, quota
-from dllm.samplers.rcr import no_record, own_commits
+from dllm.samplers.rcr import no_record
 from dllm.samplers.static import block_steps, check_per_step
 from dllm.setting import Setting
 
@@ -29,8 +29,7 @@ class ReMDM(Sampler):
     def __init__(self, per_step: int = 4, extra: int = 2, number: int = 2) -> None:
         check_per_step(per_step)
         for name, value in (("extra", extra), ("number", number)):
-            if value < 0:
-                raise UserError(f"sampler.{name}={value} must be 0 or more; 0 is the fixed schedule.")
+            in_range(f"sampler.{name}", value, 0, advice="0 is the fixed schedule.")
         self.per_step, self.extra, self.number = per_step, extra, number
 
     def check(self, setting: Setting) -> None:
@@ -51,7 +50,7 @@ class ReMDM(Sampler):
         scheduled = view.index - extras  # forwards of the schedule before this one; extras: the further ones
         due = quota(view, steps, scheduled)
         chosen = top(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
-        committed = own_commits(view, state)
+        committed = view.blocks.in_block & view.canvas.committed
         record = torch.where(committed, state["record"], view.scores.confidence)
         had, extras = scheduled + (owed == 0), extras + (owed > 0)
         pause = torch.minimum(torch.minimum((7 * steps) // 8, steps - 1).clamp(min=1), steps)

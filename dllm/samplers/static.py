@@ -8,7 +8,7 @@ from dllm.canvas import Canvas
 from dllm.common.noise import uniform
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, not_one_of
+from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler, margin, quota
 from dllm.setting import Setting
 
@@ -25,10 +25,8 @@ class Static(Sampler):
     """
 
     def __init__(self, steps: int | None = None, score: str = "low_confidence", per_step: int = 1) -> None:
-        if score not in SCORES:
-            raise not_one_of("sampler.score", score, SCORES)
-        if steps is not None and steps < 1:
-            raise UserError(f"sampler.steps={steps} must be at least 1, or null for one token per step.")
+        in_choices("sampler.score", score, SCORES)
+        in_range("sampler.steps", steps, 1, advice="null is one token per step.")
         check_per_step(per_step, steps)
         self.steps, self.score, self.per_step = steps, score, per_step
         self.stateless = self.deterministic = score != "random"
@@ -84,7 +82,6 @@ def scheduled(canvas: Canvas, steps: int | None, per_step: int = 1) -> torch.Ten
 
 def check_per_step(per_step: int, steps: int | None = None) -> None:
     """Raise UserError for a ``per_step`` below 1, or one given beside ``steps``."""
-    if per_step < 1:
-        raise UserError(f"sampler.per_step={per_step} must be at least 1.")
+    in_range("sampler.per_step", per_step, 1)
     if steps is not None and per_step != 1:
         raise UserError(f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one.")

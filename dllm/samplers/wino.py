@@ -46,7 +46,7 @@ class WINO(Sampler):
         cap = (0.7 * view.open.sum(1)).long().clamp(5, 20)
         accepted = top(confidence, accepted, cap)
         commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
-        committed = view.blocks.in_block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked
+        committed = view.blocks.in_block & view.canvas.committed
         shadow = view.scores.stat("shadow")
         doubtful = committed & (shadow.exp() < state["back"][:, None])
         return view.step(commit, accepted=accepted, remask=top(-shadow, doubtful, commit.sum(1) - 1))
