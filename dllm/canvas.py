@@ -1,7 +1,7 @@
 """The canvas: the token sequences being denoised, prompt included, one row per request.
 
-Rows are immutable: every change gives a new canvas. Columns are aligned so that all answers of a batch start in the
-same column (prompts are padded on the left), and a row's numbers never depend on its neighbours.
+A canvas is immutable: every change makes a new one. All answers of a batch start in the same column, because prompts
+are padded on the left. A row's results never depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dllm.errors import UserError
 
 @dataclass(frozen=True)
 class Request:
-    """One sequence to denoise: ids, which of them are still masked, and the seed of its noise.
+    """One sequence to denoise. tokens: its ids. masked: which of them are still to be decided. seed: that of its noise.
 
-    ``start`` is where the answer (and with it the block grid) begins; None: at the first masked position. ``number``
-    picks the request's entry in per-request parameters; None: its place in the batch.
+    start: where the answer begins, and with it the block grid (None: at the first masked position). number: the
+    request's entry in per-request parameters (None: its place in the batch).
     """
 
     tokens: Sequence[int]
@@ -50,12 +50,12 @@ class Request:
 class Canvas(Rowwise):
     """B rows of L columns.
 
-    tokens [B, L] ids; masked [B, L] still to be decided; valid [B, L] attended to (False: padding, or cut away);
-    given [B, L] was there at the start and never changes; first [B] the row's left padding; start [B] the column
-    where the answer begins; grid [B] the column the block grid counts from; end [B] the column after the last one
-    that may still be decided, length [B] what that was at the start; cut [B] whether an end-of-text policy shortened
-    the row; seed [B] of its noise; request [B] whose row of the batch it is, number [B] its entry in per-request
-    parameters; positions [B, L] of the columns in their own row (0 in its padding); columns [L] 0..L-1.
+    tokens [B, L]: ids. masked [B, L]: still to be decided. valid [B, L]: attended to (False: padding, or cut off).
+    given [B, L]: there at the start; never changes. first [B]: the row's left padding. start [B]: the column where the
+    answer begins. grid [B]: the column that blocks count from. end [B]: the column after the last one that may still be
+    decided. length [B]: what ``end`` was at the start. cut [B]: whether an end-of-text policy shortened the row. seed
+    [B]: that of the row's noise. request [B]: the request's place in the batch. number [B]: its entry in per-request
+    parameters. positions [B, L]: position of each column in its row (0 in its padding). columns [L]: 0 to L - 1.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("columns",)
@@ -80,10 +80,10 @@ class Canvas(Rowwise):
     def of(
         requests: Sequence[Request], pad_id: int, device: torch.device | str = "cpu", grid_at_zero: bool = False
     ) -> Canvas:
-        """Lay requests out as one batch: answers aligned by left padding, ends ragged.
+        """Lay requests out as one batch: left padding aligns the answers, and ends are ragged.
 
-        The block grid counts from the answer, or with ``grid_at_zero`` from the row's position 0 (block-causal
-        models).
+        Blocks count from the answer's start, or with ``grid_at_zero`` from the row's position 0 (block-causal models).
+        Raises UserError for an empty request.
         """
         for number, request in enumerate(requests):
             if not request.tokens:
@@ -114,9 +114,14 @@ class Canvas(Rowwise):
         """Masked positions that may still be decided [B, L]."""
         return self.masked & (self.columns < self.end[:, None])
 
+    @property
+    def committed(self) -> Tensor:
+        """Positions that this decode has decided [B, L]."""
+        return self.valid & ~self.given & ~self.masked
+
     @cached_property
     def nothing(self) -> Tensor:
-        """No position at all [B, L]."""
+        """No position at all [B, L]. Whoever is handed this very mask knows that it is empty without asking for it."""
         return torch.zeros_like(self.masked)
 
     def commit(self, where: Tensor, tokens: Tensor) -> Canvas:
@@ -129,13 +134,14 @@ class Canvas(Rowwise):
         return replace(self, tokens=self.tokens.masked_fill(where, mask_id), masked=self.masked | where)
 
     def stop_at(self, end: Tensor, rows: Tensor, attended: bool) -> Canvas:
-        """In ``rows`` [B], decide nothing from column ``end`` [B] on; with ``attended`` False cut those columns off."""
+        """In ``rows`` [B], decide nothing from column ``end`` [B] on. attended False: cut these columns off, too."""
         end = torch.where(rows, torch.minimum(end, self.end), self.end)
         valid = self.valid if attended else self.valid & ((self.columns < end[:, None]) | ~rows[:, None])
         return replace(self, end=end, cut=self.cut | rows, valid=valid)
 
     def select(self, rows: Tensor) -> Canvas:
-        """The given rows, in that order; a row may appear several times (candidates) or not at all (finished)."""
+        """The rows numbered ``rows`` [b], in that order; a row may occur several times (candidates) or never
+        (finished)."""
         return select(self, rows)
 
     def join(self, other: Canvas) -> Canvas:
@@ -145,9 +151,10 @@ class Canvas(Rowwise):
 
 
 def packed(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
-    """``columns`` [L] of the set entries of each row of ``where`` [B, L], ascending, padded with L: [B, w].
+    """Columns of the set entries of each row of ``where`` [B, L], ascending, padded with L: [B, w]. ``columns`` [L]: 0
+    to L - 1.
 
-    The widest row decides w, which costs a copy to the host, unless the caller knows a ``width`` that no row exceeds.
+    w is ``width``, which no row may exceed; None: the widest row, which costs a copy to the host.
     """
     width = int(where.sum(1).max()) if width is None else width
     assert not debug.ON or int(where.sum(1).amax()) <= width, "a bound is too small: rows would be dropped"
@@ -155,7 +162,8 @@ def packed(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
 
 
 def per_row(value: Any, canvas: Canvas, dtype: torch.dtype = torch.float64) -> Tensor:
-    """A parameter as [B]: a number for all rows, or a sequence or tensor with one entry per request."""
+    """A parameter as [B], from a number for all rows, or a sequence or tensor with one entry per request. Raises
+    UserError if there are fewer entries than requests."""
     value = torch.as_tensor(value, dtype=dtype, device=canvas.number.device)
     if value.dim() == 0:
         return value.expand(len(canvas.number))

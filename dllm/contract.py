@@ -1,17 +1,16 @@
-"""What the parts of a decode exchange in a turn. Read ``dllm/denoise.py`` first: it is the order in which they do.
+"""What the parts of a decode exchange in a turn. Read ``dllm/denoise.py`` first: it shows in which order.
 
     candidates, blocks -> ForwardPlan (cache) -> Scores, ForwardCost (network and head) -> View -> Step (sampler)
                        -> candidates, blocks (end-of-text policy, block schedule) -> Turn
 
 Every tensor leads with the row. Letters: B rows, N candidates of them (N = B for most samplers), L columns of the
-canvas, V tokens of the vocabulary. All are frozen: whoever changes something makes a new one.
+canvas, V tokens of the vocabulary. All types are frozen: a change makes a new value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import ClassVar, Protocol
 
 import torch
@@ -26,12 +25,12 @@ State = dict[str, Tensor]  # a sampler's memory of its rows, by name; every tens
 
 @dataclass(frozen=True)
 class Need:
-    """What a part wants scored: a region of the canvas, and which statistics. Token and confidence always come.
+    """What a part needs scored: a region of the canvas, and which statistics besides token and confidence.
 
     region: ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
     ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length).
-    committed: decided positions too, and given ones. logits: all of them are kept. lookup: those of any few tokens can
-    be asked for. opening: only on the forward that opens a block.
+    committed: score committed and given positions, too. logits: keep all logits. lookup: make ``Scores.lookup``, for
+    the logits of a few tokens. opening: only in the forward that opens a block.
     """
 
     region: str = "block"
@@ -44,7 +43,7 @@ class Need:
     lookup: bool = False
 
     def mask(self, canvas: Canvas, blocks: BlockState) -> Tensor:
-        """Wanted positions [N, L]."""
+        """The positions to score [N, L]."""
         wanted = canvas.valid if self.committed else canvas.undecided
         if self.region == "block":
             return wanted & blocks.in_open
@@ -64,8 +63,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Logits:
-    """Rows of logits as the model gave them, but for banned ids (-inf): values [N, n, V], for columns [N, n] (L: no
-    column)."""
+    """The model's logits, with -inf for banned ids. values [N, n, V]: of columns [N, n] (L: no column)."""
 
     values: Tensor
     columns: Tensor
@@ -73,10 +71,9 @@ class Logits:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Logits of a few tokens at each scored position, without all the others: a product with so many rows of the head.
+    """Logits of a few tokens at each scored position, by a product with the head's rows of these tokens alone.
 
-    columns [N, n]: of the scored rows (L: no column); source [N, n, ...]: what ``find`` makes the logits of; triton:
-    whether our kernels run.
+    columns [N, n]: of the scored rows (L: no column). source [N, n, ...]: what ``find`` reads. triton: our kernels run.
     """
 
     columns: Tensor
@@ -91,14 +88,14 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Scores:
-    """What one forward says of each position, laid out by column [N, L]; zero where ``scored`` is False.
+    """What one forward says about each position, laid out by column [N, L]; zero where ``scored`` is False.
 
     token: the proposal; confidence: its probability (float64; -1 for end-of-text proposals under
-    ``sampling.eos_last``). committable: scored, and the cache's plan lets it be committed.
+    ``sampling.eos_last``). committable: scored, and the cache's plan allows its commit.
     statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
-    gap: difference of the two largest logits; entropy in nats; logsumexp; current: log-probability of the token now on
-    the canvas; shadow: the same from an extra row that sees all but that token (committed positions of the block).
-    logits, lookup: None where no part asked for them.
+    gap: difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of
+    the token now on the canvas; shadow: the same from an extra row that sees all but that token (committed ones only).
+    logits, lookup: None if no part asked for them.
     """
 
     scored: Tensor
@@ -110,7 +107,7 @@ class Scores:
     lookup: Lookup | None = None
 
     def stat(self, name: str) -> Tensor:
-        """A statistic [N, L]; a part that reads one it did not ask for is a mistake of ours."""
+        """A statistic [N, L]. AssertionError for one that no part declared in its needs."""
         assert name in self.statistics, f"statistic {name!r} was read but not declared in any need"
         return self.statistics[name]
 
@@ -119,12 +116,12 @@ class Scores:
 class BlockState(Rowwise):
     """Where the blocks of each row stand. Columns and counts are int64 [B]; masks are [B, L].
 
-    begin, end: the current block; ``in_block``: its columns. open_end: end of the last block that is open (= end
-    without lookahead); ``in_open``: the columns of all open blocks. number: index of the current block. masks: those
-    it had to fill when it opened. forwards: those it has had, the one under way included. turn: forwards of the whole
-    row. done [B]: nothing is left to decide. active [B]: takes part in this turn; the others wait for the host to see
-    that their block is full. lookahead: how many further blocks are open with the current one. shapes: how wide
-    tensors may be.
+    begin, end: first column of the current block, and the column behind its last; in_block: its columns. open_end: end
+    of the last open block (= end without lookahead); in_open: the columns of all open blocks. number: index of the
+    current block. masks: masks that it had when it opened. forwards: forwards that it has had, the one under way
+    included. turn: forwards of the whole row. done [B]: nothing is left to decide. active [B]: takes part in this turn;
+    the others wait until the host sees that their block is full. lookahead: how many further blocks are open with the
+    current one. shapes: how wide tensors may be.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")
@@ -144,7 +141,7 @@ class BlockState(Rowwise):
     shapes: Shapes
 
     def resized(self, canvas: Canvas, end: Tensor, open_end: Tensor) -> BlockState:
-        """The same blocks with other ends; the masks are made here, so that no turn has to."""
+        """The same blocks with other ends. Their masks are computed here once, not in every turn."""
         behind = canvas.columns >= self.begin[:, None]
         in_block, in_open = (behind & (canvas.columns < edge[:, None]) for edge in (end, open_end))
         masks = (canvas.undecided & in_block).sum(1)
@@ -156,22 +153,23 @@ class BlockState(Rowwise):
 
     def after_forward(self) -> BlockState:
         """After one more forward of the active rows."""
-        one = self.active.long()
+        one = self.active.long() if self.shapes.waits else 1
         shapes = self.shapes.after_forward()
         return replace(self, forwards=self.forwards + one, turn=self.turn + one, shapes=shapes)
 
     def synchronised(self) -> BlockState:
-        """After the host has looked at every row: all take part."""
+        """After the host has synchronised: all rows take part."""
         shapes = self.shapes.synchronised(self.begin, self.forwards)
-        return replace(self, active=torch.ones_like(self.done), shapes=shapes)
+        return self if shapes is self.shapes else replace(self, active=torch.ones_like(self.done), shapes=shapes)
 
 
 @dataclass(frozen=True)
 class View:
     """What a sampler sees: the canvas [B], its scores, where the blocks stand, and two sets of positions [B, L].
 
-    open: masked, in an open block, and committable: what the rule may commit. forced: what the cache's plan commits by
-    itself, with the proposals. active [B]: rows whose rule is called this turn (something is open, nothing is forced).
+    open: what the rule may commit: masked, in an open block, and committable. forced: what the cache's plan commits by
+    itself, with the proposals. active [B]: rows for which the rule is called (something is open, nothing is forced).
+    owner: one candidate for each row.
     """
 
     canvas: Canvas
@@ -180,30 +178,33 @@ class View:
     open: Tensor
     forced: Tensor
     active: Tensor
+    owner: Owner
 
     @staticmethod
-    def of(canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor) -> View:
-        open_, forced = canvas.undecided & blocks.in_open & scores.committable, forced & canvas.undecided
-        return View(canvas, scores, blocks, open_, forced, open_.any(1) & ~forced.any(1))
+    def of(canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor, owner: Owner) -> View:
+        open_ = canvas.undecided & blocks.in_open & scores.committable
+        if forced is canvas.nothing:
+            return View(canvas, scores, blocks, open_, forced, open_.any(1), owner)
+        forced = forced & canvas.undecided
+        return View(canvas, scores, blocks, open_, forced, open_.any(1) & ~forced.any(1), owner)
+
+    @property
+    def may_force(self) -> bool:
+        """Whether anything is forced, as far as the host knows."""
+        return self.forced is not self.canvas.nothing and self.blocks.shapes.any(self.forced)
 
     @property
     def index(self) -> Tensor:
-        """Index of this forward within the block [B], from 0: what fixed schedules count by."""
+        """Index of this forward within the block [B], from 0; fixed schedules count by it."""
         return self.blocks.forwards - 1
-
-    @cached_property
-    def owner(self) -> Owner:
-        """One candidate for each row."""
-        return Owner.single(len(self.active), self.active.device)
 
     def step(
         self, commit: Tensor, *, tokens: Tensor | None = None, confidence: Tensor | None = None,
         accepted: Tensor | None = None, remask: Tensor | None = None, owner: Owner | None = None,
         state: State | None = None, announced: Tensor | None = None, stop: Tensor | None = None,
     ) -> Step:  # fmt: skip
-        """The step that commits ``commit`` [N, L]. What is left out: the proposals are committed, with their
-        confidences (other ``tokens``: nobody knows theirs), nothing is remasked, one candidate a row, no state changes,
-        nothing is announced, no row stops."""
+        """The step that commits ``commit`` [N, L]. Defaults: the proposals with their confidences (nan for other
+        ``tokens``), nothing remasked, one candidate a row, no state changed, nothing announced, no row stopped."""
         owner = owner or self.owner
         proposed, nothing = owner.each(self.scores.token), self.canvas.nothing
         if confidence is None:
@@ -213,18 +214,18 @@ class View:
         return Step(
             commit, proposed if tokens is None else tokens, confidence, accepted,
             owner.each(nothing) if remask is None else remask, owner, state or {},
-            nothing.long() if announced is None else announced, torch.zeros_like(self.active) if stop is None else stop,
+            nothing if announced is None else announced, torch.zeros_like(self.active) if stop is None else stop,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a sampler decides for N candidates of B rows; ``View.step`` fills in what a rule does not say.
+    """What a sampler decides for N candidates of B rows; ``View.step`` fills in what a rule leaves out.
 
-    commit [N, L]: positions to fix, to ``tokens`` [N, L], which have ``confidence`` [N, L] (nan: nobody knows).
-    accepted [N, L]: those that the rule itself accepted, the rest were forced (None: a schedule, which judges no single
-    position). remask [N, L]: commits to undo first. owner: the row of each candidate. state: entries of the sampler's
-    state that changed. announced [B, L]: what it will commit in its next turn, numbered from 1 in its order (0: not
+    commit [N, L]: positions to fix. tokens [N, L]: what to fix them to. confidence [N, L]: of these tokens (nan: not
+    known). accepted [N, L]: commits that the rule itself accepted; the rest are forced (None: a schedule, which judges
+    no single position). remask [N, L]: commits to undo first. owner: the row of each candidate. state: changed entries
+    of the sampler's state. announced [B, L]: what it will commit in its next turn, numbered from 1 in its order (0: not
     then). stop [B]: rows that are finished now, whatever their blocks still wait for.
     """
 
@@ -241,35 +242,28 @@ class Step:
 
 @dataclass(frozen=True)
 class ForwardPlan(Rowwise):
-    """What a cache wants of one forward, per row and independent of the other rows. Masks are [B, L].
+    """What one forward shall compute, chosen by a cache for each row by itself. Masks are [B, L].
 
-    columns: those to compute. committable: positions that may be committed from it. forced: rows with an entry commit
-    exactly those. shadows [B, x]: columns (L: no column) that get an extra row, a mask that sees every column but its
-    own and that no other row sees. shapes: how wide the forward may be; bounds: the most columns of each row, where
-    they are bounded.
+    columns: those to compute. committable: positions that may be committed from it. forced: a row with such positions
+    commits exactly these. shadows [B, x]: columns (L: no column) that get an extra row: a mask that sees every column
+    but its own and that no other row sees. keys: columns that count as keys (of rows with several candidates: every
+    valid one). shapes: how wide the forward may be. bounds: the most columns of each row, if shapes are bounded. state:
+    changed entries of what the policy remembers, [B, ...].
     """
+
+    shared: ClassVar[tuple[str, ...]] = ("state",)
 
     columns: Tensor
     committable: Tensor
     forced: Tensor
     shadows: Tensor
+    keys: Tensor
     shapes: Shapes
     bounds: tuple[int, ...]
-
-    @staticmethod
-    def of(
-        canvas: Canvas, shapes: Shapes, columns: Tensor | None = None, *, committable: Tensor | None = None,
-        forced: Tensor | None = None, bounds: tuple[int, ...] = (),
-    ) -> ForwardPlan:  # fmt: skip
-        """What is left out: every valid column is computed, all of it may be committed, nothing is forced."""
-        return ForwardPlan(
-            canvas.valid if columns is None else columns & canvas.valid,
-            canvas.valid if committable is None else committable,
-            canvas.nothing if forced is None else forced, canvas.tokens[:, :0], shapes, bounds,
-        )  # fmt: skip
+    state: State
 
     def each(self, owner: Owner) -> ForwardPlan:
-        """The plan of every candidate, which is its row's."""
+        """The plan of every candidate [N], which is that of its row."""
         if owner.is_single:
             return self
         bounds = tuple(self.bounds[row] for row in owner.row.tolist()) if self.bounds else ()
@@ -277,14 +271,16 @@ class ForwardPlan(Rowwise):
 
 
 @dataclass(frozen=True)
-class ForwardCost:
+class ForwardCost(Rowwise):
     """What one forward of N candidates computed, per layer (l = layers, or 1 where all layers are alike).
 
-    queries [N, l]: rows asked for; keys [N, l]: rows that each of them attends to; refreshed [N, l]: those computed
-    again because the layer recomputes the whole canvas (0 in layers that reuse); computed [N, l]: rows that really ran,
-    with those that only pad a row to its call's width; scored [N]: rows that the head ran on; copies: how often every
-    row has keys of its own (2 under guidance).
+    queries [N, l]: rows asked for. keys [N, l]: rows that each of them attends to. refreshed [N, l]: rows computed
+    because the layer computes the whole canvas again (0 in layers that reuse). computed [N, l]: rows that ran, with
+    those that only pad a row to its call's width. scored [N]: rows that the head ran on. copies: how often every row
+    has keys of its own (2 under guidance).
     """
+
+    shared: ClassVar[tuple[str, ...]] = ("copies",)
 
     queries: Tensor
     keys: Tensor
@@ -298,10 +294,10 @@ class ForwardCost:
 class Turn:
     """One forward and the step that followed it, for the rows still unfinished.
 
-    tried [M]: the candidates that the forward ran on, ``tried_owner`` whose they were, ``cost`` what was computed for
-    each, ``chosen`` [B] with which of them each row went on. view: what the sampler saw of those. step: its decision.
-    candidates [N]: the canvases after it and after the end-of-text policy. blocks: where they stand then.
-    synchronised: whether the host looked which blocks are full, so that rows could finish.
+    tried [M]: the candidates that the forward ran on. tried_owner: the row of each. cost: what was computed for each.
+    chosen [B]: the candidate with which each row went on. view: what the sampler saw of these. step: its decision.
+    candidates [N]: the canvases after the step and the end-of-text policy. blocks: where the blocks stand then.
+    synchronised: the host saw after this turn which blocks are full, so that rows could finish.
     """
 
     tried: Canvas
@@ -321,12 +317,12 @@ class Turn:
 
     @property
     def active(self) -> Tensor:
-        """Rows [B] that took part; the others waited for the host to look."""
+        """Rows [B] that took part; the others waited for the host to synchronise."""
         return self.view.blocks.active
 
     @property
     def finished(self) -> Tensor:
-        """Rows [B] that are complete after this turn; its candidates are alike, the first stands for all."""
+        """Rows [B] that are complete after this turn. Their candidates are alike: read the first."""
         return self.blocks.done
 
 

@@ -1,4 +1,4 @@
-"""Prompts in, results out: batches requests, runs the loop and collects what it yields."""
+"""From prompts to results: batches requests, runs the loop, and collects its turns."""
 
 from __future__ import annotations
 
@@ -37,14 +37,18 @@ Observer = Callable[[Turn], None]
 
 
 class Decoder:
-    """A model with its decoding parts. Parts are names from the configuration or objects of your own.
+    """A model with its decoding parts. Each part is a name from the configuration or an object of your own.
 
     >>> decoder = Decoder(load("mini-llada"), sampler="confidence", gen_length=32)  # doctest: +SKIP
     >>> print(decoder('Copy the list:\\n["Kai", "Emma", "Hugo"]')[0].text)  # doctest: +SKIP
 
-    gen_length: masks after the prompt. chat: apply the model's chat template to string prompts (default: when it has
-    one). stop: strings that end an answer. runtime: its name (see ``dllm.runtime``) or a ``Runtime``. Raises UserError
-    when the parts do not fit together or the model.
+    gen_length: masks behind the prompt. batch_size: rows decoded together. sampling: how tokens are proposed, or its
+    fields as keywords (``temperature=0.7``). stop: strings that end an answer. chat: apply the model's chat template to
+    string prompts (None: if it has one). runtime: its name (see ``dllm.runtime``) or a ``Runtime``.
+
+    Call it for a list of results, ``iterate`` to get each as soon as it is ready, ``stream`` or ``turns`` to follow one
+    prompt, ``run`` with requests of your own. The constructor raises UserError if the parts do not fit each other or
+    the model; decoding raises it for prompts that are empty, too long, or hold unknown tokens.
     """
 
     def __init__(
@@ -92,7 +96,7 @@ class Decoder:
         self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
         observe: Observer | None = None,
     ) -> Iterator[Result]:  # fmt: skip
-        """Like calling, but yields each result as soon as it and all before it are there."""
+        """Like a call, but yields each result as soon as it and all before it are ready."""
         many = [(prompt, sample) for prompt in as_list(prompts) for sample in range(samples)]
         requests = [self.request(prompt, seed + number) for number, (prompt, _) in enumerate(many)]
         done: dict[int, Result] = {}
@@ -110,8 +114,8 @@ class Decoder:
     ) -> Iterator[tuple[int, Result]]:  # fmt: skip
         """Decode requests batch by batch; yields (index, result) in the order in which rows finish.
 
-        Time spent in ``observe`` and by whoever takes the results is not part of ``Result.seconds``. watch: started
-        with every batch, for who wants to read the time of the one under way (``Stopwatch.on`` the model's device).
+        ``Result.seconds`` leaves out the time spent in ``observe`` and by the caller between results. watch: started
+        with every batch; pass one (``Stopwatch.on`` the model's device) to read the time of the batch under way.
         """
         watch = watch or Stopwatch.on(self.model.transformer.device)
         requests = [self.sampler.prepare(replace(request, number=number)) for number, request in enumerate(requests)]
@@ -131,7 +135,8 @@ class Decoder:
             yield from ((at + row, collector.result(row)) for row in collector.untouched())
 
     def rescored(self, result: Result) -> LogProbs:
-        """Log-probabilities of an answer's tokens one at a time, see ``dllm.analysis``; needs the result's trace."""
+        """Log-probabilities of an answer's tokens, scored one at a time (``dllm.analysis``). Raises UserError if the
+        result has no trace."""
         return rescored(self.model, result.traced(), self.sampling)
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
@@ -139,20 +144,20 @@ class Decoder:
         return self.prompts.request(prompt, seed)
 
     def encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
-        """Token ids of a prompt. Raises UserError when there is none, or no tokenizer to make them."""
+        """Token ids of a prompt. Raises UserError if it has none, or if the model has no tokenizer."""
         return self.prompts.encode(prompt)
 
     def infill(self, parts: Sequence[str | int]) -> Request:
-        """A request with masks anywhere: strings are text, numbers are that many masks, in order."""
+        """A request with masks anywhere: strings are text, a number stands for so many masks, in order."""
         return self.prompts.infill(parts)
 
     def stream(self, prompt: Prompt, seed: int = 0) -> Iterator[Snapshot]:
-        """The answer to one prompt after every turn: what is committed, and the model's guesses at the rest."""
+        """The answer to one prompt after every turn: what is committed, and the model's proposals for the rest."""
         ids = self.model.ids
         return snapshots(self.turns(prompt, seed), self.prompts.words, (ids.eos, *ids.stops))
 
     def turns(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
-        """The turns of one prompt as they happen, with everything the loop knows."""
+        """The turns of one prompt as they happen, with all that the loop yields."""
         return self._turns([self.sampler.prepare(self.request(prompt, seed))])
 
     @torch.inference_mode()
@@ -165,24 +170,25 @@ class Decoder:
         yield from finite(turns, self.model.name)
 
     def _traced(self) -> Forward:
-        """The forward with the one statistic that a trace wants and a sampler may not."""
+        """The forward with the entropy, which a trace needs and the sampler may not."""
         proposer = self.forward.proposer
         return replace(self.forward, proposer=replace(proposer, wanted=proposer.wanted | {"entropy"}))
 
 
 def finite(turns: Iterator[Turn], name: str) -> Iterator[Turn]:
-    """The turns. Raises UserError when the first forward's confidences are no numbers; one question to the device."""
+    """The turns. Raises UserError if a confidence of the first forward is not finite; that takes one copy from the
+    device."""
     for number, turn in enumerate(turns):
         if number == 0 and not bool(turn.view.scores.confidence.isfinite().all()):
             raise UserError(
-                f"model={name} answers with numbers that are not finite: its weights are damaged, or its dtype is too "
-                "narrow for them. Run task=check, fetch the checkpoint again, or set model.dtype=float32."
+                f"model={name} answers with numbers that are not finite: its weights are damaged, or model.dtype is "
+                "too narrow for them. Run task=check, fetch the checkpoint again, or set model.dtype=float32."
             )
         yield turn
 
 
 def sampling_from(options: dict[str, Any]) -> Sampling:
-    """Sampling from keyword arguments. Raises UserError for one that does not exist."""
+    """Sampling from keyword arguments. Raises UserError for an unknown one."""
     known = [entry.name for entry in fields(Sampling) if entry.name != "tempered"]
     for name in options:
         if name not in known:

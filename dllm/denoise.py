@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
+import torch
+
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.common.rowwise import select, update_rows
+from dllm.common.rowwise import Owner, select, update_rows
 from dllm.contract import Turn, View
 from dllm.eos.base import EndOfText
 from dllm.forward import Forward
@@ -31,9 +33,9 @@ def denoise(
     rows, synchronised = Rows.start(canvas, forward.start(canvas), sampler, blocks, check_every is not None), True
     for number in count(1):
         if synchronised:
-            if not (rows := rows.unfinished()):
+            if all(done := rows.blocks.done.tolist()):
                 return
-            rows = rows.synchronised()
+            rows = (rows.select(~rows.blocks.done) if any(done) else rows).synchronised()
         else:
             rows = rows.waiting(blocks.active(rows.candidates, rows.blocks, rows.stopped))
         synchronised = number % (check_every or 1) == 0
@@ -46,27 +48,33 @@ def take_turn(
 ) -> tuple[Rows, Turn]:
     """One forward and one step of all ``rows``; synchronised: blocks may close after it. Returns what has become of the
     rows, finished ones among them, and the turn."""
+    # Score: one forward of every candidate.
     ids, tried, owner = forward.proposer.ids, rows.candidates, rows.owner
     scores, forced, under_way, cost = forward(rows)
-    now, canvas, chosen = rows.blocks.after_forward(), tried, owner.row
+    now, canvas, chosen, single = rows.blocks.after_forward(), tried, owner.row, owner
+    # Choose: the candidate that each row goes on with.
     if not owner.is_single:
-        chosen = sampler.choose(View.of(tried, scores, owner.each(now), forced), owner, rows.state)
+        single, each = Owner.single(len(rows), chosen.device), Owner.single(len(chosen), chosen.device)
+        chosen = sampler.choose(View.of(tried, scores, owner.each(now), forced, each), owner, rows.state)
         rows.session.keep(under_way, chosen)
         canvas, scores, forced = select((tried, scores, forced), chosen)
+    # Decide: which of the open positions to commit.
     now = now.update(blocks.resize(canvas, scores, now))
-    view = View.of(canvas, scores, now, forced)
+    view = View.of(canvas, scores, now, forced, single)
     step = sampler.propose(view, rows.state)
+    # Commit, after what the rule takes back.
     candidates = step.owner.each(canvas)
     if sampler.revocable:
         candidates = candidates.remask(step.remask, ids.mask)
     candidates = candidates.commit(step.commit, step.tokens)
+    # Close: the schedule may roll back, a text may end here, full blocks make way for the next ones.
     candidates, now = blocks.revise(candidates, now, ids.mask)
-    seen = step.owner.each(replace(view, blocks=now))
+    seen = step.owner.each(view if now is view.blocks else replace(view, blocks=now))
     candidates = now.shapes.update(seen.blocks.active, eos.cut(candidates, seen, step, ids.eos), candidates)
     stopped = rows.stopped | step.stop
     if synchronised:
-        now = blocks.advance(candidates, now, step.owner, stopped)
-    state = update_rows(view.active, rows.state | step.state, rows.state)
+        now, stopped = blocks.advance(candidates, now, step.owner, stopped), torch.zeros_like(stopped)
+    state = update_rows(view.active, rows.state | step.state, rows.state) if step.state else rows.state
     after = Rows(candidates, step.owner, now, state, rows.session, step.announced, stopped)
     return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, synchronised)
 

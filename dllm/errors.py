@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 
@@ -45,17 +46,18 @@ def name_of(part: object) -> str:
     return str(getattr(part, "name", kind.__name__.lower() if file == "base" else file))
 
 
-def not_one_of(option: str, value: object, known: Iterable[str]) -> UserError:
-    """The error for a value of ``option`` that is none of the ``known`` ones."""
+def in_choices(name: str, value: object, known: Iterable[str]) -> None:
+    """Refuse a value of the option ``name`` that is none of the ``known`` ones."""
     choices = list(known)
-    return UserError(f"{option}={value!r} must be one of {', '.join(choices)}.{nearest(str(value), choices)}")
+    if value not in choices:
+        raise UserError(f"{name}={value!r} must be one of {', '.join(choices)}.{nearest(str(value), choices)}")
 
 
-def in_range(name: str, value: Any, low: float, high: float, advice: str = "") -> None:
-    """Refuse a parameter outside [low, high]; sequences and tensors are checked entry by entry."""
+def in_range(name: str, value: Any, low: float, high: float = inf, advice: str = "") -> None:
+    """Refuse a parameter outside [low, high]; sequences and tensors are checked entry by entry. None passes."""
     import torch
 
-    entries = torch.as_tensor(value, dtype=torch.float64)
+    entries = torch.as_tensor(() if value is None else value, dtype=torch.float64)
     if bool(((entries < low) | (entries > high) | entries.isnan()).any()):
-        rule = f"be {low:g} or more" if high == float("inf") else f"lie in [{low:g}, {high:g}]"
+        rule = f"be at least {low:g}" if high == inf else f"lie in [{low:g}, {high:g}]"
         raise UserError(f"{name}={value} must {rule}.{' ' + advice if advice else ''}")

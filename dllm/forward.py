@@ -1,8 +1,8 @@
-"""One forward: the cache plans it, the network computes it, the head runs on the positions somebody needs."""
+"""One forward: the cache plans it, the network computes it, and the head scores the positions that parts need."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -28,19 +28,19 @@ from dllm.setting import Sampling
 
 @dataclass(frozen=True)
 class Hidden:
-    """The rows that one forward computed, call by call: which [b] of the ``count`` candidates (None: all), their hidden
-    states [b, n, D], and where each column lies among them [b, L] (-1: nowhere; None: in order)."""
+    """The rows that one forward of ``count`` candidates computed. For each call: which candidates it ran [b] (None:
+    all), their hidden states [b, n, D], and where each column lies among these [b, L] (-1: nowhere; None: in order)."""
 
     calls: Sequence[tuple[Tensor | None, Tensor, Tensor | None]]
     count: int
 
     @property
     def width(self) -> int:
-        """The most rows of a call."""
+        """The most rows n of any call."""
         return max(hidden.shape[1] for _, hidden, _ in self.calls)
 
     def place(self, columns: Tensor) -> Tensor | None:
-        """Where each of the ``columns`` [L] lies in its row's call [N, L] (None: in order everywhere)."""
+        """Where each of the ``columns`` [L] lies among the rows of its call [N, L] (None: in order everywhere)."""
         rows, _, place = self.calls[0]
         if rows is None:
             return place
@@ -51,29 +51,28 @@ class Hidden:
 
     def take(self, at: Tensor) -> Tensor:
         """Hidden rows ``at`` [N, r] of each candidate: [N, r, D]."""
-        rows, hidden, _ = self.calls[0]
-        if rows is None:
-            return hidden_rows(hidden, at)
-        out = hidden.new_zeros(*at.shape, hidden.shape[-1])
-        for rows, hidden, _ in self.calls:
-            out[rows] = hidden_rows(hidden, at[rows].clamp(max=hidden.shape[1] - 1))
-        return out
+        return self._each_call(lambda hidden, rows: hidden_rows(hidden, some(at, rows).clamp(max=hidden.shape[1] - 1)))
 
     def last(self, count: int) -> Tensor:
         """The last ``count`` rows of every call: [N, count, D]."""
-        rows, hidden, _ = self.calls[0]
+        return self._each_call(lambda hidden, rows: hidden[:, hidden.shape[1] - count :])
+
+    def _each_call(self, pick: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+        """What ``pick`` takes from every call's hidden states, of all candidates [N, ...]."""
+        parts = [(rows, pick(hidden, rows)) for rows, hidden, _ in self.calls]
+        rows, first = parts[0]
         if rows is None:
-            return hidden[:, hidden.shape[1] - count :]
-        out = hidden.new_zeros(self.count, count, hidden.shape[-1])
-        for rows, hidden, _ in self.calls:
-            out[rows] = hidden[:, hidden.shape[1] - count :]
+            return first
+        out = first.new_zeros(self.count, *first.shape[1:])
+        for rows, part in parts:
+            out[rows] = part
         return out
 
 
 @dataclass(frozen=True)
 class Forward:
-    """The network as the loop sees it. ``guidance`` w > 0: logits are u + (w + 1) (c - u), with u from a canvas whose
-    given positions are masked (classifier-free guidance as in LLaDA); it doubles the rows of the same plan."""
+    """The network as the loop sees it. With guidance w > 0 logits are u + (w + 1) (c - u), where u comes from a canvas
+    whose given positions are masked (classifier-free guidance as in LLaDA); that doubles the rows of the same plan."""
 
     model: Transformer
     cache: Cache
@@ -87,14 +86,15 @@ class Forward:
         model: Transformer, cache: Cache, ids: Ids, sampling: Sampling, sampler: Sampler, blocks: Blocks,
         eos: EndOfText, network: Network | None = None,
     ) -> Forward:  # fmt: skip
-        """The forward that serves the needs of all parts. ``network`` runs the model (None: it runs as it is)."""
+        """The forward that serves the needs of all parts. network: what runs the model (None: the model itself)."""
         needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
         wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
         proposer = Proposer.of(sampling, ids, wanted, model)
         return Forward(model, cache, proposer, needs, eos.shrinks, network or model)
 
     def start(self, canvas: Canvas) -> Session:
-        """The cache's session for a batch of rows. Raises UserError where there are fewer temperatures than rows."""
+        """The cache's session for the rows of ``canvas`` [B]. Raises UserError if there are fewer temperatures than
+        requests."""
         self.proposer.check(canvas)
         if not self.proposer.sampling.guidance:
             return self.cache.start(canvas, self.model.config, self.shrinks)
@@ -102,24 +102,24 @@ class Forward:
         return Guided(inner, len(canvas.request))
 
     def __call__(self, rows: Rows) -> tuple[Scores, Tensor, Pass, ForwardCost]:
-        """Scores of the candidates [N] of ``rows``, what the cache forces [N, L], and what the forward was and cost."""
+        """Run a forward of the candidates [N] of ``rows``. Returns their scores, the positions that the cache forces
+        [N, L], the pass, and its cost."""
         owner, canvas = rows.owner, rows.candidates
         plan = rows.session.plan(owner.one(canvas), rows.blocks, rows.announced).each(owner)
         blocks = owner.each(rows.blocks)
-        active = blocks.active[:, None]  # in rows that wait nothing is scored, so nothing can be decided
-        wanted = union([need.mask(canvas, blocks) for need in self.needs]) & active
-        plan = replace(plan, forced=plan.forced & active)
+        wanted = union([need.mask(canvas, blocks) for need in self.needs])
+        if blocks.shapes.waits:  # nothing is scored in rows that wait, so nothing can be decided
+            wanted, plan = wanted & blocks.active[:, None], replace(plan, forced=plan.forced & blocks.active[:, None])
         if "shadow" in self.proposer.wanted:
-            committed = blocks.in_block & canvas.valid & ~canvas.given & ~canvas.masked
+            committed = blocks.in_block & canvas.committed
             plan = replace(plan, shadows=packed(committed, canvas.columns))
         forward, hidden = self._hidden(rows, plan)
         scores = self._score(canvas, blocks, plan, hidden, wanted)
-        return scores, plan.forced, forward, self._cost(rows.session.cost(forward), blocks, scores)
+        cost = rows.session.cost(forward, scores.scored.sum(1))
+        return scores, plan.forced, forward, self._cost(cost, blocks)
 
-    def _cost(self, cost: ForwardCost, blocks: BlockState, scores: Scores) -> ForwardCost:
-        """With the rows of the head, and without what was asked for rows that wait; ``computed`` says that they ran."""
-        guided = 2 if self.proposer.sampling.guidance else 1
-        cost = replace(cost, scored=guided * scores.scored.sum(1))
+    def _cost(self, cost: ForwardCost, blocks: BlockState) -> ForwardCost:
+        """The cost, in which rows that wait count in ``computed`` only: they ran, for nothing."""
         if not blocks.shapes.waits:
             return cost
         asked = {name: getattr(cost, name) * blocks.active[:, None] for name in ("queries", "keys", "refreshed")}
@@ -156,15 +156,15 @@ class Forward:
             scored, token, confidence, scored & plan.committable, statistics, logits if keep else None, lookup)
 
     def _widest(self, scored: Tensor, blocks: BlockState, queries: int) -> int:
-        """The most positions of a row that the head is asked for."""
+        """The most positions of a row that the head scores."""
         in_blocks = all(need.region == "block" for need in self.needs)
         bounds = blocks.shapes.bounds(lambda known: (min(queries, known.width) if in_blocks else queries,))
         return max(blocks.shapes.widths(scored, bounds))
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
-        """Index of the hidden row that predicts each column [N, L], -1 if it was not computed (None: in order).
+        """Index of the hidden row that predicts each column [N, L]; -1: not computed; None: in order.
 
-        With a prediction shift that is the row of the column before; a row's first position predicts itself.
+        With a prediction shift it is the one of the column before; the first position of a canvas row predicts itself.
         """
         if self.model.config.prediction_shift == 0:
             return place
@@ -172,8 +172,8 @@ class Forward:
         return source if place is None else place.gather(1, source)
 
     def _hidden(self, rows: Rows, plan: ForwardPlan) -> tuple[Pass, Hidden]:
-        """The hidden rows of all calls, of the N candidates or of 2 N under guidance: a session may compute other
-        columns of one half, or in another order."""
+        """Run all calls, for the N candidates, or for 2 N under guidance. The session may compute the columns of the
+        two halves in different orders."""
         canvas = self._guided(rows.candidates) if self.proposer.sampling.guidance else rows.candidates
         forward = rows.session.begin(plan, canvas, rows.owner)
         calls = [self._call(canvas, rows.session, forward, call, plan.shadows.shape[1]) for call in forward.calls]
@@ -194,7 +194,8 @@ class Forward:
     def _run(
         self, canvas: Canvas, session: Session, forward: Pass, call: Call, extra: int
     ) -> tuple[Tensor, Tensor | None]:
-        """The network on the queries [b, n] of a call's candidates, or of their rows, where they lie side by side."""
+        """Run the network on the queries [b, n] of a call's candidates, or of their rows if these lie side by side.
+        Returns hidden rows and their columns."""
         tokens, positions = some(canvas.tokens, call.candidates), some(canvas.positions, call.candidates)
         queries = call.columns
         if queries is not None:
@@ -209,7 +210,7 @@ class Forward:
         return beside.back(hidden), queries
 
     def _shadow(self, hidden: Hidden, shadows: Tensor, canvas: Canvas) -> Tensor:
-        """Log-probability [N, x] of the canvas's token at each shadow's column, from the last x hidden rows."""
+        """Log-probability [N, x] of the canvas's token at the column of each shadow, from the last x hidden rows."""
         logits = self.model.head(hidden.last(shadows.shape[1]))
         token = canvas.tokens.gather(1, shadows.clamp(max=len(canvas.columns) - 1)).unsqueeze(-1)
         return logits.double().log_softmax(-1).gather(-1, token).squeeze(-1)

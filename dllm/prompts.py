@@ -1,4 +1,4 @@
-"""Makes a row of the canvas from what a user writes. Needs a tokenizer and a model's configuration, no weights."""
+"""Makes requests from what a user writes. Needs a model's configuration and tokenizer, but no weights."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Prompt = str | list[Message] | list[int] | PrefilledPrompt | Request
 
 @dataclass(frozen=True)
 class Prompts:
-    """Makes requests. gen_length: masks after a prompt. chat: apply the chat template to text (None: if there is one).
+    """Makes requests. gen_length: masks behind a prompt. chat: apply the chat template to text (None: if there is one).
 
-    name: the model's, for messages. Raises UserError for prompts that are empty, too long, or name unknown tokens.
+    name: the model's, for messages. Raises UserError for prompts that are empty, too long, or hold unknown tokens.
     """
 
     config: ModelConfig
@@ -78,7 +78,7 @@ class Prompts:
         return self._tokenizer().encode(self._written(cast(str | list[Message], prompt)))
 
     def _written(self, prompt: str | list[Message]) -> str:
-        """The text of a prompt, in the chat template if that applies."""
+        """The text of a prompt, in the chat template if it applies."""
         tokenizer = self._tokenizer()
         if not isinstance(prompt, str):
             return tokenizer.render(prompt)
@@ -94,7 +94,8 @@ class Prompts:
         return self.tokenizer
 
     def infill(self, parts: Sequence[str | int]) -> Request:
-        """A request with masks anywhere: strings are text, numbers are that many masks, in order."""
+        """A request with masks anywhere: strings are text, a number stands for so many masks, in order. Raises
+        UserError if there are no masks, or more than the model's limit."""
         if (holes := sum(piece for piece in parts if isinstance(piece, int))) > self.config.max_length:
             raise UserError(f"infill has {holes} masks, and the model's limit is {self.config.max_length} tokens.")
         tokens: list[int] = []
@@ -116,7 +117,7 @@ class Prompts:
         return "" if self.tokenizer is None else self.tokenizer.decode(list(tokens))
 
     def words(self, tokens: Sequence[int]) -> list[str]:
-        """The text of each token by itself: special ones by name, ``<id>`` where the model has no tokenizer."""
+        """The text of each token by itself: special tokens by name, ``<id>`` if the model has no tokenizer."""
         for token in set(tokens).difference(self.known):
             name = None if self.tokenizer is None else self.tokenizer.token(token)
             self.known[token] = self.text([token]) or name or f"<{token}>"
@@ -124,7 +125,7 @@ class Prompts:
 
 
 def is_ids(prompt: list[Any]) -> bool:
-    """Token ids rather than messages; an empty list counts as ids."""
+    """Whether a list is token ids rather than messages; an empty list counts as ids."""
     return all(isinstance(token, int) for token in prompt)
 
 

@@ -1,7 +1,7 @@
-"""From rows of logits to proposals: the token at each position, how sure it is, and the statistics parts ask for.
+"""From rows of logits to proposals: the token at each position, its confidence, and the statistics that parts ask for.
 
-All probabilities are float64, or float32 sums with a float64 last step: in float32 many confidences are exactly 1.0
-and their order would be arbitrary. The largest entry is kept out of the sum, so that 1 - p stays precise.
+Probabilities are float64, or float32 sums with a float64 last step. In float32 many confidences would be exactly 1.0,
+and their order arbitrary. The largest entry is left out of the sum, so that 1 - p stays precise.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ def statistics(
     logits: Tensor, wanted: frozenset[str], token: Tensor | None = None, current: Tensor | None = None,
     triton: bool = False,
 ) -> dict[str, Tensor]:
-    """Statistics of logit rows [..., V] under plain softmax, each [...]; ``token`` is the proposal (None: the argmax).
+    """The ``wanted`` statistics of logit rows [..., V] under plain softmax, with token and confidence, each [...].
 
-    confidence = softmax(logits)[token]; see ``dllm.kernels.row_statistics`` for the others.
+    token: the proposal (None: the argmax). confidence = softmax(logits)[token]. current: the token now on the canvas.
+    ``dllm.kernels.row_statistics`` defines the others.
     """
     found = row_statistics(logits, required(wanted), triton)
     if token is not None:
@@ -41,12 +42,12 @@ def statistics(
 
 
 def required(wanted: frozenset[str]) -> frozenset[str]:
-    """The row statistics that the ``wanted`` ones are made of."""
+    """The row statistics from which the ``wanted`` ones follow."""
     return (wanted & ALL_STATISTICS) | {"first"} | ({"logsumexp"} if "current" in wanted else set())
 
 
 def renamed(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tensor]:
-    """Row statistics under the names of ``Scores``; the confidence is the proposal's, by default the argmax's."""
+    """Row statistics under the names of ``Scores``. The confidence is the proposal's, by default the argmax's."""
     out = {"confidence": found["first"], **found}
     if "logit" in found:
         out["current"] = found["logit"] - found["logsumexp"]
@@ -56,7 +57,7 @@ def renamed(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tenso
 def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
     """Logits [..., V] with -inf outside the nucleus, then outside the k largest (Dream's order).
 
-    A token is dropped when the mass of all larger ones already exceeds ``top_p``; the largest always stays.
+    A token is dropped if the mass of all larger ones already exceeds ``top_p``; the largest always stays.
     """
     if top_p is not None and top_p < 1:
         ordered, index = logits.sort(dim=-1, descending=True, stable=True)
@@ -70,9 +71,9 @@ def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Proposer:
-    """Turns rows of logits into proposals and statistics (the sampler's ``tempered`` convention included).
+    """Turns rows of logits into proposals and statistics, by the sampler's ``tempered`` convention.
 
-    wanted: the statistics that parts asked for. temperature [] or [requests]: on the device where it is used.
+    wanted: the statistics that parts asked for. temperature [] or [requests], on the model's device.
     """
 
     sampling: Sampling
@@ -87,13 +88,13 @@ class Proposer:
         return Proposer(sampling, ids, temperature, wanted, model.triton)
 
     def check(self, canvas: Canvas) -> None:
-        """Raises UserError when there are fewer temperatures than requests."""
+        """Raise UserError if there are fewer temperatures than requests."""
         per_row(self.temperature, canvas)
 
     def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
-        """logits [B, n, V] for target ``columns`` [B, n]; turn [B] -> token and statistics, each [B, n].
+        """Token and statistics, each [B, n], of logits [B, n, V] for target ``columns`` [B, n] in ``turn`` [B].
 
-        Banned ids become -inf in ``logits`` itself, which is the caller's own copy.
+        Banned ids become -inf in ``logits`` itself: it must be the caller's own copy.
         """
         self._ban(logits)
         token, scored = (None, logits) if self.sampling.plain else self._draw(logits, canvas, turn, columns)
@@ -101,8 +102,8 @@ class Proposer:
         return self._ends_last(statistics(scored, self.wanted, token, current, self.triton))
 
     def unstored(self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor) -> dict[str, Tensor]:
-        """The same for hidden rows [B, n, D] whose logits nobody else reads: never more than a chunk of them exists.
-        For plain sampling only."""
+        """The same for hidden rows [B, n, D], without storing more than a chunk of their logits. For plain sampling
+        only."""
         current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
         found = head_statistics(
             hidden.flatten(0, 1), lambda rows: self._ban(model.logits(rows)), model.head_weight, self._banned(),
@@ -112,7 +113,7 @@ class Proposer:
         return self._ends_last({name: value.view(columns.shape) for name, value in out.items()})
 
     def lookup(self, columns: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
-        """Logits of few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""
+        """A lookup of logits of a few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""
         triton = self.triton and can_fuse(hidden, weight)
 
         def find(source: Tensor, ids: Tensor) -> Tensor:
@@ -130,14 +131,15 @@ class Proposer:
         return logits
 
     def _ends_last(self, out: dict[str, Tensor]) -> dict[str, Tensor]:
-        """End-of-text proposals get confidence -1, if the sampling wants it so."""
+        """Under ``eos_last``, end-of-text proposals get confidence -1."""
         if not self.sampling.eos_last:
             return out
         ends = one_of(out["token"], (self.ids.eos, *self.ids.stops))
         return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
 
     def _draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Gumbel-max on the filtered logits: argmax(z + T g) is a draw from softmax(z / T)."""
+        """Tokens [B, n] drawn by Gumbel-max from the filtered logits, and the logits [B, n, V] that confidences come
+        from: argmax(z / T + g) is a draw from softmax(z / T)."""
         each = self.temperature[canvas.number] if self.temperature.dim() else self.temperature.expand(canvas.seed.shape)
         temperature = each[:, None, None]
         random = temperature > 0
@@ -151,11 +153,11 @@ class Proposer:
 
 
 def spread(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:
-    """Values [B, n] at target columns ``rows`` [B, n] (L: padding) laid out as [B, L], zero elsewhere."""
+    """Values [B, n] at columns ``rows`` [B, n] (L: padding), laid out as [B, L], zero elsewhere."""
     shape = (rows.shape[0], length + 1)
     return {name: value.new_zeros(shape).scatter(1, rows, value)[:, :length] for name, value in values.items()}
 
 
 def stored(logits: Logits, triton: bool) -> Lookup:
-    """A look-up in logits that are there anyway."""
+    """A lookup in logits that are stored for another part."""
     return Lookup(logits.columns, logits.values, lambda source, ids: source.gather(-1, ids), triton)

@@ -1,6 +1,6 @@
 """The rows of a running batch: everything that belongs to a request, in one value.
 
-Rows leave when they finish, and others join between turns; whatever a part remembers goes with them.
+Rows leave when they finish, and others join between turns. What the parts remember of a row leaves and joins with it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from dllm.samplers.base import Sampler
 class Rows:
     """N candidates of B rows.
 
-    candidates [N]: their canvases, ``owner`` whose they are. blocks [B]: where the blocks stand. state: the sampler's
-    memory of the rows, session: the cache's. announced [B, L]: what the sampler said it will commit next. stopped [B]:
-    rows that were told to stop since the host last synchronised.
+    candidates [N]: their canvases. owner: the row of each. blocks [B]: where the blocks stand. state: the sampler's
+    memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. stopped [B]:
+    rows that the sampler stopped since the host last synchronised. The session changes in place: whoever has selected
+    or joined goes on with the result alone.
     """
 
     candidates: Canvas
@@ -37,7 +38,7 @@ class Rows:
 
     @staticmethod
     def start(canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, bounded: bool = False) -> Rows:
-        """Rows before their first turn, one candidate each. bounded: so are shapes (``dllm.shapes``)."""
+        """Rows before their first turn, one candidate each. bounded: shapes are bounded instead of exact."""
         rows = len(canvas.request)
         return Rows(
             canvas, Owner.single(rows, canvas.request.device), blocks.start(canvas, sampler.lookahead, bounded),
@@ -47,15 +48,8 @@ class Rows:
     def __len__(self) -> int:
         return self.owner.rows
 
-    def unfinished(self) -> Rows:
-        """Those that are not done; asks the device."""
-        done = self.blocks.done.tolist()
-        if not any(done):
-            return self
-        return self.select(~self.blocks.done)
-
     def select(self, kept: Tensor) -> Rows:
-        """The rows ``kept`` [B] (boolean), with all that is theirs."""
+        """The rows ``kept`` [B] (boolean), with all that belongs to them."""
         owner, candidates = self.owner.select(kept)
         left = kept.nonzero()[:, 0]
         return Rows(
@@ -64,18 +58,20 @@ class Rows:
         )  # fmt: skip
 
     def join(self, fresh: Rows) -> Rows:
-        """These rows, then those of ``fresh``, which have had no turn yet and were started with the same parts."""
+        """These rows, then those of ``fresh``, which were started with the same parts and have had no turn yet."""
+        blocks = replace(join(self.blocks, fresh.blocks), shapes=self.blocks.shapes.join(fresh.blocks.shapes))
         return Rows(
-            self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), join(self.blocks, fresh.blocks),
+            self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
             join(self.state, fresh.state), self.session.join(fresh.session), join(self.announced, fresh.announced),
             join(self.stopped, fresh.stopped),
         )  # fmt: skip
 
     def synchronised(self) -> Rows:
-        """After the host has looked: every row takes part in the next turn."""
-        return replace(self, blocks=self.blocks.synchronised(), stopped=torch.zeros_like(self.stopped))
+        """The rows after the host has synchronised: all take part in the next turn."""
+        blocks = self.blocks.synchronised()
+        return self if blocks is self.blocks else replace(self, blocks=blocks)
 
     def waiting(self, active: Tensor) -> Rows:
-        """Where only the rows ``active`` [B] take part in the next turn."""
+        """The rows, of which only the ``active`` [B] ones take part in the next turn."""
         blocks = replace(self.blocks, active=active, shapes=self.blocks.shapes.unsynchronised())
         return replace(self, blocks=blocks)

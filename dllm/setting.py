@@ -1,4 +1,4 @@
-"""What is known before any weights are read: the model, lengths, and how a token is proposed. Parts check themselves
+"""What is known before weights are read: the model, lengths, and how a token is proposed. Parts check themselves
 against it."""
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is proposed at a position. Per-request values are tensors indexed by request.
+    """How a token is proposed at a position.
 
-    temperature 0 is the argmax. ``tempered``: confidences come from the tempered and filtered distribution (Dream)
-    instead of the model's own (LLaDA). ``forbid_eos``: LLaDA's ``logits_eos_inf``. ``eos_last``: the intent of LLaDA's
-    ``confidence_eos_eot_inf``, end-of-text proposals are committed after everything else.
+    temperature: 0 is the argmax; a sequence or tensor has one entry per request. guidance: weight of classifier-free
+    guidance; 0 is off. suppress_mask: never propose the mask token. forbid_eos: never propose the end of text (LLaDA's
+    ``logits_eos_inf``). eos_last: commit end-of-text proposals after everything else (the intent of LLaDA's
+    ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered distribution (Dream) instead
+    of the model's own (LLaDA). Raises UserError for values out of range.
     """
 
     temperature: float | Sequence[float] | Tensor = 0.0
@@ -37,24 +39,22 @@ class Sampling:
     tempered: bool = False
 
     def __post_init__(self) -> None:
-        in_range("sampling.temperature", self.temperature, 0.0, float("inf"), "0 is the argmax.")
-        in_range("sampling.guidance", self.guidance, 0.0, float("inf"), "0 is off.")
-        if self.top_p is not None:
-            in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
-        if self.top_k is not None:
-            in_range("sampling.top_k", self.top_k, 1, float("inf"), "null switches it off.")
+        in_range("sampling.temperature", self.temperature, 0.0, advice="0 is the argmax.")
+        in_range("sampling.guidance", self.guidance, 0.0, advice="0 is off.")
+        in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
+        in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
 
     @property
     def plain(self) -> bool:
-        """The proposal is simply the argmax of the model's own logits."""
+        """Whether the proposal is the argmax of the model's own logits."""
         cold = isinstance(self.temperature, int | float) and self.temperature == 0
         return cold and self.top_p is None and self.top_k is None
 
 
 @dataclass(frozen=True)
 class Setting:
-    """gen_length None: infilling, the number of masks shows only with the prompts. ids_of: plain token ids of a text;
-    None where there is no tokenizer."""
+    """model, blocks, sampling: the choices made. gen_length: masks behind the prompt (None: infilling, where only the
+    prompts tell). name: the model's. ids_of: plain token ids of a text (None: there is no tokenizer)."""
 
     model: ModelConfig
     blocks: Schedule
@@ -65,21 +65,21 @@ class Setting:
 
     @property
     def block_length(self) -> int | None:
-        """The fixed block length, None where blocks differ."""
+        """Length of every block but the last; None if lengths differ."""
         return self.blocks.fixed_length
 
     def require_steps(self, name: str, steps: int | None) -> None:
-        """A fixed schedule must divide evenly over the blocks (the published loops assert the same)."""
+        """Raise UserError if ``steps`` do not divide evenly over the blocks (the published loops assert the same)."""
         if steps is None or self.gen_length is None:
             return
         count = self._block_count()
         if count is None:
             raise UserError(
-                f"{name}={steps} cannot be split over blocks whose number shows only while decoding. "
+                f"{name}={steps} cannot be split over blocks whose number is known only after decoding. "
                 f"Use {name}=null (one token per step) or blocks=fixed."
             )
         if steps < count:
-            raise UserError(f"{name}={steps} is less than the {count} blocks, each of which takes a forward at least.")
+            raise UserError(f"{name}={steps} is too few for {count} blocks. Use a multiple of {count}.")
         if steps % count:
             raise UserError(
                 f"{name}={steps} does not divide evenly over {count} blocks (gen_length={self.gen_length}, "
@@ -90,15 +90,15 @@ class Setting:
         length = self.gen_length or 0
         if self.block_length is not None and length % self.block_length:
             raise UserError(
-                f"gen_length={length} is not a multiple of blocks.block_length={self.block_length}, which a fixed "
-                "number of steps needs. Change one of them, or leave the steps null."
+                f"gen_length={length} must be a multiple of blocks.block_length={self.block_length} if the number of "
+                "steps is fixed. Change one of them, or set the steps to null."
             )
         count = self.blocks.count(Canvas.of([Request.answer([0], length, 0)], 0))
         return None if count is None else int(count[0])
 
 
 def altered(part: P, **changes: Any) -> P:
-    """A part like this one with other attributes. A part itself never changes: other decodes may be using it."""
+    """A copy of ``part`` with ``changes`` to its attributes. Parts never change: other decodes may use them."""
     new = copy(part)
     vars(new).update(changes)
     return new

@@ -80,9 +80,12 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 
 
 def decode(
-    model: Transformer, cache: str, load: Workload, every: int | None = None, network: Network | None = None
+    model: Transformer, cache: str, load: Workload, check_every: int | None = None, network: Network | None = None
 ) -> Iterator[Turn]:
-    """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache. every: see ``denoise``."""
+    """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache.
+
+    check_every: as ``denoise`` takes it. network: runs the model (None: the model itself).
+    """
     config = model.config
     blocks = part("blocks", "whole") if cache in WHOLE else part("blocks", "fixed", block_length=load.block)
     sampler = part("sampler", "static", steps=load.answer // load.per_turn)
@@ -91,7 +94,7 @@ def decode(
     forward = Forward.of(model, kv, ids, sampling, sampler, blocks, Keep(), network)
     requests = [Request.answer(prompt_of(load.prompt, row), load.answer, ids.mask) for row in range(load.batch)]
     with torch.inference_mode():
-        yield from denoise(Canvas.of(requests, ids.eos, model.device), forward, sampler, blocks, Keep(), every)
+        yield from denoise(Canvas.of(requests, ids.eos, model.device), forward, sampler, blocks, Keep(), check_every)
 
 
 def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor, float]:
@@ -146,18 +149,18 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
     A GPU times its turns by events on its stream: waiting for every turn would hide what a runtime gains by running
     ahead.
     """
-    network, works = runtime.network(model), list[ForwardCost]()
-    for number, _ in enumerate(decode(model, cache, load, runtime.every, network), 1):
+    network, costs = runtime.network(model), list[ForwardCost]()
+    for number, _ in enumerate(decode(model, cache, load, runtime.synchronises, network), 1):
         if number == (limit if runtime.name in FIXED else 3):  # these compile and record on the way
             break
     marks = [Mark(model.device)]
-    for turn in decode(model, cache, load, runtime.every, network):
+    for turn in decode(model, cache, load, runtime.synchronises, network):
         marks.append(Mark(model.device))
-        works.append(turn.cost)
-        if len(works) == limit:
+        costs.append(turn.cost)
+        if len(costs) == limit:
             break
-    times, cost = [begin.until(end) for begin, end in pairwise(marks)], CostModel(model.config, model.dtype.itemsize)
-    floors = [cost.floor(float(cost.flops(work).sum()), float(cost.bytes(work).sum()), machine) for work in works]
+    times, account = [begin.until(end) for begin, end in pairwise(marks)], CostModel(model.config, model.dtype.itemsize)
+    floors = [account.floor(float(account.flops(one).sum()), float(account.bytes(one).sum()), machine) for one in costs]
     middle, late = statistics.median(times), sorted(times)[int(0.95 * (len(times) - 1))]
     rate, total = len(times) / sum(times), sum(floors) / sum(times)
     return (f"{cache:8} {runtime.name:9} {load.batch:5} {rate:10.2f} {rate * load.batch * load.per_turn:10.1f} "

@@ -1,8 +1,8 @@
 """Replay recorded decodes of published implementations: ``python tests/replay.py FILE... [--models DIR]``.
 
-This file holds the whole mapping from each reference's parameter names to the parts of this project. Every field of a
-case is compared, and a file's sampler_cases. The exit code is 1, and stderr says why, where a case is not equal, and
-also where its method, its cache or one of its fields is unknown here.
+``replay_parts`` maps each reference's parameter names to the parts of this project. Every field of a case is
+compared, and a file's sampler_cases. The exit code is 1, and stderr says why, where a case is not equal, and also
+where its method, its cache or one of its fields is unknown here.
 """
 
 from __future__ import annotations
@@ -10,266 +10,27 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
+from replay_parts import CACHES, METHODS, Case, Parts
 
-from dllm.blocks.adablock import AdaBlock
-from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
-from dllm.blocks.whole import Whole
-from dllm.cache.base import Cache
-from dllm.cache.dkv import DKV
-from dllm.cache.dkv_greedy import DKVGreedy
-from dllm.cache.dkv_prefill import DKVPrefill
-from dllm.cache.dual import Dual
-from dllm.cache.elastic import Elastic
-from dllm.cache.none import NoCache
-from dllm.cache.prefix import Prefix
-from dllm.cache.window import Window
 from dllm.canvas import Canvas, Request
-from dllm.common.ranking import top
 from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, Scores, State, Step, Turn, View
+from dllm.contract import Scores, Turn, View
 from dllm.denoise import denoise
-from dllm.eos.base import EndOfText
-from dllm.eos.cut_canvas import CutCanvas
-from dllm.eos.cut_open import CutOpen
-from dllm.eos.eotp import EoTP
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.keep import Keep
 from dllm.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from dllm.samplers.bacd import BACD
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.dparallel import DParallel
-from dllm.samplers.dream import Dream
-from dllm.samplers.ete import ETE
-from dllm.samplers.factor import Factor
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
-from dllm.samplers.localleap import LocalLeap
-from dllm.samplers.order import Order
-from dllm.samplers.prophet import Prophet, given
-from dllm.samplers.static import Static
-from dllm.setting import Sampling
+from dllm.samplers.prophet import given
 
-Case = Mapping[str, Any]
 MODELS = Path(__file__).parent / "data" / "models"
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a case decodes with, in this project's words."""
-
-    sampler: Sampler
-    blocks: Blocks = field(default_factory=Whole)
-    cache: Cache = field(default_factory=NoCache)
-    eos: EndOfText = field(default_factory=Keep)
-    sampling: Sampling = field(default_factory=lambda: Sampling(suppress_mask=False))
-    given: Mapping[int, int] = field(default_factory=dict)
-    turns: int | None = None  # at most
-
-
-def llada_generate(params: Case) -> Parts:
-    """static: LLaDA's generate; threshold and factor: Fast-dLLM's, without cache."""
-    blocks = Fixed(params["block_length"])
-    if params["sampler"] == "static":
-        return Parts(Static(params["steps"]), Fixed(params["block_length"], min_forwards=steps_of_a_block(params)))
-    if params["sampler"] == "threshold":
-        return Parts(Confidence(params["threshold"]), blocks)
-    return Parts(Factor(params["factor"]), blocks)
-
-
-def steps_of_a_block(params: Case) -> int:
-    """LLaDA's loop always runs this many forwards on a block."""
-    return int(params["steps"] // (params["gen_length"] // params["block_length"]))
-
-
-def dream_generate(params: Case) -> Parts:
-    """Dream's diffusion_generate: the whole answer, always all steps."""
-    sampler = Dream(params["alg"], params["steps"], params["eps"], params["alg_temp"] or 0.0)
-    sampling = Sampling(top_p=params["top_p"], top_k=params["top_k"], suppress_mask=False, tempered=True)
-    return Parts(sampler, Whole(min_forwards=params["steps"]), sampling=sampling)
-
-
-def localleap(params: Case) -> Parts:
-    sampler = LocalLeap(params["threshold"], params["relaxed_threshold"], params["radius"])
-    eos = FillAfterBlock("any") if params["early_stop"] else Keep()
-    return Parts(sampler, Fixed(params["block_length"]), eos=eos)
-
-
-def creditdecoding(params: Case) -> Parts:
-    """dInfer's names: decay_beta, boost_gamma (the exponent), fusion_alpha."""
-    inner = Confidence(params["threshold"])
-    sampler = Credit(inner, params["decay_beta"], params["boost_gamma"], params["fusion_alpha"])
-    return Parts(sampler, Fixed(params["block_length"]))
-
-
-def ete(params: Case) -> Parts:
-    options = {key: params[key] for key in params if key.startswith(("threshold", "cross", "lookahead", "explore"))}
-    return Parts(ETE(**options), Fixed(params["block_length"]))
-
-
-def dparallel(params: Case) -> Parts:
-    return Parts(DParallel(params["threshold"]), Fixed(params["block_length"]))
-
-
-def bacd(params: Case) -> Parts:
-    return Parts(BACD(params["lower"], params["upper"]), Fixed(params["block_length"]))
-
-
-def prophet(params: Case) -> Parts:
-    """The region is relative to the answer; constraints are tokens of the answer given from the start."""
-    region = {"region": "none"} if params["answer_start"] is None else {"region": "offset"}
-    sampler = Prophet(
-        Static(params["steps"]), params["thresholds"], params["breakpoints"], start=params["answer_start"],
-        length=params["answer_length"], **region,
-    )  # fmt: skip
-    given = {int(at): token for at, token in (params["constraints"] or {}).items()}
-    return Parts(sampler, Fixed(params["block_length"], min_forwards=steps_of_a_block(params)), given=given)
-
-
-def learn2pd(params: Case) -> Parts:
-    sampler: Sampler = Static(params["steps"])
-    if params["filter"] is not None:
-        weights = {name: torch.tensor(params["filters"][params["filter"]][name]) for name in WEIGHTS}
-        sampler = Learn2PD(weights, params["accept_threshold"], params["steps"])
-    eos = EoTP("suffix" if params["cache"] == "none" else "block") if params["eotp"] else Keep()
-    return Parts(sampler, Fixed(params["block_length"]), CACHES[params["cache"]](), eos)
-
-
-def adablock(params: Case) -> Parts:
-    blocks = AdaBlock(
-        params["block_length"], params["delimiter_ids"], params["delimiter_threshold"], params["window_ratio"]
-    )
-    return Parts(Confidence(params["threshold"]), blocks, CACHES[params["cache"]]())
-
-
-def freedave(params: Case) -> Parts:
-    threshold, length = params["confidence_threshold"], params["block_length"]
-    inner = Static(params["gen_length"]) if threshold is None else Confidence(threshold)
-    eos = FillAfterBlock("all") if params["early_exit"] else Keep()
-    sampler = FreeDave(inner, params["draft_steps"], reference_branches=threshold is not None)
-    blocks = Fixed(length) if threshold is None else Verified(length)
-    return Parts(sampler, blocks, CACHES[params["cache"]](), eos)
-
-
-class Verified(Fixed):
-    """With a threshold FreeDave's published loop verifies a draft that fills its block, too, unless one token did.
-    For one row."""
-
-    def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
-        self.left = int((canvas.undecided & blocks.in_block).sum())
-        return blocks
-
-    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
-        stays = self.left > 1 and not bool(stopped.any())
-        return blocks if stays else super().advance(candidates, blocks, owner, stopped)
-
-
-def published(kind: type[Cache]) -> Callable[[], Cache]:
-    """The published cached loops of Fast-dLLM, AdaBlock, FreeDave and Learn2PD: the quirks on."""
-    return (
-        (lambda: Dual(query_left=False, keep_stale_tail=True)) if kind is Dual else (lambda: Prefix(query_left=False))
-    )
-
-
-CACHES: dict[str, Callable[[], Cache]] = {"none": NoCache, "prefix": published(Prefix), "dual": published(Dual)}
-
-
-def fastdllm(params: Case, cache: str) -> Parts:
-    """LLaDA: the block is not tested after the build forward, so it gets two at least. Dream: never happens."""
-    length, dream = params["block_length"], "alg" in params
-    sampler: Sampler = Static(params["steps"])
-    if params["threshold"] is not None:
-        sampler = Confidence(params["threshold"])
-    elif dream:
-        sampler = Dream(params["alg"], params["steps"])
-    sampling = Sampling(suppress_mask=False, tempered=dream)
-    return Parts(sampler, Fixed(length, min_forwards=1 if dream else 2), CACHES[cache](), sampling=sampling)
-
-
-def dkv_decode(params: Case) -> Parts:
-    """LLaDA: fixed schedule per block. Dream: its time grid over the whole answer, cache_type decoded or prefill."""
-    interval, steps = params.get("cache_refresh_interval", 8), params["steps"]
-    if "alg" not in params:
-        blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
-        return Parts(Static(steps), blocks, DKV(interval))
-    kinds = {
-        "decoded": DKV(interval, params["shift_type"]),
-        "prefill": DKVPrefill(False, interval, params["shift_type"]),
-    }
-    sampling = Sampling(suppress_mask=False, tempered=True)
-    return Parts(Dream(params["alg"], steps), Whole(min_forwards=steps), kinds[params["cache_type"]], sampling=sampling)
-
-
-def dkv_greedy(params: Case) -> Parts:
-    """The reference draws an order per block; the files record it."""
-    order = [at for block in params["denoising_order"] for at in block]
-    blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
-    return Parts(
-        Order(order, params["steps"]), blocks, DKVGreedy(params["cache_refresh_interval"], params["window_size"])
-    )
-
-
-def elastic(params: Case) -> Parts:
-    """Without a threshold so many tokens a step; a gamma outside [0, 1], which the option refuses, never or always
-    triggers and is set behind its back."""
-    options = {key: params[key] for key in ("window_length", "track_num", "similarity", "block_caching")}
-    policy = Elastic(**options)
-    policy.gamma = params["gamma"]
-    if params["threshold"] is None:
-        sampler: Sampler = EachTurn(params.get("tokens_per_iter", 1))
-    else:
-        sampler = Confidence(params["threshold"])
-    return Parts(sampler, Whole(), policy, CutOpen())
-
-
-class EachTurn(Sampler):
-    """So many positions every turn, the surest first: no schedule that spreads what does not divide."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def step(self, view: View, state: State) -> Step:
-        return view.step(top(view.scores.confidence, view.open, torch.full_like(view.canvas.start, self.count)))
-
-
-def window_diffusion(params: Case) -> Parts:
-    """LLaDA: a fixed schedule, the far field in every phase's first forward. Dream: its time grid, or one token a step
-    and the adaptive length."""
-    interval, steps = params["refresh_cycle"], params["steps"]
-    if "alg" not in params:
-        policy = Window(params["active_tokens"], params["window_tokens"], interval, refresh_scope="all",
-                        refresh_candidates="all", recent_includes_refresh=False)  # fmt: skip
-        return Parts(Static(steps), Whole(min_forwards=steps), policy)
-    policy = Window(params["i_win_size"], params["o_win_size"], interval, "range",
-                    refresh_candidates="first", reference_eos=params["early_stop"])  # fmt: skip
-    if params["early_stop"]:
-        return Parts(Static(score=params["alg"]), Whole(), policy, CutCanvas())
-    sampling = Sampling(suppress_mask=False, tempered=True)
-    # The published loop ends with its last step, even if that opens a phase and leaves masks.
-    return Parts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling, turns=steps)
-
-
-METHODS: dict[str, Callable[[Case], Parts]] = {
-    "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
-    "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
-    "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
-    "window_diffusion": window_diffusion,
-    "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
-}  # fmt: skip
 
 
 @dataclass
@@ -395,7 +156,8 @@ def sampler_differences(case: Case) -> list[str]:
         now, confidence = now.after_forward(), torch.zeros(1, length + 1, dtype=torch.float64)
         confidence[0, torch.tensor(step["masked"]) + 1] = torch.tensor(step["conf"], dtype=torch.float64)
         scores = Scores(canvas.masked, torch.zeros_like(canvas.tokens), confidence, canvas.masked)
-        decision = sampler.propose(View.of(canvas, scores, now, canvas.nothing), state)
+        view = View.of(canvas, scores, now, canvas.nothing, Owner.single(1, canvas.start.device))
+        decision = sampler.propose(view, state)
         state = {**state, **decision.state}
         canvas = canvas.commit(decision.commit, canvas.tokens)
         if relative(decision.commit[0], 1) != step["committed"]:

@@ -34,14 +34,14 @@ from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache, Session
 from dllm.cache.blockwise import Blockwise
-from dllm.cache.buffer import Buffered
+from dllm.cache.buffer import BufferSession, CacheView
 from dllm.cache.dkv import DKV
 from dllm.cache.dkv_greedy import DKVGreedy, neighbours
-from dllm.cache.dual import BlockOnly
+from dllm.cache.dual import Dual
 from dllm.cache.elastic import Elastic
 from dllm.cache.none import Everything, NoCache
 from dllm.cache.passes import Call, Drafts, Pass
-from dllm.cache.prefix import FromBlockOn
+from dllm.cache.prefix import Prefix
 from dllm.cache.recap import Recap
 from dllm.cache.window import Window
 from dllm.canvas import Canvas, Request
@@ -61,15 +61,16 @@ POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]
 
 
+def everything(self: Blockwise, view: CacheView, begin: Tensor) -> Tensor:
+    return ~view.canvas.nothing
+
+
 @pytest.fixture
 def refreshing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every forward computes every column."""
 
-    def everything(self: Blockwise, canvas, span, begin: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        return torch.ones_like(canvas.masked)
-
-    for session in (FromBlockOn, BlockOnly):
-        monkeypatch.setattr(session, "part", everything)
+    for policy in (Prefix, Dual):
+        monkeypatch.setattr(policy, "part", everything)
     yield
 
 
@@ -99,10 +100,11 @@ class Windowed(NoCache):
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         session = super().start(canvas, config, shrinks)
+        whole = session.plan
 
         def plan(canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
             masks = canvas.undecided & blocks.in_open
-            return ForwardPlan.of(canvas, blocks.shapes, committable=masks & (masks.cumsum(1) <= 5))
+            return replace(whole(canvas, blocks, announced), committable=masks & (masks.cumsum(1) <= 5))
 
         session.plan = plan  # type: ignore[method-assign]
         return session
@@ -215,21 +217,21 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
 ) -> None:
     combination = Combination(sampler, "fixed", cache, model=name)
     shared: list[int] = []
-    share = Buffered._share
+    share = BufferSession._share
 
-    def counted(self: Buffered, *given: Any) -> Call:
+    def counted(self: BufferSession, *given: Any) -> Call:
         shared.append(len(given[2]))
         return share(self, *given)
 
-    monkeypatch.setattr(Buffered, "_share", counted)
+    monkeypatch.setattr(BufferSession, "_share", counted)
     together = decode(combination, requests())
     assert max(shared) > 3  # more candidates than rows
 
-    def own(self: Buffered, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
+    def own(self: BufferSession, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
         drafts = Drafts(some(forward.owner.row, candidates), [None] * len(self.stores))
         return Call(candidates, columns, columns, some(forward.keys, candidates), self.length, drafts=drafts)
 
-    monkeypatch.setattr(Buffered, "_share", own)
+    monkeypatch.setattr(BufferSession, "_share", own)
     apart = decode(combination, requests())
     assert [one.canvases for one in together] == [one.canvases for one in apart]
 
@@ -260,7 +262,7 @@ def test_shadow_rows_see_all_but_their_own_column(monkeypatch: pytest.MonkeyPatc
         for cache in ("none", "dual")
     }
     assert len(scores["dual"]) > 1
-    monkeypatch.setattr(BlockOnly, "part", lambda self, canvas, span, begin: torch.ones_like(canvas.masked))
+    monkeypatch.setattr(Dual, "part", everything)
     again = [turn.view.scores.stat("shadow") for turn in turns(Combination("wino", "whole", "dual"), requests())]
     for left, right in zip(scores["none"], again, strict=True):
         assert left is not None and right is not None and torch.allclose(left, right, atol=1e-12)
@@ -369,6 +371,6 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
             forward(rows)
             chosen = rows.session.select(torch.tensor([2, 0]))
         assert not isinstance(chosen, Everything)
-        stored = [tensor for tensor in vars(chosen).values() if isinstance(tensor, Tensor) and tensor.dim() == 2]
+        stored = [tensor for tensor in chosen.state.values() if tensor.dim() == 2]
         assert all(store is None or len(store[0]) == 2 for store in chosen.stores)  # type: ignore[attr-defined]
-        assert any(len(tensor) == 2 for tensor in stored)
+        assert stored and all(len(tensor) == 2 for tensor in stored)

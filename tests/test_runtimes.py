@@ -223,7 +223,7 @@ def test_what_cannot_be_recorded_is_refused() -> None:
 
 def test_models_that_cannot_be_recorded_are_refused() -> None:
     packed = load("mini-llada")
-    with pytest.raises(UserError, match="runtime=compile cannot look into packed weights: .*pack=False"):
+    with pytest.raises(UserError, match="runtime=compile cannot compile packed weights: .*pack=False"):
         Decoder(packed, runtime="compile")
     spread = load("mini-dream", pack=False).transformer
     spread.places = Places([CPU, CPU], CPU, CPU)
@@ -234,7 +234,7 @@ def test_models_that_cannot_be_recorded_are_refused() -> None:
 
 def test_without_a_compiler_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dllm.runtime.runtime.which", lambda name: None)
-    with pytest.raises(UserError, match="runtime=compile needs a C\\+\\+ compiler.*: runtime=static"):
+    with pytest.raises(UserError, match="runtime=compile needs a C\\+\\+ compiler.*use runtime=static"):
         Runtime("compile").network(model("tiny-llada"))
 
 

@@ -23,7 +23,7 @@ from dllm.setting import Sampling
 CACHES = ("none", "prefix", "dual", "window")
 ASKING = ("item", "is_nonzero", "_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount",
           "repeat_interleave")  # fmt: skip
-CHECKS = ("denoise", "advance", "unfinished", "select", "synchronised", "start", "_bounds")
+CHECKS = ("denoise", "advance", "select", "synchronised", "start", "_bounds")
 
 
 class Trap(TorchDispatchMode):
@@ -145,7 +145,7 @@ def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str, c
 @pytest.mark.parametrize("cache", ["elastic", "dkv", "dkv_greedy", "recap"])
 def test_a_cache_of_changing_shapes_is_refused(cache: str, name: str) -> None:
     others = part("sampler", "confidence"), model("tiny-llada").config, torch.device("cuda"), part("blocks", "fixed")
-    reason = f"runtime={name} needs shapes that do not change, and cache={cache} .*Use runtime=eager, or cache=none"
+    reason = f"runtime={name} needs shapes that the host can bound, .*cache={cache} .*Use runtime=eager, or cache=none"
     with pytest.raises(UserError, match=reason):
         Runtime(name, 2).check(part("cache", cache), *others)
     Runtime("eager").check(part("cache", cache), *others)

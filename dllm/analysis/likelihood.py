@@ -44,9 +44,9 @@ class Estimator:
         if self.method not in METHODS:
             hint = nearest(str(self.method), METHODS)
             raise UserError(f"likelihood={self.method!r} is unknown; choose one of {', '.join(METHODS)}.{hint}")
-        in_range("mc_num", self.samples, 1, float("inf"))
-        in_range("mc_batch", self.rows, 1, float("inf"))
-        in_range("guidance", self.guidance, 0, float("inf"))
+        in_range("mc_num", self.samples, 1)
+        in_range("mc_batch", self.rows, 1)
+        in_range("guidance", self.guidance, 0)
         in_range("eps", self.eps, 1e-9, 1)
         if self.method != "exact_ar" and self.samples % min(self.rows, self.samples):
             raise UserError(f"mc_num={self.samples} must be a multiple of mc_batch={self.rows}.")

@@ -1,1 +1,1 @@
-"""Block schedules: which positions are open, in which order."""
+"""Block schedules: which positions are open, in which order. One file per schedule."""

@@ -1,4 +1,4 @@
-"""Blocks that end at a confident delimiter (AdaBlock-dLLM, arXiv 2509.26432)."""
+"""End each block at a confident delimiter, such as a newline (AdaBlock-dLLM, arXiv 2509.26432)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dllm.setting import Setting, altered
 
 
 class AdaBlock(Blocks):
-    """Sized once, from the block's first forward: in the next ``window_ratio`` of the answer's length, the most
-    confident delimiter prediction ends the block if its confidence reaches ``delimiter_threshold``; else the block has
-    ``block_length`` columns. delimiter_ids: None takes the tokenizer's newline tokens.
+    """A block is sized once, from its first forward. The window is the next ``window_ratio`` of the answer's length.
+    The most confident delimiter proposal in it ends the block if its confidence reaches ``delimiter_threshold``; else
+    the block has ``block_length`` columns. delimiter_ids: None takes the tokenizer's newline token.
     """
 
     def __init__(
@@ -28,8 +28,7 @@ class AdaBlock(Blocks):
         window_ratio: float = 0.25, min_forwards: int = 1,
     ) -> None:  # fmt: skip
         super().__init__(min_forwards)
-        if block_length < 1:
-            raise UserError(f"blocks.block_length={block_length} must be at least 1.")
+        in_range("blocks.block_length", block_length, 1)
         in_range("blocks.window_ratio", window_ratio, 0.0, 1.0)
         self.default_length, self.window_ratio = block_length, window_ratio
         self.delimiter_ids = None if delimiter_ids is None else list(delimiter_ids)
@@ -55,7 +54,7 @@ class AdaBlock(Blocks):
         return (window, Need("ahead", span=(0, self.default_length), opening=True))
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A block of the default length that starts at the first position left; ``resize`` may change its end."""
+        """A block of the default length that begins at ``column``; ``resize`` may change its end."""
         return column, column + self.default_length, number
 
     def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:

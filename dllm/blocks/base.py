@@ -1,4 +1,4 @@
-"""What a block schedule is: it opens a range of positions in each row, and closes it when it is full.
+"""The contract of a block schedule: it opens a range of columns in each row, and closes it when it is full.
 
 Every row has blocks of its own and moves on by itself; no row waits for another.
 """
@@ -14,35 +14,38 @@ from torch import Tensor
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, Need, Rule, Scores
-from dllm.errors import UserError
+from dllm.errors import in_range
 from dllm.setting import Setting
-from dllm.shapes import Bounded, Exact
+from dllm.shapes import Bounded, Shapes
 
 
 class Blocks:
-    """Base of all schedules. A variant says which block holds a given column; opening and closing are shared.
+    """Base of all schedules. A subclass implements ``containing``, which says what block holds a column; opening and
+    closing are shared. B rows, N candidates, L columns.
 
-    The loop calls, in every turn: ``resize`` with the scores of the forward, ``revise`` after the step, and ``advance``
-    once the end-of-text policy has been applied; ``start`` before the first turn. min_forwards: a full block stays
-    until it has had this many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops that always run S steps).
-    rolls_back: may mask again what turns have committed. fixed_length: the length of every block but the last, None
-    where blocks differ.
+    Order of calls: ``resolved`` and ``check`` before weights are read, ``start`` once for a batch. Then in every turn:
+    ``resize`` with the scores of the forward, ``revise`` after the step, and, where the host synchronises, ``advance``
+    after the end-of-text policy. ``active`` comes first in a turn before which the host has not synchronised.
+
+    min_forwards: a full block stays open until it has had so many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
+    that always run S steps). rolls_back: it may remask what earlier turns committed. fixed_length: the length of every
+    block but the last; None if lengths differ.
     """
 
     rolls_back = False
     fixed_length: int | None = None
 
     def __init__(self, min_forwards: int = 1) -> None:
-        if min_forwards < 1:
-            raise UserError(f"blocks.min_forwards={min_forwards} must be at least 1.")
+        in_range("blocks.min_forwards", min_forwards, 1)
         self.min_forwards = min_forwards
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Begin, end and number, each [B], of the block that holds ``column`` [B]; ``number`` would be the next."""
+        """Begin, end and number, each [B], of the block that holds ``column`` [B]. ``number`` [B]: the number that
+        comes next."""
         raise NotImplementedError
 
     def count(self, canvas: Canvas) -> Tensor | None:
-        """How many blocks each row has [B]; None where only decoding shows it."""
+        """How many blocks each row has [B]; None if only decoding shows it."""
         return None
 
     def widest(self, length: int) -> int:
@@ -54,17 +57,19 @@ class Blocks:
         return ()
 
     def resolved(self, ids_of: Callable[[str], list[int]]) -> Blocks:
-        """The schedule with its texts turned into token ids by the model's tokenizer. Raises UserError for a text that
-        is not what the schedule wants."""
+        """The schedule with token ids instead of its texts; ``ids_of`` is the model's tokenizer. Raises UserError for a
+        text that the schedule cannot use."""
         return self
 
     def check(self, setting: Setting, sampler: Rule) -> None:
-        """Refuse, with UserError, what the schedule cannot work with. Called before weights are read."""
+        """Refuse, with UserError, a setting or sampler with which the schedule cannot work. Called before weights are
+        read."""
 
     def start(self, canvas: Canvas, lookahead: int = 0, bounded: bool = False) -> BlockState:
-        """The first block of every row, with ``lookahead`` further ones open. bounded: so are its shapes."""
+        """The first block of every row of ``canvas`` [B], with ``lookahead`` further ones open. bounded: shapes are
+        bounded instead of exact (``dllm.shapes``)."""
         zero, done, length = torch.zeros_like(canvas.start), torch.zeros_like(canvas.cut), len(canvas.columns)
-        shapes = Bounded(min(length, self.widest(length) * (1 + lookahead))) if bounded else Exact()
+        shapes = Bounded(min(length, self.widest(length) * (1 + lookahead))) if bounded else Shapes()
         unopened = BlockState(
             begin=zero, end=zero, open_end=zero, number=zero - 1, masks=zero, forwards=zero, turn=zero, done=done,
             active=~done, in_block=canvas.nothing, in_open=canvas.nothing, lookahead=lookahead, shapes=shapes,
@@ -72,24 +77,25 @@ class Blocks:
         return self._open(canvas, unopened)
 
     def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
-        """Called with the scores of every forward, before anything is committed from them (AdaBlock sizes here)."""
+        """The blocks, sized from the scores [B, L] of a forward before anything is committed from them (AdaBlock)."""
         return blocks
 
     def revise(self, candidates: Canvas, blocks: BlockState, mask_id: int) -> tuple[Canvas, BlockState]:
-        """Called after every step, before text is cut and blocks close: a schedule may roll the canvas back (TCCF)."""
+        """Candidates [N] and blocks [B] after a step, before the end-of-text policy: a schedule may roll the canvas
+        back (TCCF)."""
         return candidates, blocks
 
     def active(self, candidates: Canvas, blocks: BlockState, stopped: Tensor) -> Tensor:
-        """Rows [B] that still take part: their block is not full, or has not had its forwards, and neither are they
-        done nor told to stop. One candidate per row."""
+        """Rows [B] that still take part: their block is not full, or has not had ``min_forwards``, and they are neither
+        done nor ``stopped`` [B]. One candidate per row."""
         waits = (candidates.undecided & blocks.in_block).any(1) | (blocks.forwards < self.min_forwards)
         return waits & ~(blocks.done | stopped)
 
     def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
-        """Close what every candidate [N] has filled, open what is next. ``stopped`` [B] ends rows that have nothing
-        left, whatever their block waits for."""
+        """Close the blocks that every candidate [N] of a row has filled, and open the next. Rows ``stopped`` [B] close
+        theirs at once. A row that closes its block with nothing left to decide is done."""
         waits = owner.any((candidates.undecided & owner.each(blocks.in_block)).any(1))
-        if bool((waits & ~stopped).all()):  # the usual turn, which then costs four small operations
+        if bool((waits & ~stopped).all()):  # in most turns no block is full: they cost four small operations
             return blocks
         close = (~waits & (blocks.forwards >= self.min_forwards) & ~blocks.done) | stopped
         if not bool(close.any()):

@@ -1,4 +1,4 @@
-"""Blocks of one length, left to right (LLaDA's semi-autoregressive decoding, arXiv 2502.09992 section 2.4)."""
+"""Decode blocks of one length, left to right (LLaDA's semi-autoregressive decoding, arXiv 2502.09992 section 2.4)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
-from dllm.errors import UserError
+from dllm.errors import in_range
 
 
 class Fixed(Blocks):
-    """A grid of ``block_length`` columns that counts from the canvas's grid origin; the last block may be shorter."""
+    """Blocks of ``block_length`` columns, counted from ``Canvas.grid``; the last one may be shorter."""
 
     def __init__(self, block_length: int = 32, min_forwards: int = 1) -> None:
         super().__init__(min_forwards)
-        if block_length < 1:
-            raise UserError(f"blocks.block_length={block_length} must be at least 1.")
+        in_range("blocks.block_length", block_length, 1)
         self.fixed_length = self.block_length = block_length
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:

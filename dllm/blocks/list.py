@@ -1,4 +1,4 @@
-"""Blocks of given lengths, one after the other."""
+"""Decode blocks of given lengths, left to right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dllm.errors import UserError
 
 
 class ListBlocks(Blocks):
-    """``lengths`` in order from the grid's origin; the last length repeats for whatever is left."""
+    """Blocks of ``lengths`` columns in order, counted from ``Canvas.grid``; the last length repeats."""
 
     def __init__(self, lengths: Sequence[int], min_forwards: int = 1) -> None:
         super().__init__(min_forwards)
@@ -35,8 +35,8 @@ class ListBlocks(Blocks):
         return last + 1 - first
 
     def _block(self, column: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Index, begin and length of the block that holds ``column`` [B], both relative to the grid. The lengths stay
-        numbers: a tensor of them would be copied to the device at every opening."""
+        """Index, begin and length of the block that holds ``column`` [B]; columns are relative to the grid. The lengths
+        stay numbers: a tensor of them would be copied to the device whenever a block opens."""
         index, begin, edge = torch.zeros_like(column), torch.zeros_like(column), 0
         length = torch.full_like(column, self.lengths[0])
         for this, following in pairwise([*self.lengths, self.lengths[-1]]):

@@ -1,4 +1,4 @@
-"""Think coarse, criticise fine: long blocks up to a marker, short ones after it (TCCF of TDAR, arXiv 2602.09555)."""
+"""Decode long blocks up to a marker and short ones after it (TCCF of TDAR, arXiv 2602.09555)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, Rule
-from dllm.errors import UserError, name_of
+from dllm.errors import UserError, in_range, name_of
 from dllm.setting import Setting, altered
 
 
 class TCCF(Blocks):
-    """Blocks of ``block_length`` until one is full that holds ``marker``; what follows the marker in it is masked again
-    and decoded in blocks of ``fine_length``. marker: a token id, or a text that is one token.
+    """Think coarse, criticise fine. Blocks have ``block_length`` columns until a full one holds ``marker``. What
+    follows the marker in it is remasked and decoded in blocks of ``fine_length``. marker: a token id, or a text of one
+    token.
     """
 
     rolls_back = True
@@ -26,10 +27,8 @@ class TCCF(Blocks):
         self, block_length: int = 16, fine_length: int = 1, marker: int | str = "</think>", min_forwards: int = 1
     ) -> None:
         super().__init__(min_forwards)
-        if block_length < 1 or fine_length < 1:
-            raise UserError(
-                f"blocks.block_length={block_length} and blocks.fine_length={fine_length} must both be at least 1."
-            )
+        in_range("blocks.block_length", block_length, 1)
+        in_range("blocks.fine_length", fine_length, 1)
         self.coarse_length, self.fine_length, self.marker = block_length, fine_length, marker
 
     def resolved(self, ids_of: Callable[[str], list[int]]) -> TCCF:

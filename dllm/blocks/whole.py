@@ -1,4 +1,4 @@
-"""The whole answer as one block (pure diffusion)."""
+"""Decode the whole answer as one block (pure diffusion)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Caches: for each forward, which positions are computed, written and attended to. One file per policy."""
+"""Caches: which columns each forward computes, keeps and attends to. One file per policy."""

@@ -1,13 +1,12 @@
 """The contract of a cache: which columns a forward computes, where it keeps them, and what they attend to.
 
-A policy (``Cache``) is configuration; ``start`` opens a ``Session`` for one batch of rows. Every policy is a set of
-queries, a set of columns to keep and a set of keys.
+A policy (``Cache``) is configuration; ``start`` opens a ``Session`` for one batch of rows. For each forward, a policy
+chooses a set of queries, a set of columns to keep and a set of keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch import Tensor
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule, State
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
@@ -23,68 +22,64 @@ from dllm.setting import Setting
 
 
 class Session:
-    """A policy at work on one batch. It holds only what outlives a forward, in attributes that its constructor makes;
-    those named in ``state`` lead with the row. A forward takes these calls, in this order:
+    """A policy at work on one batch: B rows, N candidates, L columns. It holds only what outlives a forward, in
+    attributes that its constructor sets; ``state`` [B, ...] is what belongs to the rows. A forward makes these calls,
+    in this order:
 
         plan = session.plan(canvas, blocks, announced)      # which columns, per row
         forward = session.begin(plan, candidates, owner)    # a frozen value: calls of the network, queries, keys
         for call in forward.calls:                          # the network runs, with this memory between its layers
             session.memory(forward, call)
-        session.cost(forward)                               # what it computed
+        session.cost(forward, scored)                       # what it computed
         session.keep(forward, chosen)                       # only where rows had several candidates
 
-    Everything lies where the canvas does, but what a layer keeps lies where the layer runs.
+    Everything lies on the canvas's device, except what a layer keeps: that lies on the layer's device.
     """
 
-    state: ClassVar[tuple[str, ...]] = ()
+    state: State = {}
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        """Plan the next forward of ``canvas`` [B]. ``announced`` [B, L]: what the sampler said it will commit next, in
-        order from 1 (0: not next). Rows that wait (``blocks.active``) keep their state."""
+        """Plan the next forward of ``canvas`` [B]. ``announced`` [B, L]: what the sampler said it will commit next,
+        numbered from 1 (0: not next). Rows that wait (not ``blocks.active``) keep their state."""
         raise NotImplementedError
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
-        """Ready the buffers for the forward of ``candidates`` [N], and say in which calls it runs. ``plan`` is [N]."""
+        """Prepare the forward of ``candidates`` [N] by their ``plan`` [N], and return it with its calls."""
         raise NotImplementedError
 
     def memory(self, forward: Pass, call: Call) -> Memory:
-        """What stands between the layers in one call of the forward."""
+        """What the layers exchange keys and values with during one call of the forward."""
         raise NotImplementedError
 
-    def cost(self, forward: Pass) -> ForwardCost:
-        """What the forward computed, per candidate and layer, but for the rows that the head ran on."""
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+        """What the forward computed, per candidate and layer; ``scored`` [N]: rows that the head ran on."""
         queries = forward.queries.sum(1, keepdim=True)
         refreshed = torch.where((forward.queries == forward.valid).all(1, keepdim=True), queries, 0)
-        shadows = forward.shadows[:, None]
-        return ForwardCost(
-            queries + shadows, forward.keys.sum(1, keepdim=True), refreshed, forward.computed(),
-            torch.zeros_like(forward.shadows),
-        )  # fmt: skip
+        queries, keys = queries + forward.extra_rows(), forward.keys.sum(1, keepdim=True)
+        return ForwardCost(queries, keys, refreshed, forward.computed(), scored)
 
     def keep(self, forward: Pass, chosen: Tensor) -> None:
-        """Which of several candidates [B] the rows go on with."""
+        """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others."""
 
     def select(self, rows: Tensor) -> Session:
         """The session of the given rows [b], ascending, after the others have left."""
-        for name in self.state:
-            setattr(self, name, select(getattr(self, name), rows))
+        self.state = select(self.state, rows)
         return self
 
     def join(self, fresh: Session) -> Session:
-        """This session's rows, then those of ``fresh``, which has had no forward yet."""
-        for name in self.state:
-            setattr(self, name, join(getattr(self, name), getattr(fresh, name)))
+        """The session of this one's rows, then those of ``fresh``, which has had no forward yet."""
+        self.state = join(self.state, fresh.state)
         return self
 
 
 class Cache:
-    """Base of all policies. AttentionOrder of calls: ``check`` before weights are read, ``start`` once for a batch.
+    """Base of all policies. Order of calls: ``check`` before weights are read, ``start`` once for a batch.
 
-    What a policy supplies: ``regions`` that its forwards score on every turn (see ``Need``), with ``opening`` all there
-    are on the forward that opens a block; ``committed`` positions of the open blocks too; ``branches``: several
-    candidates; ``static``: plans whose shapes the host can bound; ``follows_commits``: those bounds rest on what a turn
-    may commit, so that a schedule must not take back more; ``shadows``: rows that stand in for committed tokens;
-    ``full`` and ``block_causal``: kinds of attention it serves."""
+    A policy declares what it supports. regions: the ones that every forward computes (see ``Need``). opening: the
+    forward that opens a block computes all regions. committed: forwards compute the open blocks' committed positions
+    too. branches: several candidates. static: plans whose shapes the host can bound. follows_commits: these bounds rest
+    on what a turn may commit, so a schedule must not take back more. shadows: extra rows that stand in for committed
+    tokens. full, block_causal: the kinds of attention it serves."""
 
     regions: frozenset[str] = frozenset({"block"})
     opening = False
@@ -96,11 +91,12 @@ class Cache:
     block_causal = False
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        """``shrinks``: the end-of-text policy may take columns off the canvas."""
+        """Open a session for the rows of ``canvas`` [B]. shrinks: the end-of-text policy may cut columns off."""
         raise NotImplementedError
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        """Refuse parts that ask for what the policy does not compute (Unfit), and options that cannot work."""
+        """Refuse parts that need what the policy does not compute (Unfit), and options that cannot work (UserError).
+        Called before weights are read."""
         name = f"cache={name_of(self)}"
         for need in needs:
             if need.region not in self.regions and not (need.opening and self.opening):

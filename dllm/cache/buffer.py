@@ -1,95 +1,147 @@
-"""Keys and values kept by position: the memory that all real policies share.
+"""Keys and values kept by column: the buffers that all policies but ``none`` share.
 
-Row p of a layer's buffer belongs to canvas column p; keys are stored after rotation, which never changes. A policy only
-says, per forward, which columns are computed. They are written first, then attention runs over the buffer. Behind the
-L columns lie scratch slots: one takes what padded queries write, the others hold rows that no column owns (shadow rows;
-the queries of several candidates, which share everything that is not computed).
+Slot p of a layer's buffer belongs to canvas column p. Keys are stored after rotation, because a column's position never
+changes. A policy only says which columns a forward computes: they are written first, then attention runs over the
+buffer. Behind the L columns lie scratch slots. One takes what padded queries write. The others hold rows that no column
+owns: shadow rows, and the queries of several candidates, which share every column that is not computed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
+from dllm.cache.base import Cache, Session
 from dllm.cache.calls import rows_by_call
 from dllm.cache.passes import Call, Drafts, Pass, SideBySide
 from dllm.canvas import Canvas, packed
 from dllm.common import debug
 from dllm.common.rowwise import Owner, padded, some
-from dllm.contract import BlockState, ForwardPlan
+from dllm.contract import BlockState, ForwardPlan, State
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Access, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
+from dllm.models.memory import (
+    Access,
+    AttentionOrder,
+    Buffers,
+    Copies,
+    Exchanged,
+    KeyValues,
+    Memory,
+    Projected,
+)
 from dllm.shapes import Shapes
 
 
-class Buffered(Session):
-    """Base of the sessions that keep keys and values. A subclass chooses the query set (``queries``).
+@dataclass(frozen=True)
+class CacheView:
+    """What a policy sees before a forward of B rows.
 
-    ``written`` [B, L]: columns that hold something; ``attended`` [B, L]: those that count as keys; ``masks`` [B, L]:
-    what was masked when the last forward was planned. stores: each layer's keys and values, None until its first
-    forward; buffers: what they lie in, if they came from outside. even: the host knows that every column is always
-    attended to, so that no mask slows attention down.
+    canvas, blocks, announced: as in ``Session.plan``. masks [B, L]: what was masked when the last forward was planned
+    (before the first one: everything). attended [B, L]: the columns that its queries saw. state: what the policy
+    remembers of the rows, every tensor [B, ...]. notes: what it remembers on the host, until the next synchronisation.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("written", "attended", "masks")
+    canvas: Canvas
+    blocks: BlockState
+    announced: Tensor
+    masks: Tensor
+    attended: Tensor
+    state: State
+    config: ModelConfig
+    notes: dict[str, Any]
 
-    def __init__(self, canvas: Canvas, config: ModelConfig, even: bool = False) -> None:
-        self.config, self.length, self.even = config, canvas.masked.shape[1], even
-        self.stores: list[KeyValues | None] = [None] * config.layers
-        self.buffers: Buffers | None = None
-        self.written, self.attended = torch.zeros_like(canvas.valid), canvas.valid
-        self.masks = torch.ones_like(canvas.masked)
+    def plan(
+        self, columns: Tensor, *, committable: Tensor | None = None, forced: Tensor | None = None,
+        keys: Tensor | None = None, bounds: tuple[int, ...] = (), state: State | None = None,
+    ) -> ForwardPlan:  # fmt: skip
+        """The plan that computes ``columns`` [B, L]. Defaults: every valid column may be committed and counts as a key,
+        nothing is forced, and the policy remembers nothing new."""
+        valid, nothing = self.canvas.valid, self.canvas.nothing
+        return ForwardPlan(
+            columns & valid, valid if committable is None else committable, nothing if forced is None else forced,
+            self.canvas.tokens[:, :0], valid if keys is None else keys, self.blocks.shapes, bounds, state or {},
+        )  # fmt: skip
 
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        """The policy: the plan of a forward, and what the session's ``state`` is after it."""
+
+class Buffered(Cache):
+    """Base of the policies that keep keys and values by column. A subclass implements ``plan``, and ``state`` if it
+    remembers more than what was masked and attended to. attends_all: every forward attends to every valid column."""
+
+    attends_all = False
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return BufferSession(self, canvas, config, self.attends_all and not shrinks and bool(canvas.valid.all()))
+
+    def state(self, canvas: Canvas) -> State:
+        """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
+        return {}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        """Choose the columns of the next forward."""
         raise NotImplementedError
 
-    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        before = {name: getattr(self, name) for name in self.state}
-        plan, shapes = self.queries(canvas, blocks, announced), blocks.shapes
-        self.masks = canvas.masked
-        for name, value in before.items():
-            setattr(self, name, shapes.update(blocks.active, getattr(self, name), value))
-        return replace(plan, columns=plan.columns & blocks.active[:, None]) if shapes.waits else plan
 
-    def keys(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Tensor:
-        """Columns [N, L] that count as keys."""
-        return candidates.valid
+class BufferSession(Session):
+    """A policy's keys and values.
+
+    state: ``written`` [B, L] (columns that hold something), ``masks`` and ``attended`` (see ``CacheView``), and the
+    policy's own. stores: each layer's keys and values; None before its first forward. buffers: the memory they lie in,
+    if it was lent. even: the host knows that every column is always attended to, so attention needs no mask, which
+    would slow it down.
+    """
+
+    def __init__(self, policy: Buffered, canvas: Canvas, config: ModelConfig, even: bool = False) -> None:
+        self.policy, self.config, self.length, self.even = policy, config, canvas.masked.shape[1], even
+        self.stores: list[KeyValues | None] = [None] * config.layers
+        self.buffers: Buffers | None = None
+        self.notes: dict[str, Any] = {}
+        self.state = {
+            "written": canvas.nothing, "attended": canvas.valid, "masks": ~canvas.nothing, **policy.state(canvas),
+        }  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        return len(self.state["written"])
+
+    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+        old, shapes = self.state, blocks.shapes
+        plan = self.policy.plan(
+            CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config, self.notes))
+        self.state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
+        if not shapes.waits:
+            return plan
+        keys = shapes.update(blocks.active, plan.keys, old["attended"])
+        return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys)
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
-        valid, shadows = candidates.valid, (plan.shadows < self.length).sum(1)
-        queries, keys = plan.columns & valid, self.keys(plan, candidates, owner)
+        valid = candidates.valid
+        queries, keys = plan.columns & valid, plan.keys if owner.is_single else valid
         whole = plan.shadows.shape[1] == 0 and plan.shapes.all(queries)
         widths = (self.length,) * len(valid) if whole else plan.shapes.widths(queries, plan.bounds)
-        forward = Pass((), owner, queries, keys, valid, shadows, whole)
+        forward = Pass((), owner, queries, keys, valid, plan.shadows, whole)
         if not owner.is_single:
             return replace(forward, calls=self._branches(forward, candidates, widths, plan.shapes))
-        self.attended, self.written = keys, self.written | queries
-        assert not debug.ON or bool((~keys | self.written).all()), "a column is attended to before it is written"
+        self._saw(keys, queries)
+        assert not debug.ON or bool((~keys | self.state["written"]).all()), "a column is attended to before written"
         calls = [
-            self._call(forward, rows, width, plan.shapes, candidates, plan.shadows)
+            self._call(forward, rows, width, plan.shapes, candidates)
             for rows, width in self.parts(widths, valid.device)
         ]
         return replace(forward, calls=calls)
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
-        """Rows by call (None: all), and each call's width."""
+        """Row numbers [b] of each call (None: all rows), and its width in columns."""
         return rows_by_call(widths, device)
-
-    def visible(self, call: Call, keys: Tensor, candidates: Canvas) -> Tensor | None:
-        """The keys that a call's queries see, of those [b, L] that count as keys, as in ``Access``."""
-        return call.visible
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         return BufferMemory(self, forward, call)
 
     def keep(self, forward: Pass, chosen: Tensor) -> None:
-        self.attended, self.written = forward.keys[chosen], self.written | forward.queries[chosen]
+        self._saw(forward.keys[chosen], forward.queries[chosen])
         copies, everyone = Copies(), torch.arange(len(forward.keys), device=chosen.device)
         for call in forward.calls:
             ran = some(everyone, call.candidates)
@@ -107,29 +159,34 @@ class Buffered(Session):
         return super().select(rows)
 
     def join(self, fresh: Session) -> Session:
-        rows = len(self.written)
+        rows = self.rows
         super().join(fresh)
-        self.length, self.even, self.buffers = self.written.shape[1], False, None
+        shape = self.state["written"].shape
+        self.length, self.even, self.buffers = shape[1], False, None
         for layer, store in enumerate(self.stores):
             self.stores[layer] = None if store is None else (
-                grown(store[0], rows, self.written.shape), grown(store[1], rows, self.written.shape))  # fmt: skip
+                grown(store[0], rows, shape), grown(store[1], rows, shape))  # fmt: skip
         return self
 
-    def _call(
-        self, forward: Pass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas, shadows: Tensor
-    ) -> Call:
-        """A call of some rows, none of which computes more than ``width`` columns."""
+    def _saw(self, keys: Tensor, queries: Tensor) -> None:
+        """Note what a forward's queries [B, L] saw and wrote."""
+        self.state = self.state | {"attended": keys, "written": self.state["written"] | queries}
+
+    def _call(self, forward: Pass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
+        """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
         queries, keys = some(forward.queries, rows), some(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
         visible, reach = (None, self.length) if self.even else seen(keys, shapes)
+        order = some(AttentionOrder.of(self.config, candidates.positions), rows)
+        if order is not None:
+            visible = order.visible(order if columns is None else order.at(columns), keys[:, :reach])
         call = Call(rows, columns, columns, visible, reach, buffers=rows)
-        call = replace(call, visible=self.visible(call, keys, candidates))
-        if columns is None or shadows.shape[1] == 0:
+        if columns is None or forward.shadows.shape[1] == 0:
             return call
-        return self._shadow(call, columns, some(shadows, rows), keys)
+        return self._shadow(call, columns, some(forward.shadows, rows), keys)
 
     def _shadow(self, call: Call, columns: Tensor, shadows: Tensor, attended: Tensor) -> Call:
-        """Shadow rows see everything but their own column, and themselves; nobody sees them."""
+        """The call with shadow rows. A shadow row sees itself and every column but its own; no other row sees it."""
         extra, device = shadows.shape[1], shadows.device
         spare = self.length + 1 + torch.arange(extra, device=device).expand(len(shadows), -1)
         slots, rows = torch.cat([columns, spare], 1), torch.cat([columns, shadows], 1)
@@ -140,11 +197,9 @@ class Buffered(Session):
         visible[:, columns.shape[1] :, self.length + 1 :] = torch.eye(extra, dtype=torch.bool, device=device)
         return replace(call, columns=rows, slots=slots, visible=visible, reach=self.length + 1 + extra)
 
-    def _branches(
-        self, forward: Pass, candidates: Canvas, widths: Sequence[int], shapes: Shapes
-    ) -> list[Call]:
-        """Calls for several candidates a row. Where they compute everything, each gets buffers of its own, of which one
-        is kept; the others share what they do not compute."""
+    def _branches(self, forward: Pass, candidates: Canvas, widths: Sequence[int], shapes: Shapes) -> list[Call]:
+        """Calls for several candidates a row. In rows whose candidates compute everything, each candidate gets buffers
+        of its own, of which one is kept. In the others, candidates share what they do not compute."""
         owner, calls = forward.owner, list[Call]()
         fresh = owner.any((forward.queries == forward.valid).all(1))
         for refreshing in (True, False):
@@ -154,7 +209,7 @@ class Buffered(Session):
             width = max(widths[number] for number in run.tolist())
             some_run = None if len(run) == len(owner.row) else run
             if refreshing:
-                call = self._call(forward, some_run, width, shapes, candidates, candidates.tokens[:, :0])
+                call = self._call(forward, some_run, width, shapes, candidates)
                 drafts = Drafts(some(owner.row, some_run), [None] * len(self.stores))
                 calls.append(replace(call, drafts=drafts, buffers=None))
             else:
@@ -163,8 +218,8 @@ class Buffered(Session):
         return calls
 
     def _share(self, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
-        """Candidates of a row become one row of K n queries in scratch slots: each sees the frozen columns and its
-        own."""
+        """A call in which the candidates of a row become one row of K n queries in scratch slots. A candidate's queries
+        see each other, and the columns that are not computed."""
         rows, place = some(forward.owner.row, candidates).unique(return_inverse=True)
         beside, n = SideBySide.of(Owner(place, len(rows))), columns.shape[1]
         count = beside.width * n
@@ -174,11 +229,11 @@ class Buffered(Session):
         visible = frozen.new_zeros(len(rows), count, self.length + 1 + count)
         visible[:, :, : self.length] = frozen.repeat_interleave(n, 1)
         visible[:, :, self.length + 1 :] = (own[:, None] == own) & beside.lay(columns < self.length)[:, None, :]
-        buffers = None if len(rows) == len(self.written) else rows
+        buffers = None if len(rows) == self.rows else rows
         return Call(candidates, columns, slots, visible, self.length + 1 + count, buffers, beside)
 
     def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor, copies: Copies) -> None:
-        """Rows [b] of a layer's buffers go on with the call's candidates ``at`` [b]."""
+        """Keep the call's candidates ``at`` [b] in ``rows`` [b] of a layer's buffers."""
         store = self.stores[layer]
         if call.drafts is not None:
             drafts = call.drafts.stores[layer]
@@ -203,7 +258,7 @@ class Buffered(Session):
 class BufferMemory(Memory):
     """The buffers of a session during one call of the network."""
 
-    def __init__(self, session: Buffered, forward: Pass, call: Call) -> None:
+    def __init__(self, session: BufferSession, forward: Pass, call: Call) -> None:
         self.session, self.forward, self.call, self.copies = session, forward, call, Copies()
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
@@ -211,19 +266,19 @@ class BufferMemory(Memory):
         return self._access(fresh.query.device).exchange(layer, fresh, columns)
 
     def access(self) -> Access:
-        return self._access(self.session.written.device)
+        return self._access(self.forward.valid.device)
 
     def lacks(self) -> tuple[int, ...] | None:
         session, config = self.session, self.session.config
         if None not in session.stores:
             return None
-        return len(session.written), config.kv_heads, session.length + 1, config.head_dim
+        return session.rows, config.kv_heads, session.length + 1, config.head_dim
 
     def furnish(self, buffers: Buffers) -> None:
         self.session.stores, self.session.buffers = list(buffers.stores), buffers
 
     def buffer(self, layer: int, fresh: Projected) -> KeyValues:
-        """The buffers that the call writes to, made at the first forward and widened for more scratch slots."""
+        """The buffers that the call writes to. The first forward makes them; more scratch slots widen them."""
         session, key, drafts = self.session, fresh.key, self.call.drafts
         held, size = session.stores[layer], max(self.call.reach, session.length + 1)
         if drafts is not None:
@@ -235,7 +290,7 @@ class BufferMemory(Memory):
             drafts.stores[layer] = own
             return own
         if held is None or held[0].shape[2] < size:
-            wider = (blank(key, len(session.written), size), blank(key, len(session.written), size))
+            wider = (blank(key, session.rows, size), blank(key, session.rows, size))
             for new, old in zip(wider, held or (), strict=False):
                 new[:, :, : old.shape[2]] = old
             session.stores[layer] = held = wider
@@ -250,19 +305,20 @@ class BufferMemory(Memory):
 
 
 def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:
-    """Which of the first ``reach`` columns are keys [B, reach] (None: all of them), and how many that is."""
+    """Which of the first ``reach`` columns are keys [B, reach] (None: all of them), and ``reach``."""
     reach = shapes.reach(keys)
     part = keys[:, :reach]
     return (None if shapes.all(part) else part), reach
 
 
 def blank(key: Tensor, rows: int, size: int) -> Tensor:
-    """A buffer [rows, H_kv, size, h] for keys like ``key`` [b, n, H_kv, h]. Zeros: a masked NaN would still spread."""
+    """A buffer [rows, H_kv, size, h] for keys like ``key`` [b, n, H_kv, h]. It holds zeros: even a masked NaN would
+    spread."""
     return key.new_zeros(rows, key.shape[2], size, key.shape[3])
 
 
 def moved_up(store: Tensor, rows: Tensor) -> Tensor:
-    """The given rows of a buffer at its own place, so that what was recorded on it still finds them."""
+    """The given rows at the front of the same buffer, so that CUDA graphs recorded on it still find them."""
     store[: len(rows)] = store[rows]
     return store[: len(rows)]
 

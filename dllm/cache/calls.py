@@ -1,7 +1,7 @@
 """Which rows of a batch share a call of the network.
 
-All rows of a call are as wide as its widest: one row that computes its whole canvas would make seven others, which
-compute a block, eight times as wide. A call of its own for it costs another reading of the weights instead.
+All rows of a call are padded to its widest. One row that computes its whole canvas can make seven others, which compute
+a block, eight times as wide. In a call of its own it costs another reading of the weights instead.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# A call costs as much as so many more rows in another one: on a GPU the weights of an 8B model are read in the time in
-# which 200 to 300 rows are multiplied with them (H100: 989 TFLOP/s to 3.35 TB/s); on a CPU in that of 10 to 20.
+# A further call costs as much as so many further rows. Reading the weights of an 8B model takes as long as multiplying
+# 200 to 300 rows with them on a GPU (H100: 989 TFLOP/s to 3.35 TB/s), and 10 to 20 rows on a CPU.
 ROWS_PER_CALL = {"cpu": 16, "cuda": 256}
 
 
 def grouped(widths: Sequence[int], price: int) -> list[list[int]]:
-    """Row numbers by call, such that rows (each as wide as its call) and ``price`` rows for every call are fewest.
+    """Row numbers by call, at the least cost: the rows of all calls, padded to their widest, and ``price`` rows a call.
 
-    Rows without columns take part only where all are so. In an optimal choice, calls are intervals of the widths.
+    Rows without columns are in no call, unless all rows are so. In an optimal choice, calls are intervals of widths.
     """
     kinds = sorted({width for width in widths if width}, reverse=True)
     if len(kinds) < 2:
@@ -38,7 +38,7 @@ def grouped(widths: Sequence[int], price: int) -> list[list[int]]:
 
 
 def rows_by_call(widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
-    """The same with row numbers as tensors [b] (None: all rows), and each call's width."""
+    """The calls of ``grouped``: row numbers as a tensor [b] (None: all rows), and the width of each."""
     found = grouped(widths, ROWS_PER_CALL.get(device.type, 256))
     if len(found) == 1 and len(found[0]) == len(widths):
         return [(None, max(widths))]

@@ -1,63 +1,49 @@
-"""Delayed cache: a row is kept from the forward after the one that committed it (dKV-Cache, arXiv 2505.15781)."""
+"""Cache a position one forward after the one that committed it (dKV-Cache-Decode, arXiv 2505.15781)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
-from dllm.cache.buffer import Buffered
-from dllm.canvas import Canvas
-from dllm.contract import BlockState, ForwardPlan
-from dllm.errors import UserError
-from dllm.models.config import ModelConfig
+from dllm.cache.buffer import Buffered, CacheView
+from dllm.contract import ForwardPlan
+from dllm.errors import in_choices, in_range
 
 SHIFTS = ("un", "un_right")
 
 
-class DKV(Cache):
-    """dKV-Cache-Decode. Every forward computes what was still masked one turn ago; every ``refresh_interval``-th
-    forward computes everything.
+class DKV(Buffered):
+    """Every forward computes what was still masked one turn ago; every ``refresh_interval``-th forward is full.
 
-    LLaDA counts forwards within a block, whose first two are full. Dream counts them over the whole row; there the row
-    that predicts a position leaves with it (``shift_type`` un: position j leaves when j + 1 is decided; un_right: when
-    both are).
+    LLaDA counts forwards within a block, whose first two are full. Dream counts them over the whole row, and there
+    ``shift_type`` says when position j is no longer computed: un: once j + 1 is decided; un_right: once both are.
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
     committed = False
 
     def __init__(self, refresh_interval: int = 8, shift_type: str = "un") -> None:
-        if refresh_interval < 1:
-            raise UserError(f"cache.refresh_interval={refresh_interval} must be at least 1 (1 is cache=none).")
-        if shift_type not in SHIFTS:
-            raise UserError(f"cache.shift_type={shift_type!r} must be one of {', '.join(SHIFTS)}.")
+        in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")
+        in_choices("cache.shift_type", shift_type, SHIFTS)
         self.refresh_interval, self.shift_type = refresh_interval, shift_type
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Delayed(canvas, config, self.refresh_interval, self.shift_type)
+    def plan(self, view: CacheView) -> ForwardPlan:
+        blocks = view.blocks
+        if view.config.prediction_shift == 0:
+            full = (blocks.forwards < 2) | (blocks.forwards % self.refresh_interval == 0)
+            late = view.masks | view.canvas.masked  # a mask now, but none before: a commit was undone
+            return view.plan(full[:, None] | late)
+        full = blocks.turn % self.refresh_interval == 0
+        return view.plan(full[:, None] | ~self.settled(view))
 
-
-class Delayed(Buffered):
-    def __init__(self, canvas: Canvas, config: ModelConfig, interval: int, shift_type: str) -> None:
-        super().__init__(canvas, config)
-        self.interval, self.shift_type = interval, shift_type
-
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        if self.config.prediction_shift == 0:
-            full = (blocks.forwards < 2) | (blocks.forwards % self.interval == 0)
-            late = self.masks | canvas.masked  # the latter differ where a commit was undone
-            return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | late)
-        full = blocks.turn % self.interval == 0
-        return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | ~self.settled(canvas, blocks))
-
-    def settled(self, canvas: Canvas, blocks: BlockState) -> Tensor:
-        """Columns whose row a shifted model needs no more, by the masks of the last turn [B, L]."""
-        decided = ~(self.masks | canvas.masked)
+    def settled(self, view: CacheView) -> Tensor:
+        """Columns [B, L] that a shifted model need not compute any more, by the masks of the last turn."""
+        canvas = view.canvas
+        decided = ~(view.masks | canvas.masked)
         after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
         first = decided.gather(1, canvas.first[:, None])
         end = canvas.columns == (canvas.length - 1)[:, None]
-        begun = (blocks.turn > 1)[:, None]  # what is settled before the first commit, both types take alike
+        begun = (view.blocks.turn > 1)[:, None]  # both types treat what is settled before the first commit alike
         un = torch.where(end, first & begun, after)
         if self.shift_type == "un":
             return un

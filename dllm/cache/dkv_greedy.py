@@ -1,4 +1,4 @@
-"""dKV-Cache-Greedy: only what was just committed, what comes next, and its neighbours (arXiv 2505.15781)."""
+"""Compute what was just committed, what comes next, and its neighbours (dKV-Cache-Greedy, arXiv 2505.15781)."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
-from dllm.cache.buffer import Buffered
-from dllm.canvas import Canvas
-from dllm.contract import BlockState, ForwardPlan, Need, Rule
-from dllm.errors import Unfit, UserError, name_of
-from dllm.models.config import ModelConfig
+from dllm.cache.buffer import Buffered, CacheView
+from dllm.contract import ForwardPlan, Need, Rule
+from dllm.errors import Unfit, in_range, name_of
 from dllm.setting import Setting
 
 
-class DKVGreedy(Cache):
-    """Every ``refresh_interval``-th forward of a block is full. The others compute the positions that the sampler will
-    commit next, those it has just committed, and for each of the former its ``window`` nearest masked ones.
+class DKVGreedy(Buffered):
+    """Every ``refresh_interval``-th forward of a block is full. The others compute the positions that the sampler has
+    just committed, those that it will commit next, and the ``window`` nearest masks of each of the latter.
 
-    It needs a sampler that knows its next positions before the forward (``order``); defined for unshifted models.
+    It needs a sampler that announces its next positions (``order``), and a model without prediction shift.
     """
 
     committed = False
     opening = True
 
     def __init__(self, refresh_interval: int = 2, window: int = 4) -> None:
-        if refresh_interval < 1:
-            raise UserError(f"cache.refresh_interval={refresh_interval} must be at least 1 (1 is cache=none).")
-        if window < 0:
-            raise UserError(f"cache.window={window} must be at least 0 (0: no neighbours).")
+        in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")
+        in_range("cache.window", window, 0, advice="0 computes no neighbours.")
         self.refresh_interval, self.window = refresh_interval, window
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
@@ -44,27 +39,18 @@ class DKVGreedy(Cache):
                 f"cache={name_of(self)} is not defined for models that predict from the position before (Dream)."
             )
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Greedy(canvas, config, self.refresh_interval, self.window)
-
-
-class Greedy(Buffered):
-    def __init__(self, canvas: Canvas, config: ModelConfig, interval: int, window: int) -> None:
-        super().__init__(canvas, config)
-        self.interval, self.window = interval, window
-
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        full = blocks.forwards % self.interval == 0
-        chosen = (self.masks & ~canvas.masked) | (announced > 0)
+    def plan(self, view: CacheView) -> ForwardPlan:
+        full, announced = view.blocks.forwards % self.refresh_interval == 0, view.announced
+        chosen = (view.masks & ~view.canvas.masked) | (announced > 0)
         if self.window:
-            for row in (~full).nonzero()[:, 0].tolist():  # the walks of one row depend on each other
-                chosen[row] |= neighbours(announced[row], chosen[row], self.masks[row], self.window)
-        return ForwardPlan.of(canvas, blocks.shapes, full[:, None] | chosen)
+            for row in (~full).nonzero()[:, 0].tolist():  # a loop: the searches of one row depend on each other
+                chosen[row] |= neighbours(announced[row], chosen[row], view.masks[row], self.window)
+        return view.plan(full[:, None] | chosen)
 
 
 def neighbours(announced: Tensor, chosen: Tensor, was_masked: Tensor, window: int) -> Tensor:
-    """For each position about to be committed, in order, the ``window`` nearest masked columns not chosen yet: the walk
-    alternates left, right, left, ..., one column at a time. All [L]."""
+    """``chosen`` with, for each announced position in order, the ``window`` nearest masked columns not chosen yet. The
+    search alternates left, right, left, ..., one column at a time. All [L]."""
     chosen, free = chosen.clone(), (was_masked & ~chosen).tolist()
     for column in announced.nonzero()[:, 0][announced[announced > 0].argsort()].tolist():
         found = 0

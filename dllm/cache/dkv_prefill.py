@@ -1,23 +1,19 @@
-"""dKV-Cache for long prompts on shifted models: the prompt is computed once (arXiv 2505.15781, Prefill and PD)."""
+"""Compute a long prompt only once; for shifted models (dKV-Cache-Prefill and PD, arXiv 2505.15781)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from dllm.cache.base import Session
-from dllm.cache.dkv import DKV, Delayed
-from dllm.canvas import Canvas
-from dllm.contract import BlockState, ForwardPlan, Need, Rule
+from dllm.cache.buffer import CacheView
+from dllm.cache.dkv import DKV
+from dllm.contract import ForwardPlan, Need, Rule
 from dllm.errors import Unfit, name_of
-from dllm.models.config import ModelConfig
 from dllm.setting import Setting
 
 
 class DKVPrefill(DKV):
-    """The prompt but for its last position is computed by the first forward and never again. decode: keep decided
-    answer rows as dkv does as well, and refresh those alone (PD); otherwise the answer is always computed."""
+    """The first forward computes the prompt; later ones compute only its last position. decode (PD): keep decided rows
+    of the answer too, as dkv does, and refresh only those; otherwise every forward computes the whole answer."""
 
     def __init__(self, decode: bool = False, refresh_interval: int = 4, shift_type: str = "un") -> None:
         super().__init__(refresh_interval, shift_type)
@@ -32,19 +28,9 @@ class DKVPrefill(DKV):
         if setting.model.prediction_shift == 0:
             raise Unfit(f"cache={name_of(self)} is defined for models that predict from the position before.")
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Prefilled(canvas, config, self.refresh_interval, self.shift_type, self.decode)
-
-
-class Prefilled(Delayed):
-    def __init__(self, canvas: Canvas, config: ModelConfig, interval: int, shift_type: str, decode: bool) -> None:
-        super().__init__(canvas, config, interval, shift_type)
-        self.decode = decode
-
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+    def plan(self, view: CacheView) -> ForwardPlan:
+        canvas, turn = view.canvas, view.blocks.turn[:, None]
         answer = canvas.columns >= canvas.start[:, None] - 1
-        begun = (blocks.turn == 0)[:, None]
-        if not self.decode:
-            return ForwardPlan.of(canvas, blocks.shapes, begun | answer)
-        full = (blocks.turn % self.interval == 0)[:, None]
-        return ForwardPlan.of(canvas, blocks.shapes, begun | (answer & (full | ~self.settled(canvas, blocks))))
+        if self.decode:
+            answer &= (turn % self.refresh_interval == 0) | ~self.settled(view)
+        return view.plan((turn == 0) | answer)

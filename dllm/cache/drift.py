@@ -1,4 +1,4 @@
-"""What Elastic-Cache measures: attention weights of a few rows, how much they changed, and what they point at."""
+"""What Elastic-Cache measures: attention weights of a few rows, and which columns get most of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SIMILARITIES = ("heads", "keys")
 
 
 def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:
-    """Softmax weights [B, H, r, S], in float32 or wider, of queries [B, r, H, h] over keys [B, H_kv, S, h]; 0 where
-    not visible [B, S], of which every row has a key."""
+    """Softmax weights [B, H, r, S], in float32 or wider, of queries [B, r, H, h] over keys [B, H_kv, S, h]. Keys that
+    are not ``visible`` [B, S] get 0; every row sees at least one."""
     batch, shared, length, width = keys.shape
     grouped = (query * width**-0.5).transpose(1, 2).reshape(batch * shared, -1, width)
     scores = torch.bmm(grouped, keys.flatten(0, 1).transpose(1, 2)).view(batch, query.shape[2], -1, length)
@@ -26,9 +26,10 @@ def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Te
 def attended(
     query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, again: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """What queries [B, n, H, h] attend to [B, n, H * h], and the weights [B, H, m, S] of the rows ``again`` [B, m],
-    weighed a second time, since fused attention gives none. None: weights of all rows, which then serve attention too;
-    better for few rows, but bfloat16 would round their scores, which the fused one does not."""
+    """Attention [B, n, H * h] of queries [B, n, H, h], and the weights [B, H, m, S] of the rows ``again`` [B, m]. These
+    are computed a second time, because fused attention returns none. again None: the weights of all rows are computed
+    first and serve attention too. That is faster for few rows, but in bfloat16 it would round the scores, which fused
+    attention does not."""
     if again is not None:
         return attend(query, keys, values, visible), attention_weights(rows_of(query, again), keys, visible)
     weights, (batch, shared, length, width) = attention_weights(query, keys, visible), keys.shape
@@ -38,7 +39,7 @@ def attended(
 
 
 def strongest(total: Tensor, count: int) -> Tensor:
-    """The ``count`` largest of each row [..., S], as a mask; the lowest of equals, which topk does not promise."""
+    """A mask of the ``count`` largest of each row [..., S]; of equals the first, which topk does not promise."""
     chosen = torch.zeros_like(total, dtype=torch.bool)
     for _ in range(count):
         chosen = chosen.scatter(-1, total.masked_fill(chosen, -torch.inf).argmax(-1, keepdim=True), True)
@@ -46,8 +47,8 @@ def strongest(total: Tensor, count: int) -> Tensor:
 
 
 class Past:
-    """Weights of the rows watched in the last forward, by layer: where a row is still watched they are the old ones of
-    this forward, since neither its query nor the keys have changed in between."""
+    """Weights of the rows watched in the last forward, by layer. For a row that is still watched they are the old
+    weights of this forward: neither its query nor the keys have changed in between."""
 
     def __init__(self) -> None:
         self.columns: Tensor | None = None
@@ -55,8 +56,8 @@ class Past:
         self.now: dict[int, Tensor] = {}
 
     def match(self, watched: Tensor, columns: Tensor, keys: int, same_keys: bool) -> Tensor:
-        """Begin a forward that watches ``watched`` [B, L] over so many ``keys``; returns its columns [B, r], padded
-        with L: first those watched before, then those that were not."""
+        """Begin a forward that watches ``watched`` [B, L] over the first ``keys`` columns. Returns the watched columns
+        [B, r], padded with L: first those watched before, then the new ones."""
         length, before = len(columns), self.columns
         same_keys = same_keys and all(weights.shape[-1] == keys for weights in self.now.values())
         self.last, self.now = (self.now if same_keys else {}), {}
@@ -72,13 +73,13 @@ class Past:
         return self.columns
 
     def lacking(self, layer: int) -> Tensor:
-        """Columns [B, m] whose old weights have to be computed, where the canvas lies."""
+        """Columns [B, m] whose old weights must be computed, on the canvas's device."""
         assert self.columns is not None
         return self.missing if layer in self.last else self.columns
 
     def pair(self, layer: int, computed: Tensor | None, new: Tensor) -> tuple[Tensor, Tensor]:
-        """Old and ``new`` weights [B, H, r, S] of all watched rows; the new ones are remembered, the old ones of rows
-        that lacked are ``computed`` [B, H, m, S]."""
+        """Old and ``new`` weights [B, H, r, S] of all watched rows. The new ones are stored for the next forward. The
+        old ones of the rows in ``lacking`` are ``computed`` [B, H, m, S]."""
         last, self.now[layer] = self.last.get(layer), new
         if last is not None and self.source is not None:
             last = self._rows(last, self.copies(self.source, last.device))

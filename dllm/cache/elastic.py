@@ -1,22 +1,22 @@
-"""Elastic-Cache: refresh when attention drifts, from the layer on in which it does (arXiv 2510.14973)."""
+"""Refresh the layers behind the one in which attention drifts (Elastic-Cache, arXiv 2510.14973)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
-from dllm.cache.buffer import Buffered, BufferMemory
+from dllm.cache.base import Session
+from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, strongest
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import KeptRows, places, predictors, rows_of
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, ForwardCost, ForwardPlan
-from dllm.errors import UserError, in_range, nearest
+from dllm.contract import ForwardCost, ForwardPlan, State
+from dllm.errors import in_choices, in_range
 from dllm.kernels.attention_received import attention_received
 from dllm.kernels.attention_similarity import attention_similarity
 from dllm.models.config import ModelConfig
@@ -25,15 +25,16 @@ from dllm.models.memory import Memory, Projected
 TRIGGERS = ("same_step", "next_step")
 
 
-class Elastic(Cache):
+class Elastic(Buffered):
     """A forward computes the leftmost ``window_length`` masks (only these may be committed), what was just committed,
-    and the decided positions that the window attends to most. A layer in which the attention of the latter has changed
-    (similarity to their last attention below ``gamma``) makes all layers behind it recompute the whole canvas.
+    and the ``track_num`` decided positions that the window attends to most in each layer. If the attention of these has
+    changed in a layer (similarity to their last attention below ``gamma``), all layers behind it refresh: they compute
+    the whole canvas.
 
     similarity: cosine over ``heads`` for every tracked position and key, or over ``keys`` for every head, averaged.
-    trigger: ``same_step`` acts within the forward (published; a decision per layer), ``next_step`` in the next forward
-    (one decision per forward). block_caching False: every mask is computed. first_layer: recompute from this layer on
-    at every forward, whatever drifts (0: no cache at all).
+    trigger: ``same_step`` refreshes in the same forward (published; a decision per layer), ``next_step`` in the next
+    one (a decision per forward). block_caching False: every mask is computed. first_layer: every forward refreshes from
+    this layer on, and none is tested for drift (0: no cache at all).
     """
 
     committed = shadows = False
@@ -45,24 +46,36 @@ class Elastic(Cache):
         if first_layer is None:
             in_range("cache.gamma", gamma, 0.0, 1.0, "0 never refreshes. cache.first_layer=0 forces a refresh always.")
         for name, value, known in (("similarity", similarity, [*SIMILARITIES]), ("trigger", trigger, [*TRIGGERS])):
-            if value not in known:
-                raise UserError(f"cache.{name}={value!r} must be one of {', '.join(known)}.{nearest(value, known)}")
+            in_choices(f"cache.{name}", value, known)
         for name, count in (("window_length", window_length), ("track_num", track_num)):
-            if count < 1:
-                raise UserError(f"cache.{name}={count} must be at least 1.")
-        if first_layer is not None and first_layer < 0:
-            raise UserError(f"cache.first_layer={first_layer} must be a layer from 0 on, or null.")
+            in_range(f"cache.{name}", count, 1)
+        in_range("cache.first_layer", first_layer, 0, advice="It is a layer, or null.")
         self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Drifting(canvas, config, self)
+        return Drifting(self, canvas, config)
+
+    def state(self, canvas: Canvas) -> State:
+        """tracked [B, L]: decided positions to watch. later [B]: the first layer that computes the whole canvas in the
+        next forward."""
+        return {"tracked": canvas.nothing, "later": torch.zeros_like(canvas.start)}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        canvas, blocks = view.canvas, view.blocks
+        may = canvas.undecided & blocks.in_open
+        window = may & (may.cumsum(1) <= self.window_length)
+        live = predictors(window if self.block_caching else may, canvas, view.config)
+        begun, watched = blocks.turn > 0, view.state["tracked"] & canvas.valid
+        plan = view.plan(~begun[:, None] | watched | (view.masks ^ canvas.masked) | live, committable=window)
+        decided = ~canvas.undecided & canvas.valid
+        return DriftPlan(**vars(plan), window=live, watched=watched, decided=decided, bound=view.state["later"] * begun)
 
 
 @dataclass(frozen=True)
 class DriftPlan(ForwardPlan):
-    """window [B, L]: columns that predict the window; watched [B, L]: decided positions whose attention is compared;
-    decided [B, L]; bound [B]: the first layer that computes the whole canvas."""
+    """window [B, L]: columns that predict the window. watched [B, L]: decided positions whose attention is compared.
+    decided [B, L]: all decided positions. bound [B]: the first layer that computes the whole canvas."""
 
     window: Tensor
     watched: Tensor
@@ -73,8 +86,8 @@ class DriftPlan(ForwardPlan):
 @dataclass
 class Progress:
     """What a forward finds out from layer to layer. bound [B]: the first layer that computes the whole canvas; bounds:
-    the same for the host; later [B]: that of the next forward. widened: some row does. ran: rows that each layer
-    computed; received: attention that the window gives to each column, layer by layer [B, S]."""
+    the same on the host; later [B]: that of the next forward. widened: some row computes the whole canvas by now. ran:
+    rows that each layer computed. received: attention that the window gives to each column, layer by layer [B, S]."""
 
     bound: Tensor
     later: Tensor
@@ -88,15 +101,15 @@ class Progress:
         return self.bound[:, None] <= layers
 
     def reuses(self, layer: int) -> bool:
-        """Whether any row keeps something in a layer."""
+        """Whether any row reuses columns in a layer."""
         return max(self.bounds) > layer
 
 
 @dataclass(frozen=True)
 class DriftPass(Pass):
-    """probes [B, w + r]: columns whose attention is read, the window's, then those watched (L: none); in_window [B, w]:
-    which of the former are real; mean [B, r]: weights that make a mean of a sum over the latter. seen [B]: keys of each
-    row. columns [L]."""
+    """probes [B, w + r]: columns whose attention is read: w of the window, then r watched ones (L: no column).
+    in_window [B, w]: which of the former are columns. mean [B, r]: weights of the latter that turn a sum into a mean.
+    seen [B]: keys of each row. columns [L]: 0 to L - 1."""
 
     plan: DriftPlan
     columns: Tensor
@@ -107,36 +120,23 @@ class DriftPass(Pass):
     progress: Progress
 
 
-class Drifting(Buffered):
-    """tracked [B, L]: decided positions under watch; later [B]: the first layer that computes the whole canvas in the
-    next forward. inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past:
-    weights of the rows watched in the last forward."""
+class Drifting(BufferSession):
+    """inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past: weights of the
+    rows watched in the last forward."""
 
-    state = (*Buffered.state, "tracked", "later")
+    policy: Elastic
 
-    def __init__(self, canvas: Canvas, config: ModelConfig, policy: Elastic) -> None:
-        super().__init__(canvas, config)
-        self.policy, self.past = policy, Past()
-        self.tracked, self.later = torch.zeros_like(canvas.masked), torch.zeros_like(canvas.start)
-        self.inputs, self.queried = KeptRows(self.length), KeptRows(self.length)
-
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        may = canvas.undecided & blocks.in_open
-        window = may & (may.cumsum(1) <= self.policy.window_length)
-        live = predictors(window if self.policy.block_caching else may, canvas, self.config)
-        begun, watched = blocks.turn > 0, self.tracked & canvas.valid
-        columns = ~begun[:, None] | watched | (self.masks ^ canvas.masked) | live
-        plan = ForwardPlan.of(canvas, blocks.shapes, columns, committable=window)
-        decided = ~canvas.undecided & canvas.valid
-        return DriftPlan(**vars(plan), window=live, watched=watched, decided=decided, bound=self.later * begun)
+    def __init__(self, policy: Elastic, canvas: Canvas, config: ModelConfig) -> None:
+        super().__init__(policy, canvas, config)
+        self.past, self.inputs, self.queried = Past(), KeptRows(self.length), KeptRows(self.length)
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
-        """One call: which rows compute everything shows only from layer to layer."""
+        """One call, because the rows that compute everything show only from layer to layer."""
         return [(None, max(widths))]
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         assert isinstance(plan, DriftPlan)
-        same_keys = torch.equal(self.attended, candidates.valid)
+        same_keys = torch.equal(self.state["attended"], candidates.valid)
         forward = super().begin(plan, candidates, owner)
         (call,) = forward.calls
         columns = candidates.columns
@@ -148,30 +148,37 @@ class Drifting(Buffered):
             ordered = torch.cat([probes, rest], 1)
             call = replace(call, columns=ordered, slots=ordered)
         first = self.config.layers if self.policy.first_layer is None else self.policy.first_layer
-        progress = Progress(plan.bound, torch.full_like(self.later, first), plan.bound.tolist(), forward.whole)
-        own = {entry.name: getattr(forward, entry.name) for entry in fields(forward)} | {"calls": (call,)}
+        progress = Progress(plan.bound, torch.full_like(plan.bound, first), plan.bound.tolist(), forward.whole)
         return DriftPass(
-            **own, plan=plan, columns=columns, probes=probes, in_window=window < self.length,
-            mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1), progress=progress,
+            **vars(replace(forward, calls=(call,))), plan=plan, columns=columns, probes=probes,
+            in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1),
+            seen=forward.keys.sum(1), progress=progress,
         )  # fmt: skip
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         assert isinstance(forward, DriftPass)
         return DriftMemory(self, forward, call)
 
-    def cost(self, forward: Pass) -> ForwardCost:
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
         assert isinstance(forward, DriftPass)
         layers = torch.arange(self.config.layers, device=forward.valid.device)
-        # A test lets only later layers compute everything: what the bounds are in the end, they were in every layer.
+        # A test changes later layers only, so the final bounds hold for every layer.
         valid, wanted = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
         queries = torch.where(forward.progress.whole(layers), valid, wanted)
         ran = forward.progress.ran
         computed = torch.full_like(queries, ran[0])
-        for layer in range(1, len(ran)):  # a number is no copy from the host; it changes once or twice
+        for layer in range(1, len(ran)):  # assigning a number copies nothing from the host; it changes once or twice
             if ran[layer] != ran[layer - 1]:
                 computed[:, layer:] = ran[layer]
         keys = forward.keys.sum(1, keepdim=True).expand_as(queries)
-        return ForwardCost(queries, keys, queries * (queries == valid), computed, torch.zeros_like(forward.shadows))
+        return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
+
+    def join(self, fresh: Session) -> Session:
+        super().join(fresh)
+        for kept in (self.inputs, self.queried):
+            kept.grow(self.rows, self.length)
+        self.past = Past()  # its weights are over other keys; the old queries give new ones
+        return self
 
     def select(self, rows: Tensor) -> Session:
         for part in (self.inputs, self.queried, self.past):
@@ -222,7 +229,8 @@ class DriftMemory(BufferMemory):
             pair = session.past.pair(layer, before, weights[:, :, window : probes.shape[1]])
             alike = attention_similarity(*pair, seen, session.policy.similarity, fresh.triton)
             self._test(layer, (alike * mean).sum(1))
-        progress.received.append(attention_received(weights[:, :, :window], in_window, fresh.triton))
+        received = attention_received(weights[:, :, :window], in_window, fresh.triton)
+        progress.received.append(received.to(forward.valid.device))
         if len(progress.received) == session.config.layers:
             self._track()
         return out
@@ -234,10 +242,10 @@ class DriftMemory(BufferMemory):
         )  # fmt: skip
 
     def _test(self, layer: int, similarity: Tensor) -> None:
-        """Layers after ``layer`` compute the whole canvas in rows [B] whose attention has drifted."""
+        """Make layers after ``layer`` compute the whole canvas in rows whose ``similarity`` [B] is too low."""
         progress, policy, device = self.forward.progress, self.session.policy, similarity.device
         drifted = (similarity < policy.gamma) & self.copies(self.forward.mean, device).any(1)
-        progress.bound = progress.bound.to(device)  # with the rows, from device to device
+        progress.bound = progress.bound.to(device)  # it follows the rows from device to device
         if policy.trigger == "next_step":
             progress.later = progress.later.to(device)
             unset = progress.later == self.session.config.layers
@@ -251,13 +259,8 @@ class DriftMemory(BufferMemory):
         session, progress, home = self.session, self.forward.progress, self.forward.valid.device
         keys = self.call.reach
         progress.bound, progress.later = progress.bound.to(home), progress.later.to(home)
-        devices = dict.fromkeys(total.device for total in progress.received)
-        together = [
-            torch.stack([total for total in progress.received if total.device == device]).to(home)
-            for device in devices
-        ]
-        found = torch.where(self.forward.plan.decided[:, :keys], torch.cat(together), 0.0)
-        most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing most
-        tracked = torch.zeros_like(session.tracked)
+        found = torch.where(self.forward.plan.decided[:, :keys], torch.stack(progress.received), 0.0)
+        most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing
+        tracked = torch.zeros_like(self.forward.plan.decided)
         tracked[:, :keys] = most.any(0)
-        session.tracked, session.later = tracked, progress.later
+        session.state = session.state | {"tracked": tracked, "later": progress.later}

@@ -1,56 +1,34 @@
-"""The exact cache of block-causal models (SDAR, LLaDA2): blocks that are finished are never computed again."""
+"""Never compute a finished block again: the exact cache of block-causal models (SDAR, LLaDA2)."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from dllm.cache.base import Cache, Session
-from dllm.cache.buffer import Buffered
-from dllm.cache.passes import Call
+from dllm.cache.buffer import Buffered, CacheView
 from dllm.canvas import Canvas
-from dllm.common.rowwise import Owner, some
-from dllm.contract import BlockState, ForwardPlan
-from dllm.models.config import ModelConfig
-from dllm.models.memory import AttentionOrder
+from dllm.contract import ForwardPlan, State
 
 
-class Finished(Cache):
-    """A position sees its own attention block and those before it. So the rows of a block stay right once it and all
-    before it are decided and have been computed in that state, and nothing behind the open blocks need be computed.
-    The open blocks are computed whole, committed positions too. The same tokens as cache=none.
+class Finished(Buffered):
+    """A position sees its own attention block and those before it. So a block's rows are final once it and all blocks
+    before it are decided and have been computed in that state. Nothing behind the open blocks need be computed. The
+    open blocks are computed whole, committed positions included. It gives the same tokens as cache=none.
     """
 
     block_causal = True
     full = shadows = False
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return FinishedBlocks(canvas, config)
+    def state(self, canvas: Canvas) -> State:
+        """exact [B, L]: columns computed when their block and all before it were decided."""
+        return {"exact": canvas.nothing}
 
-
-class FinishedBlocks(Buffered):
-    """exact [B, L]: rows computed when their block and all before it were decided."""
-
-    state = (*Buffered.state, "exact")
-
-    def __init__(self, canvas: Canvas, config: ModelConfig) -> None:
-        super().__init__(canvas, config)
-        assert config.attention_block is not None
-        self.block, self.exact = config.attention_block, torch.zeros_like(canvas.masked)
-
-    def queries(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        number = torch.where(canvas.valid, canvas.positions // self.block, -1)
+    def plan(self, view: CacheView) -> ForwardPlan:
+        canvas, block = view.canvas, view.config.attention_block
+        assert block is not None, "a model with full attention was not refused"
+        number = torch.where(canvas.valid, canvas.positions // block, -1)
         masked = torch.where(canvas.masked & canvas.valid, number, number.amax(1, keepdim=True) + 1)
         final = number < masked.amin(1, keepdim=True)
-        last = torch.where(canvas.columns < blocks.open_end[:, None], number, -1).amax(1, keepdim=True)
-        live = (~(self.exact & final) & (number <= last)) | blocks.in_open
-        self.exact = final & (self.exact | live)
-        return ForwardPlan.of(canvas, blocks.shapes, live & canvas.valid)
-
-    def keys(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Tensor:
-        return candidates.valid & (plan.columns | self.exact)
-
-    def visible(self, call: Call, keys: Tensor, candidates: Canvas) -> Tensor | None:
-        order = AttentionOrder.of(self.config, some(candidates.positions, call.candidates))
-        assert order is not None, "a model with full attention was not refused"
-        return order.visible(order if call.columns is None else order.at(call.columns), keys[:, : call.reach])
+        last = torch.where(canvas.columns < view.blocks.open_end[:, None], number, -1).amax(1, keepdim=True)
+        live = (~(view.state["exact"] & final) & (number <= last)) | view.blocks.in_open
+        exact = final & (view.state["exact"] | live)
+        return view.plan(live, keys=canvas.valid & (live | exact), state={"exact": exact})

@@ -1,6 +1,6 @@
-"""Classifier-free guidance under any policy: every request twice, as it is and with its given positions masked.
+"""Classifier-free guidance with any policy: every request runs twice, as it is and with its given positions masked.
 
-Both halves keep columns of their own and follow the same plan. The policy sees a batch of 2 B rows and never knows.
+Both halves have keys and values of their own and follow the same plan. The policy sees an ordinary batch of 2 B rows.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
-from dllm.common.rowwise import Owner, select
+from dllm.common.rowwise import Owner, each_tensor, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.models.memory import Memory
 
 
 @dataclass(frozen=True)
 class GuidedPlan(ForwardPlan):
-    """The plan of B rows, and the inner session's own, ``doubled``, which has 2 B."""
+    """The plan of B rows. doubled: the inner session's plan of 2 B rows."""
 
     shared: ClassVar[tuple[str, ...]] = ("doubled",)
 
@@ -29,8 +29,8 @@ class GuidedPlan(ForwardPlan):
 
 
 class Guided(Session):
-    """``inner`` was started on the doubled canvas of so many ``rows``. What comes and goes here counts B rows or N
-    candidates, but a pass, and the candidates of ``begin``, are doubled already."""
+    """``inner`` was started on the doubled canvas of B ``rows``. Arguments and results have B rows or N candidates,
+    except a ``Pass`` and the candidates of ``begin``, which have 2 N."""
 
     def __init__(self, inner: Session, rows: int) -> None:
         self.inner, self.rows = inner, rows
@@ -38,10 +38,10 @@ class Guided(Session):
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         both = twice(torch.arange(self.rows, device=canvas.request.device), 0)
         doubled = self.inner.plan(canvas.select(both), select(blocks, both), announced[both])
-        half = select(doubled, both[: self.rows])  # the halves may watch different columns: both compute them all
+        half = select(doubled, both[: self.rows])  # if the halves choose different columns, both compute all of them
         return GuidedPlan(
-            half.columns | doubled.columns[self.rows :], half.committable, half.forced, half.shadows, half.shapes,
-            doubled.bounds[: self.rows], doubled,
+            half.columns | doubled.columns[self.rows :], half.committable, half.forced, half.shadows, half.keys,
+            half.shapes, doubled.bounds[: self.rows], {}, doubled,
         )  # fmt: skip
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
@@ -55,8 +55,8 @@ class Guided(Session):
     def memory(self, forward: Pass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
 
-    def cost(self, forward: Pass) -> ForwardCost:
-        return halves(self.inner.cost(forward))
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+        return halves(self.inner.cost(forward, torch.cat([scored, scored])))
 
     def keep(self, forward: Pass, chosen: Tensor) -> None:
         self.inner.keep(forward, twice(chosen, len(forward.owner.row) // 2))
@@ -64,17 +64,20 @@ class Guided(Session):
     def select(self, rows: Tensor) -> Session:
         return Guided(self.inner.select(twice(rows, self.rows)), len(rows))
 
+    def join(self, fresh: Session) -> Session:
+        assert isinstance(fresh, Guided)
+        mine, theirs = self.rows, fresh.rows
+        blocks = torch.arange(2 * (mine + theirs)).split([mine, mine, theirs, theirs])
+        order = torch.cat([blocks[0], blocks[2], blocks[1], blocks[3]])  # all rows as they are, then all masked
+        return Guided(self.inner.join(fresh.inner).select(order), mine + theirs)
+
 
 def twice(rows: Tensor, offset: int) -> Tensor:
-    """Row numbers, and behind them the same for the second half, which starts at ``offset``."""
+    """Row numbers, then those of the second half, which starts at ``offset``."""
     return torch.cat([rows, rows + offset])
 
 
 def halves(cost: ForwardCost) -> ForwardCost:
-    """The cost of 2 N candidates, of which the second half repeats the first, as that of N with the rows summed."""
-    queries, keys, refreshed, computed, scored = (
-        part.unflatten(0, (2, -1)) for part in (cost.queries, cost.keys, cost.refreshed, cost.computed, cost.scored)
-    )
-    return ForwardCost(
-        queries.sum(0), keys.amax(0), refreshed.sum(0), computed.sum(0), scored.sum(0), copies=2 * cost.copies
-    )
+    """The cost of N candidates from that of 2 N, whose second half repeats the first: rows are summed."""
+    both = each_tensor(lambda part: part.unflatten(0, (2, -1)).sum(0), cost)
+    return replace(both, keys=cost.keys.unflatten(0, (2, -1)).amax(0), copies=2 * cost.copies)

@@ -1,8 +1,6 @@
-"""No cache: every forward computes every column."""
+"""Compute every column in every forward: no cache."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,7 +16,7 @@ from dllm.models.memory import AttentionOrder, Fresh, Memory
 
 
 class NoCache(Cache):
-    """The reference that every policy is measured against."""
+    """The reference that every other policy is compared with."""
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
     branches = block_causal = static = True
@@ -34,23 +32,23 @@ class Everything(Session):
         self.config, self.ragged = config, ragged
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        widest = (len(canvas.columns),) * len(canvas.request)
-        return ForwardPlan.of(canvas, blocks.shapes, bounds=blocks.shapes.bounds(lambda known: widest))
+        valid, widest = canvas.valid, (len(canvas.columns),) * len(canvas.request)
+        bounds = blocks.shapes.bounds(lambda known: widest)
+        return ForwardPlan(valid, valid, canvas.nothing, canvas.tokens[:, :0], valid, blocks.shapes, bounds, {})
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid, parts = candidates.valid, list[tuple[Tensor | None, int]]([(None, len(candidates.columns))])
         if self.ragged:
             parts = rows_by_call(plan.shapes.widths(valid, plan.bounds), valid.device)
         calls = [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
-        shadows = (plan.shadows < len(candidates.columns)).sum(1)
-        return Pass(calls, owner, valid, valid, valid, shadows, whole=not self.ragged)
+        return Pass(calls, owner, valid, valid, valid, plan.shadows, whole=not self.ragged)
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         return Fresh(call.visible)
 
-    def cost(self, forward: Pass) -> ForwardCost:
-        cost = super().cost(forward)
-        return replace(cost, keys=cost.queries, refreshed=torch.zeros_like(cost.queries))
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+        rows = forward.valid.sum(1, keepdim=True) + forward.extra_rows()
+        return ForwardCost(rows, rows, torch.zeros_like(rows), forward.computed(), scored)
 
     def join(self, fresh: Session) -> Session:
         self.ragged = True
@@ -72,7 +70,8 @@ class Everything(Session):
 
 
 def shadow_visibility(ordinary: Tensor, shadows: Tensor, length: int) -> Tensor:
-    """Who sees whom [B, n + x, n + x]: all see the ordinary rows, a shadow not its own column, and itself."""
+    """Who sees whom [B, n + x, n + x]. All rows see the ordinary rows, but a shadow row sees itself instead of the row
+    of its own column."""
     rows = torch.cat([ordinary, shadows], 1)
     count = ordinary.shape[1]
     is_shadow = torch.arange(rows.shape[1], device=rows.device) >= count

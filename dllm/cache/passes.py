@@ -1,7 +1,7 @@
-"""A forward under way, as a value: what a cache makes of its plan, and the network's calls take.
+"""A forward under way, as a value: what a cache makes of its plan, and what the network's calls read.
 
-``Session.begin`` makes a ``Pass``; every call of it is run with a memory of its own; ``keep`` and ``cost`` take the
-same pass once the calls are done. Nothing of a forward is left in the session but what outlives it.
+``Session.begin`` makes a ``Pass``. Every call of it runs with a memory of its own. ``cost`` and ``keep`` take the same
+pass after the calls. The session keeps only what outlives the forward.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ class SideBySide:
 
     @staticmethod
     def of(owner: Owner) -> SideBySide:
-        count = owner.row.bincount()
-        place = torch.arange(len(owner.row), device=owner.row.device) - owner.first[owner.row]
-        beside = torch.arange(int(count.max()), device=owner.row.device)
-        return SideBySide(owner.row, place, owner.first[:, None] + torch.minimum(beside, count[:, None] - 1))
+        table, place = owner.table()
+        return SideBySide(owner.row, place, table.cummax(1).values)
 
     @property
     def width(self) -> int:
@@ -52,8 +50,8 @@ class SideBySide:
 
 @dataclass(frozen=True)
 class Drafts:
-    """Buffers of candidates that compute everything: one of each row's is kept. row [b]: of each candidate; stores:
-    filled layer by layer."""
+    """Buffers of candidates that compute everything; each row keeps those of one candidate. row [b]: the row of each
+    candidate. stores: filled layer by layer."""
 
     row: Tensor
     stores: list[KeyValues | None]
@@ -64,9 +62,9 @@ class Call:
     """One call of the network. A forward is one call, or several of rows that compute about as many columns.
 
     candidates [b]: which ones run (None: all). columns [b, n]: their query columns (L: padding; None: all in order).
-    slots: where the queries are kept; visible, reach: the keys they see; buffers: whose keys these are, as
-    ``Access.rows``. side_by_side: the candidates run as so many rows as they belong to. drafts: each candidate has
-    buffers of its own.
+    slots, visible, reach, buffers: where the queries are kept, which keys they see and whose these are, as ``slots``,
+    ``visible``, ``reach`` and ``rows`` of ``Access``. side_by_side: the candidates of a row run as one row. drafts:
+    each candidate has buffers of its own.
     """
 
     candidates: Tensor | None = None
@@ -79,8 +77,8 @@ class Call:
     drafts: Drafts | None = None
 
     def computed(self, length: int) -> Tensor | int:
-        """Rows that the network runs for each candidate, padding included: one number, or [b] where they lie side by
-        side and the last one of a row repeats. ``length`` [L]: of a whole row."""
+        """Rows that the network runs for each candidate, padding included: one number, or [b] where candidates lie side
+        by side. ``length``: L."""
         queries = length if self.columns is None else self.columns.shape[1]
         if self.side_by_side is None:
             return queries
@@ -94,9 +92,9 @@ class Call:
 class Pass:
     """One forward of N candidates of B rows.
 
-    calls: in which it runs. queries [N, L]: the columns that it computes; keys [N, L]: those that count as keys; valid
-    [N, L]: those of the canvas. shadows [N]: how many extra rows each has. whole: the host knows that every column of
-    every row is computed.
+    calls: those in which it runs. queries [N, L]: the columns that it computes. keys [N, L]: the columns that count as
+    keys. valid [N, L]: the columns of the canvas. shadows [N, x]: columns that get an extra row. whole: the
+    host knows that every column of every row is computed.
     """
 
     calls: Sequence[Call]
@@ -108,10 +106,17 @@ class Pass:
     whole: bool
 
     def computed(self) -> Tensor:
-        """Rows that the network runs for each candidate [N, 1] in all calls, padding included; none for those in no
-        call."""
+        """Rows that the network runs for each candidate [N, 1], padding included; 0 for a candidate in no call."""
         candidates, length = self.queries.shape
+        if len(self.calls) == 1 and self.calls[0].candidates is None and self.calls[0].side_by_side is None:
+            return self.queries.new_full((candidates, 1), int(self.calls[0].computed(length)), dtype=torch.int64)
         out = torch.zeros(candidates, dtype=torch.int64, device=self.queries.device)
         for call in self.calls:
             out[slice(None) if call.candidates is None else call.candidates] = call.computed(length)
         return out[:, None]
+
+    def extra_rows(self) -> Tensor | int:
+        """Extra rows of each candidate [N, 1]."""
+        if self.shadows.shape[1] == 0:
+            return 0
+        return (self.shadows < self.queries.shape[1]).sum(1, keepdim=True)

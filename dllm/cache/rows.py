@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
+from dllm.common.rowwise import padded
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Copies
 
 
 def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor:
-    """The rows [B, L] whose hidden states predict ``positions``: themselves, or for shifted models the ones before."""
+    """The columns [B, L] whose hidden states predict ``positions`` [B, L]: the same, or in shifted models the ones
+    before."""
     if config.prediction_shift == 0:
         return positions
     left = torch.cat([positions[:, 1:], torch.zeros_like(positions[:, :1])], 1)
@@ -19,7 +21,7 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
 
 
 def places(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:
-    """Where the columns ``probes`` [B, r] are among the computed ones [B, n] (None: all in order); padding: first."""
+    """Where the columns ``probes`` [B, r] are among the computed ones [B, n] (None: all in order); 0 for padding."""
     if columns is None:
         return probes
     order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
@@ -29,21 +31,22 @@ def places(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:
 
 
 def rows_of(values: Tensor, index: Tensor) -> Tensor:
-    """Rows ``index`` [B, n] of values [B, m, ...], [B, n, ...]; beyond the last one (padding): the last."""
+    """Rows ``index`` [B, n] of values [B, m, ...]: [B, n, ...]. An index beyond the last row (padding) gives that
+    row."""
     batch = torch.arange(len(index), device=index.device)[:, None]
     return values[batch, index.clamp(max=values.shape[1] - 1)]
 
 
 
 class KeptRows:
-    """Rows of every layer by column, [B, L + 1, ...]; the last takes what padding writes."""
+    """Rows of every layer by column [B, L + 1, ...]; the last one takes what padding writes."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.layers: list[Tensor] = []
 
     def put(self, layer: int, rows: Tensor, columns: Tensor | None) -> Tensor:
-        """Keep rows [B, n, ...] at their columns [B, n] (None: all in order); returns the layer's."""
+        """Keep rows [B, n, ...] at their columns [B, n] (None: all in order). Returns all rows of the layer."""
         if len(self.layers) <= layer:
             self.layers.append(rows.new_zeros(len(rows), self.length + 1, *rows.shape[2:]))
         if columns is None:
@@ -51,6 +54,13 @@ class KeptRows:
         else:
             self.layers[layer][torch.arange(len(rows), device=rows.device)[:, None], columns] = rows
         return self.layers[layer]
+
+    def grow(self, rows: int, length: int) -> None:
+        """Make room for so many rows and columns; the new ones hold zeros."""
+        self.length = length
+        for layer, held in enumerate(self.layers):
+            wider = padded(held, [length + 1, *held.shape[2:]])
+            self.layers[layer] = torch.cat([wider, wider.new_zeros(rows - len(wider), *wider.shape[1:])])
 
     def select(self, rows: Tensor) -> None:
         copies = Copies()

@@ -1,4 +1,4 @@
-"""Checks of our own invariants that cost a copy from the device in every turn: on in tests and with DLLM_DEBUG=1."""
+"""Whether to check invariants that cost a copy from the device in every turn: in tests, and with DLLM_DEBUG=1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Random numbers that are a function of a row's seed, the position and the turn, and of nothing else.
 
-A generator would make a row's noise depend on its neighbours and on how many rows were computed; a counter-based
-hash does not. The mixer is SplitMix64 (Steele, Lea, Flood 2014) on wrapping int64.
+With a generator a row's noise would depend on its neighbours and on how many rows were computed; with a counter-based
+hash it does not. The mixer is SplitMix64 (Steele, Lea, Flood 2014) on wrapping int64.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def _wrapped(value: int) -> int:
-    """As int64 arithmetic would wrap it."""
+    """``value`` as int64 arithmetic wraps it."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -31,19 +31,19 @@ def _mix(x: Tensor) -> Tensor:
 def uniform(*keys: Tensor | int) -> Tensor:
     """Uniform float64 in (0, 1), one for each combination of the broadcast integer keys.
 
-    Keys that are tensors lie on one device, where the numbers are made; a number is no tensor anywhere, so that noise
-    copies nothing from the host.
+    The numbers are made on the device of the keys that are tensors, which must share one. Keys that are numbers never
+    become tensors, so that noise copies nothing from the host.
     """
     devices = {key.device for key in keys if isinstance(key, Tensor)}
     assert len(devices) < 2, f"keys of noise lie on several devices: {', '.join(map(str, devices))}"
     state = torch.zeros((), dtype=torch.int64, device=next(iter(devices), None))
     for key in keys:
         state = _mix(state + ((key.long() + 1) * _GOLDEN if isinstance(key, Tensor) else _wrapped((key + 1) * _GOLDEN)))
-    # 53 random bits, centred in their cell: neither 0 nor 1 can occur, so both logarithms of Gumbel noise are finite.
+    # 53 random bits, centred in their cell: neither 0 nor 1 occurs, so both logarithms of Gumbel noise are finite.
     return (_shift_right(state, 11).double() + 0.5) * 2.0**-53
 
 
 def gumbel(*keys: Tensor | int) -> Tensor:
-    """Standard Gumbel noise in float64: lower precision cuts the tail and acts like a lower temperature
+    """Standard Gumbel noise, float64. Lower precision cuts the tail, which acts like a lower temperature
     (arXiv 2409.02908)."""
     return -torch.log(-torch.log(uniform(*keys)))

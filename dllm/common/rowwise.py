@@ -1,11 +1,12 @@
 """Batches as sets of rows: everything that belongs to a request is a tensor that leads with its row.
 
-Rows are selected, joined and updated by these functions alone, for tensors, dicts and dataclasses of tensors; whatever
-else they meet (numbers, objects shared by all rows) stays as it is.
+Only these functions select, join and update rows. They take tensors, and dicts and dataclasses of tensors. Other values
+(numbers, objects shared by all rows) stay as they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -21,7 +22,7 @@ T = TypeVar("T")
 class Owner:
     """Which row each candidate belongs to. N candidates of B rows; most samplers have one for each row.
 
-    row [N]: ascending, every row named. rows: B.
+    row [N]: ascending; every row occurs. rows: B.
     """
 
     row: Tensor
@@ -34,7 +35,7 @@ class Owner:
 
     @property
     def is_single(self) -> bool:
-        """Whether candidate and row are the same: N = B, and no row is without one."""
+        """Whether every row has one candidate (N = B), so that candidate and row are the same."""
         return len(self.row) == self.rows
 
     @cached_property
@@ -47,11 +48,11 @@ class Owner:
         return change.nonzero()[:, 0]
 
     def each(self, state: T) -> T:
-        """What belongs to each candidate's row: [B, ...] to [N, ...]."""
+        """Repeat what belongs to rows for each candidate: [B, ...] to [N, ...]."""
         return state if self.is_single else select(state, self.row)
 
     def one(self, state: T) -> T:
-        """What belongs to each row's first candidate: [N, ...] to [B, ...]."""
+        """Select what belongs to each row's first candidate: [N, ...] to [B, ...]."""
         return state if self.is_single else select(state, self.first)
 
     def any(self, value: Tensor) -> Tensor:
@@ -83,72 +84,65 @@ class Owner:
 
 
 class Rowwise:
-    """A dataclass whose fields lead with the row, but for those that all rows share."""
+    """A dataclass whose fields lead with the row, except those named in ``shared``, which all rows share."""
 
     shared: ClassVar[tuple[str, ...]] = ()
 
 
-def _rowwise(state: Any) -> list[str]:
-    """Names of the fields of a dataclass that lead with the row."""
-    shared = state.shared if isinstance(state, Rowwise) else ()
-    return [entry.name for entry in fields(state) if entry.name not in shared]
+def each_tensor(change: Callable[..., Tensor], state: T, *others: T) -> T:
+    """``state`` with ``change`` applied to every tensor, and to the tensors in the same place of ``others``."""
+    if isinstance(state, Tensor):
+        return change(state, *others)  # type: ignore[return-value]
+    if isinstance(state, dict):
+        names = [(name, *(other.get(name, value) for other in others)) for name, value in state.items()]  # type: ignore[attr-defined]
+        return {name: each_tensor(change, state[name], *rest) for name, *rest in names}  # type: ignore[return-value]
+    if isinstance(state, tuple):
+        return tuple(each_tensor(change, *entries) for entries in zip(state, *others, strict=True))  # type: ignore
+    if is_dataclass(state) and not isinstance(state, type):
+        shared = state.shared if isinstance(state, Rowwise) else ()
+        changed: dict[str, Any] = {
+            entry.name: each_tensor(change, *(getattr(one, entry.name) for one in (state, *others)))
+            for entry in fields(state) if entry.name not in shared
+        }  # fmt: skip
+        return replace(state, **changed)
+    return state
 
 
 def select(state: T, rows: Tensor) -> T:
     """The given rows [b], in that order; a row may appear several times or not at all."""
-    if isinstance(state, Tensor):
-        return state[rows]  # type: ignore[return-value]
-    if isinstance(state, dict):
-        return {key: select(value, rows) for key, value in state.items()}  # type: ignore[return-value]
-    if isinstance(state, tuple):
-        return tuple(select(value, rows) for value in state)  # type: ignore[return-value]
-    if is_dataclass(state) and not isinstance(state, type):
-        changed: dict[str, Any] = {name: select(getattr(state, name), rows) for name in _rowwise(state)}
-        return replace(state, **changed)
-    return state
+    return each_tensor(lambda tensor: tensor[rows], state)
 
 
 def some(state: T, rows: Tensor | None) -> T:
-    """``select``, where no ``rows`` stands for all of them in order."""
+    """``select``; ``rows`` None: all of them, in order."""
     return state if rows is None else select(state, rows)
 
 
-def join(state: T, other: T) -> T:
-    """Rows of one batch, then rows of another. Trailing dimensions grow to the larger one, with zeros behind: what lies
-    behind a row's own columns is never valid."""
-    if isinstance(state, Tensor) and isinstance(other, Tensor):
-        shape = [max(sizes) for sizes in zip(state.shape[1:], other.shape[1:], strict=True)]
-        return torch.cat([padded(state, shape), padded(other, shape)])  # type: ignore[return-value]
-    if isinstance(state, dict) and isinstance(other, dict):
-        return {key: join(value, other[key]) for key, value in state.items()}  # type: ignore[return-value]
-    if is_dataclass(state) and not isinstance(state, type):
-        changed: dict[str, Any] = {
-            name: join(getattr(state, name), getattr(other, name)) for name in _rowwise(state)
-        }
-        return replace(state, **changed)
-    return state
+def join(state: T, *others: T) -> T:
+    """Rows of one batch, then rows of others. Trailing dimensions grow to the largest one, padded with zeros behind:
+    what lies behind a row's own columns is never valid."""
+
+    def joined(*parts: Tensor) -> Tensor:
+        shape = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+        return torch.cat([padded(part, shape) for part in parts])
+
+    return each_tensor(joined, state, *others)
 
 
 def update_rows(rows: Tensor, new: T, old: T) -> T:
     """Per row: ``new`` where ``rows`` [B] holds, else ``old``. A tensor of ``new`` may have grown in its trailing
     dimensions; the old rows are padded with zeros."""
-    if new is old:
-        return new
-    if isinstance(new, Tensor) and isinstance(old, Tensor):
-        before = padded(old, list(new.shape[1:]))
-        return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, before)  # type: ignore[return-value]
-    if isinstance(new, dict) and isinstance(old, dict):
-        return {key: update_rows(rows, new.get(key, value), value) for key, value in old.items()}  # type: ignore[return-value]
-    if is_dataclass(new) and not isinstance(new, type):
-        changed: dict[str, Any] = {
-            name: update_rows(rows, getattr(new, name), getattr(old, name)) for name in _rowwise(new)
-        }
-        return replace(new, **changed)
-    return new
+
+    def updated(now: Tensor, before: Tensor) -> Tensor:
+        if now is before:
+            return now
+        return torch.where(rows.view(-1, *[1] * (now.dim() - 1)), now, padded(before, list(now.shape[1:])))
+
+    return new if new is old else each_tensor(updated, new, old)
 
 
 def padded(value: Tensor, shape: list[int]) -> Tensor:
-    """Rows [B, ...] with zeros behind, as large as ``shape`` in every dimension but the first."""
+    """Rows [B, ...] padded with zeros behind to ``shape``, which counts every dimension but the first."""
     growth = [extent - now for extent, now in zip(shape, value.shape[1:], strict=True)]
     return F.pad(value, [side for extra in reversed(growth) for side in (0, extra)]) if any(growth) else value
 

@@ -1,1 +1,1 @@
-"""Parts from the configuration, and whether they fit."""
+"""Builds parts from the configuration, and checks that they fit together."""

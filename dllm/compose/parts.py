@@ -19,7 +19,8 @@ BASE_CLASSES = {
 
 
 def part(group: str, choice: _T | str, **options: Any) -> _T:
-    """``choice`` itself if it is an object already, else the part of that name from the configuration group.
+    """``choice`` itself if it is an object already, else the part of that name from the configuration group. Raises
+    UserError for an unknown name or option.
 
     >>> part("sampler", "confidence", threshold=0.8)  # doctest: +SKIP
     """
@@ -42,7 +43,7 @@ def part(group: str, choice: _T | str, **options: Any) -> _T:
 
 
 def composed(overrides: list[str], whole: bool = False) -> Any:
-    """The configuration with some overrides, also inside a Hydra application. whole: with Hydra's own settings."""
+    """The configuration with ``overrides``; works inside a Hydra application too. whole: with Hydra's own settings."""
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
@@ -80,7 +81,7 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
         return kind(**options)
     except UserError:
         raise
-    except (TypeError, ValueError) as error:  # raised by a part that is not ours
+    except (TypeError, ValueError) as error:  # from a user's part: ours raise UserError
         given = ", ".join(f"{key}={value!r}" for key, value in options.items())
         raise UserError(f"{group} cannot be built with {given}: {error}.") from error
 
@@ -94,7 +95,7 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def class_of(group: str, target: Any) -> type:
-    """The class that ``_target_`` names, which must be of the group's kind. Raises UserError for another."""
+    """The class that ``_target_`` names. Raises UserError if it is no class of the group's kind."""
     try:
         kind = resolve_name(str(target))
         assert isinstance(kind, type), "it is no class"
@@ -121,7 +122,7 @@ def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
 
 
 def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool) -> Any:
-    """``value`` as the argument takes it. Raises UserError for another kind."""
+    """``value`` converted to the argument's kind. Raises UserError if it is of another kind."""
     default, annotation = argument.default, argument.annotation
     if annotation in ("Any", Any):  # a number, or in Python a list with one for each request
         if not isinstance(default, int | float):
@@ -150,7 +151,7 @@ def wrappers() -> list[str]:
 
 
 def config_groups() -> list[str]:
-    """The configuration's groups, whose choices have names: model, sampler, blocks, ..., also groups inside groups."""
+    """The configuration's groups: model, sampler, blocks, ..., and groups inside groups."""
     from importlib.resources import files
 
     def below(folder: Traversable, prefix: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Whether the chosen parts fit together and the model, before any weights are read."""
+"""Checks, before any weights are read, that the chosen parts fit each other and the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dllm.cache.base import Cache
 from dllm.compose.parts import part
 from dllm.contract import Need
 from dllm.eos.base import EndOfText
-from dllm.errors import Unfit, UserError, name_of, nearest
+from dllm.errors import Unfit, UserError, in_range, name_of, nearest
 from dllm.kernels import row_statistics
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
@@ -20,10 +20,9 @@ ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.co
 
 
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
-    """Refuse, before any weights are read, what cannot work: UserError with the reason and the way out. Returns the
-    sampler bound to the setting."""
-    if setting.gen_length is not None and setting.gen_length < 1:
-        raise UserError(f"gen_length={setting.gen_length} must be at least 1.")
+    """Refuse a setting that cannot work: UserError with the reason and the way out. Returns the sampler, resolved for
+    the setting."""
+    in_range("gen_length", setting.gen_length, 1)
     if setting.gen_length is not None and setting.gen_length >= setting.model.max_length:
         raise UserError(
             f"gen_length={setting.gen_length} leaves no room for a prompt: the model's limit is "
@@ -34,15 +33,15 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
     sampler.check(setting)
     if setting.sampling.eos_last and not sampler.by_confidence:
         raise UserError(
-            "sampling.eos_last=true sets end-of-text proposals last by their confidence, and "
-            f"sampler={name_of(sampler)} as it is set does not go by that alone. Set eos_last to false, "
+            "sampling.eos_last=true ranks end-of-text proposals last by their confidence, but "
+            f"sampler={name_of(sampler)} with these options does not rank by confidence alone. Set eos_last to false, "
             "or use sampler=confidence, localleap or static."
         )
     blocks.check(setting, sampler)
     needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
     for name in sorted({name for need in needs for name in need.statistics} - set(ASKABLE)):
         raise UserError(
-            f"Need(statistics=...) of a part names {name!r}, and a forward can be asked for {', '.join(ASKABLE)}; "
+            f"Need(statistics=...) of a part names {name!r}, but the statistics are {', '.join(ASKABLE)}; "
             f"logits=True gives the rest.{nearest(name, ASKABLE)}"
         )
     try:
@@ -52,7 +51,8 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
     return sampler
 
 
-# Nearest first for whoever wanted a cache: the block-wise ones, which most samplers were published with.
+# The order of suggestions to a user who wanted a cache. The block-wise ones, which most samplers were published with,
+# come early.
 BY_REUSE = ("finished", "dual", "prefix", "elastic", "window", "dkv", "recap")
 
 
@@ -65,6 +65,6 @@ def working(setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> str:
     return "none"
 
 
-@cache  # the configuration of each takes 40 ms to compose
+@cache  # composing the configuration of each takes 40 ms
 def _at_defaults(name: str) -> Cache:
     return part("cache", name)

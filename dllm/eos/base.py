@@ -1,4 +1,4 @@
-"""The contract of an end-of-text policy: what happens to a row that has committed an end of text."""
+"""The contract of an end-of-text policy: what happens to a row that has committed an end-of-text token."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from dllm.contract import Need, Step, View
 
 
 class EndOfText:
-    """Base of all policies. The loop calls ``cut`` once a turn, after the commits and before blocks close. shrinks:
-    columns may leave the canvas."""
+    """Base of all policies. The loop calls ``cut`` once a turn, after the step's commits and before blocks close. A
+    policy implements ``cut``; it keeps no state. shrinks: it may cut columns off the canvas."""
 
     shrinks = False
 
     def needs(self) -> tuple[Need, ...]:
-        """What must be scored for the policy."""
+        """What must be scored for the policy, in every forward."""
         return ()
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
-        """The candidates [N] of a turn, with what they owe to an end of text (token ``eos_id``). ``view`` is what the
-        sampler saw, with the blocks as they are now, already each candidate's own."""
+        """The candidates [N] of a turn, cut or filled where a committed or predicted ``eos_id`` asks for it. ``view``
+        [N]: what the sampler saw, repeated for each candidate, with the blocks as they are now. ``step``: what it
+        decided."""
         raise NotImplementedError
 
 
 def answer_ends(canvas: Canvas, eos_id: int) -> Tensor:
-    """Committed end-of-text tokens of the answer [B, L]: those behind all given text. In infilling, an EOS in one gap
-    ends nothing that is given after it."""
+    """Committed end-of-text tokens that end the answer [B, L]: those behind all given text. In infilling, an EOS in one
+    gap does not end what is given after it."""
     last = (canvas.columns * canvas.given).amax(1, keepdim=True)
     ends = (canvas.tokens == eos_id) & ~canvas.masked & canvas.valid & ~canvas.given
     return ends & ((canvas.columns > last) | ~canvas.given.any(1, keepdim=True))

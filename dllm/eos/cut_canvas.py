@@ -1,4 +1,4 @@
-"""Drop everything after the first committed end-of-text from the canvas (Window-Diffusion's adaptive length,
+"""Cut everything after the first committed end-of-text token off the canvas (Window-Diffusion's adaptive length,
 arXiv 2601.20332)."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from dllm.eos.base import EndOfText, after_first, answer_ends
 
 
 class CutCanvas(EndOfText):
-    """Columns behind the leftmost committed EOS are neither decided nor attended to any more. A turn whose commits the
-    cache's plan forces does not look for one (as published: the first forward of a phase)."""
+    """Columns behind the leftmost committed EOS are no longer decided or attended to. A turn whose commits the cache's
+    plan forces does not cut (as published: the first forward of a phase)."""
 
     shrinks = True
 

@@ -1,4 +1,4 @@
-"""Decide nothing after the first committed end-of-text, but keep attending to it (Elastic-Cache, arXiv 2510.14973)."""
+"""Decide nothing after the first end-of-text token, but keep attending there (Elastic-Cache, arXiv 2510.14973)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dllm.eos.base import EndOfText, after_first, answer_ends
 
 
 class CutOpen(EndOfText):
-    """The first turn that commits an EOS cuts at its leftmost one; later ones do not cut again."""
+    """The first turn that commits an EOS cuts behind its leftmost one. Later turns do not cut again."""
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))

@@ -8,24 +8,21 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import Need, Step, View
 from dllm.eos.base import EndOfText, after_first
-from dllm.errors import UserError
+from dllm.errors import in_choices
 
 
 class EoTP(EndOfText):
-    """First tier: the leftmost EOS that the rule itself accepted this turn (fixed schedules accept nothing).
+    """First tier: cut behind the leftmost EOS that the rule itself accepted this turn (fixed schedules accept nothing).
 
-    Second tier, only without one: the most confident EOS prediction among all masked positions (scope ``suffix``) or
-    those of the block (``block``, as the published cached loops do), if it has at least ``minimum`` confidence.
-    Everything behind it leaves the canvas.
-
-    A second-tier position is usually still masked and is decided later like any other.
+    Second tier, if there is none: cut behind the most confident EOS proposal among all masked positions (scope
+    ``suffix``) or those of the open blocks (``block``, as the published cached loops do), if its confidence is at least
+    ``minimum``. That position is usually still masked, and is decided later like any other.
     """
 
     shrinks = True
 
     def __init__(self, scope: str = "suffix", minimum: float = 0.0) -> None:
-        if scope not in ("suffix", "block"):
-            raise UserError(f"eos.scope={scope!r} must be suffix or block.")
+        in_choices("eos.scope", scope, ("suffix", "block"))
         self.scope, self.minimum = scope, minimum
 
     def needs(self) -> tuple[Need, ...]:

@@ -1,4 +1,4 @@
-"""End a row at the block that ends its text: the rest becomes end-of-text without another forward."""
+"""End a row at the block that ends its text, and fill the rest with end-of-text tokens (LocalLeap, dInfer)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import replace
 from dllm.canvas import Canvas
 from dllm.contract import Step, View
 from dllm.eos.base import EndOfText, answer_ends
-from dllm.errors import UserError
+from dllm.errors import in_choices
 
 
 class FillAfterBlock(EndOfText):
-    """``any``: a full block that holds an EOS (LocalLeap, dInfer); ``all``: nothing but EOS (FreeDave)."""
+    """when: which full block ends the text: one that holds ``any`` EOS (LocalLeap, dInfer), or one that is ``all`` EOS
+    (FreeDave)."""
 
     def __init__(self, when: str = "any") -> None:
-        if when not in ("any", "all"):
-            raise UserError(f"eos.when={when!r} must be any or all.")
+        in_choices("eos.when", when, ("any", "all"))
         self.when = when
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         waits = (candidates.undecided & view.blocks.in_block).any(1)
-        if view.blocks.shapes.all(waits):  # the usual turn: no block is full
+        if view.blocks.shapes.all(waits):  # in most turns no block is full
             return candidates
         rest, full = candidates.undecided & ~view.blocks.in_block, ~waits & ~view.blocks.done
         ends = answer_ends(candidates, eos_id)

@@ -1,4 +1,4 @@
-"""Decode the full length whatever is committed (LLaDA's and Dream's own loops)."""
+"""Decode the full length, whatever is committed (LLaDA's and Dream's own loops)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dllm.eos.base import EndOfText
 
 
 class Keep(EndOfText):
-    """Nothing happens in the decode; the text is cut afterwards."""
+    """The canvas stays as it is; only the result's text ends at the first EOS."""
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         return candidates

@@ -1,4 +1,4 @@
-"""End a row when its finished text holds one of the given strings; wraps another end-of-text policy."""
+"""End a row when its committed text contains one of the given strings; wraps another end-of-text policy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dllm.errors import name_of
 
 
 class StopStrings(EndOfText):
-    """Looks at the committed tokens from the answer's start to its first mask. Reads text on the host, so it costs a
-    copy per turn; only rows with a new commit in that prefix could change, and only they matter."""
+    """Searches the committed tokens from the answer's start to its first mask. The search runs on the host, so it costs
+    a copy from the device per turn."""
 
     def __init__(self, inner: EndOfText, strings: Sequence[str], text: Callable[[Sequence[int]], str]) -> None:
         self.inner, self.strings, self.text = inner, tuple(strings), text

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 
-from dllm.errors import UserError, not_one_of
+from dllm.errors import UserError, in_choices
 from dllm.kernels.jit import interpreted
 
 KERNEL_CHOICES = ("auto", "triton", "torch")
@@ -20,8 +20,7 @@ def use_triton(choice: str, device: torch.device | str) -> bool:
     choice: ``auto`` takes them on every GPU where they work, and never fails. Raises UserError for an unknown name, and
     for ``triton`` where Triton cannot run.
     """
-    if choice not in KERNEL_CHOICES:
-        raise not_one_of("kernels", choice, KERNEL_CHOICES)
+    in_choices("kernels", choice, KERNEL_CHOICES)
     if choice == "torch":
         return False
     problem = obstacle(torch.device(device))

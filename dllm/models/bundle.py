@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from dllm.errors import UserError, nearest, not_one_of
+from dllm.errors import UserError, in_choices, nearest
 from dllm.kernels.choose import use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
@@ -96,10 +96,9 @@ def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelC
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """A supported dtype, given by name or as torch's object. Raises UserError for any other."""
-    found = DTYPES.get(str(dtype).removeprefix("torch."))
-    if found is None:
-        raise not_one_of("dtype", str(dtype), DTYPES)
-    return found
+    name = str(dtype).removeprefix("torch.")
+    in_choices("dtype", name, DTYPES)
+    return DTYPES[name]
 
 
 def resolve_device(device: str) -> torch.device:

@@ -72,9 +72,9 @@ class MoE(nn.Module):
         """Weights and numbers [R, k] of the experts of rows [R, D]. softmax: LLaDA-MoE's router, sigmoid: LLaDA2's."""
         if self.config.router == "softmax":
             scores = self.router(rows).to(at_least_float32(rows.dtype)).softmax(-1)
-            return top(scores, self.config.top_k)
+            return top_experts(scores, self.config.top_k)
         scores = self.router(rows).sigmoid()
-        _, chosen = top(self.limit_to_groups(scores), self.config.top_k)
+        _, chosen = top_experts(self.limit_to_groups(scores), self.config.top_k)
         weights = scores.gather(-1, chosen)
         if self.config.top_k > 1:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
@@ -85,13 +85,13 @@ class MoE(nn.Module):
         if self.expert_bias is not None:
             scores = scores + self.expert_bias.to(scores.dtype)
         grouped = rearrange(scores, "r (group expert) -> r group expert", group=self.config.groups)
-        strength = reduce(top(grouped, min(2, grouped.shape[-1]))[0], "r group best -> r group", "sum")
-        _, kept = top(strength, self.config.top_groups)
+        strength = reduce(top_experts(grouped, min(2, grouped.shape[-1]))[0], "r group best -> r group", "sum")
+        _, kept = top_experts(strength, self.config.top_groups)
         closed = torch.ones_like(strength, dtype=torch.bool).scatter(-1, kept, False)
         return rearrange(grouped.masked_fill(closed[..., None], -torch.inf), "r group expert -> r (group expert)")
 
 
-def top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def top_experts(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The ``count`` largest along the last axis and their indices, of equals the lowest (torch.topk: any of them)."""
     values, index = scores.sort(dim=-1, descending=True, stable=True)
     return values[..., :count], index[..., :count]

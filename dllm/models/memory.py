@@ -1,8 +1,8 @@
-"""What stands between the layers of a forward: the memory that a cache is to the network.
+"""The memory of a forward: what a cache is to the layers of the network.
 
-A layer projects its rows, hands queries, keys and values to the memory, and attends to what comes back. ``Fresh`` is no
-cache at all; ``Access`` is a memory whose shapes do not change, which is nothing more than tensors and numbers, so that
-forwards through it can be recorded, repeated and compiled.
+A layer projects its rows, hands queries, keys and values to the memory, and attends to what the memory returns.
+``Fresh`` is no cache at all. ``Access`` has shapes that do not change, and consists of tensors and numbers only, so
+that forwards through it can be recorded, replayed and compiled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from dllm.kernels.rope_scatter import rope_scatter, rotated
 from dllm.models.config import ModelConfig
 
-# What rows of one layer at columns [B, n] attend to: [B, n, H * h].
+# Projected rows of one layer and their columns [B, n] to what they attend to [B, n, H * h].
 Attend = Callable[["Projected", "Tensor | None"], Tensor]
 
 # Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible: None (all), [B, S] or
@@ -28,10 +28,10 @@ Exchanged = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 @dataclass(frozen=True)
 class Projected:
-    """What a layer makes of its rows before rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
+    """A layer's projections of its rows, before rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
 
     angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. wide: rotate in float32 (LLaDA's
-    ``rope_full_precision``), not in the dtype of the rows. triton: rotate and store with our kernel.
+    ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel.
     """
 
     query: Tensor
@@ -47,34 +47,34 @@ class Projected:
         return query, key.transpose(1, 2), self.value.transpose(1, 2)
 
     def into(self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
-        """Put keys and values into ``slots`` [B, n] of the buffers [B, H_kv, S, h] (None: the first n slots), or of
-        their ``rows`` [B], and return the rotated queries. Buffers have a slot for padding: nothing may lie outside."""
-        # torch.compile fuses this itself; a part of the rows is rare enough to go without the kernel.
+        """Write keys and values to ``slots`` [B, n] (None: the first n) of ``rows`` [B] (None: all) of the buffers
+        [B, H_kv, S, h], and return the rotated queries. Every slot must exist: buffers have one for padding."""
+        # torch.compile fuses these operations itself. With ``rows`` the kernel does not run: that is rare.
         if self.triton and rows is None and not torch.compiler.is_compiling():
             return rope_scatter(self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, True)
         query, key, value = self.rotated()
         for store, fresh in ((keys, key), (values, value)):
             if slots is None:
                 store[slice(None) if rows is None else rows, :, : fresh.shape[2]] = fresh
-            else:  # whole rows: 2 to 5 times as fast as a scatter on a CPU, and compiled without a copy of the buffer
+            else:  # 2 to 5 times as fast as a scatter on a CPU, and compiled without a copy of the buffer
                 row = torch.arange(len(slots), device=slots.device) if rows is None else rows
                 store.transpose(1, 2).index_put_((row[:, None], slots), fresh.transpose(1, 2))
         return query
 
 
 class Memory:
-    """What a cache puts between the layers of one call of the network, and keeps for the next."""
+    """What a cache gives to the layers of one call of the network. For each layer: ``enter``, then ``attend``."""
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Hidden rows [B, n, D] entering a layer and their columns; may widen both (Elastic-Cache)."""
         return hidden, columns
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        """Rotate and keep the fresh rows; return their queries, and the keys and values they attend to."""
+        """Rotate and keep the fresh rows. Return their queries, and the keys and values they attend to."""
         raise NotImplementedError
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
-        """Keep the fresh rows; return what they attend to [B, n, H * h]."""
+        """Keep the fresh rows. Return what they attend to [B, n, H * h]."""
         return attend(*self.exchange(layer, fresh, columns))
 
     def access(self) -> Access:
@@ -82,16 +82,16 @@ class Memory:
         raise NotImplementedError
 
     def lacks(self) -> tuple[int, ...] | None:
-        """Shape of the buffer of keys, and of that of values, that every layer still lacks; None where none does."""
+        """Shape of the buffers of keys and of values if layers still lack them, else None."""
         return None
 
     def furnish(self, buffers: Buffers) -> None:
-        """Take buffers from outside, which may have served another decode."""
+        """Use buffers from outside, which may have served another decode."""
         raise NotImplementedError
 
 
 class Copies:
-    """What the layers of one call of the network share, copied once to every device that has some of them."""
+    """Copies of what the layers of one call share, made once for every device that has layers."""
 
     def __init__(self) -> None:
         self.made: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
@@ -136,15 +136,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) ->
 
 @dataclass(frozen=True)
 class AttentionOrder:
-    """Who may see whom in a model whose attention is not full, as two integers per column [B, L]: a key of ``rank`` r
-    is seen by the queries whose ``reach`` is r or more."""
+    """Which keys a query sees if attention is not full, as two integers per column [B, L]: a query of ``reach`` r sees
+    the keys whose ``rank`` is at most r."""
 
     rank: Tensor
     reach: Tensor
 
     @staticmethod
     def of(config: ModelConfig, positions: Tensor) -> AttentionOrder | None:
-        """By the ``positions`` [B, L] of the columns in their rows; None where attention is full.
+        """The order of columns at ``positions`` [B, L] of their rows; None if attention is full.
 
         Block-causal models (SDAR, LLaDA2): a position sees its own attention block and those before it."""
         if config.attention_block is None:
@@ -158,8 +158,7 @@ class AttentionOrder:
         return AttentionOrder(self.rank.gather(1, columns), self.reach.gather(1, columns))
 
     def visible(self, queries: AttentionOrder, keys: Tensor | None) -> Tensor:
-        """Which keys [B, n, S] each of the ``queries`` [B, n] sees, of those in ``keys`` [B, S] or [B, n, S] (None: of
-        all)."""
+        """Which keys each of the ``queries`` [B, n] sees [B, n, S], out of ``keys`` [B, S] or [B, n, S] (None: all)."""
         if keys is None:
             return self.rank[:, None] <= queries.reach[:, :, None]
         seen = self.rank[:, None, : keys.shape[-1]] <= queries.reach[:, :, None]
@@ -171,9 +170,9 @@ KeyValues = tuple[Tensor, Tensor]  # of one layer: keys, values [B, H_kv, S, h]
 
 @dataclass(frozen=True)
 class Access(Memory):
-    """visible: as in ``Exchanged``; slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n);
-    reach: how many slots count as keys. rows [b]: whose buffers these are, of all that there are (None: of all b).
-    Without stores nothing is kept, and the rows see each other."""
+    """visible: as in ``Exchanged``. slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n).
+    reach: how many slots count as keys. rows [b]: which rows of the stores these are (None: all). Without stores
+    nothing is kept, and the rows see each other."""
 
     visible: Tensor | None = None
     slots: Tensor | None = None
@@ -194,6 +193,6 @@ class Access(Memory):
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """Memory for the keys and values of every layer. Whoever holds it uses it; it is free when nobody does."""
+    """Memory for the keys and values of every layer. It is in use as long as a session refers to it."""
 
     stores: Sequence[KeyValues]

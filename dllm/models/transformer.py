@@ -1,8 +1,8 @@
-"""One bidirectional transformer for every masked diffusion family we load.
+"""One transformer for all families of masked diffusion models.
 
-Pre-norm, rotary positions (rotate-half), SwiGLU or routed experts. The forward is the single code path of all
-cache policies: it computes the rows it is given, hands their keys and values to a *memory* and attends to what the
-memory returns. Parity with the published code is proved by ``tests/parity.py``.
+Pre-norm, rotary positions (rotate-half), SwiGLU or routed experts. All cache policies share one forward: it computes
+the rows it gets, hands their keys and values to a *memory*, and attends to what the memory returns. ``tests/parity.py``
+compares it with the published code.
 
 Letters: B rows, L canvas columns, n queries, S keys, D width, H heads, h head size, V logit columns.
 """
@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from dllm.kernels.add_norm import add_norm
@@ -24,7 +25,7 @@ from dllm.models.memory import Attend, AttentionOrder, Fresh, Memory, Projected
 
 
 class RMSNorm(nn.Module):
-    """Normalise in float32 or better, cast back, then multiply by the gain (the order of the published code)."""
+    """Normalises in float32 or wider, casts back, then multiplies by the gain (the order of the published code)."""
 
     triton = False
 
@@ -45,10 +46,9 @@ class AddNorm(RMSNorm):
 
 
 class Rotary:
-    """Cosines and sines by position, built in float32 or better and never cast with the model.
-
-    Positions in bfloat16 are exact only up to 256, hence no parameter and no buffer. Tables grow on demand, one for
-    each device that has layers.
+    """Cosines and sines by position, in float32 or wider. The tables are no parameters or buffers, so that they are
+    never cast with the model: in bfloat16, positions are exact only up to 256. They grow on demand, one for each
+    device that has layers.
     """
 
     def __init__(self, dim: int, theta: float) -> None:
@@ -62,7 +62,7 @@ class Rotary:
             table = self.tables[positions.device] = self._build(max(length, 256), dtype, positions.device)
         return table[0][positions].unsqueeze(-2), table[1][positions].unsqueeze(-2)
 
-    @torch.inference_mode(False)  # a table built while decoding must serve training afterwards
+    @torch.inference_mode(False)  # a table built while decoding must also serve training later
     def _build(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         exponent = torch.arange(0, self.dim, 2, dtype=dtype, device=device) / self.dim
         angles = torch.arange(length, dtype=dtype, device=device)[:, None] / self.theta**exponent
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Projected:
         """Queries, keys and values of rows x [B, n, D]."""
-        q, k, v = (proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q, self.k, self.v))
+        q, k, v = (rearrange(proj(x), "b n (h d) -> b n h d", d=self.head_dim) for proj in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         return Projected(q, k, v, angles, self.rope_float32, self.triton)
@@ -102,7 +102,7 @@ class Layer(nn.Module):
             config.width, config.mlp_width, config.mlp_bias)  # fmt: skip
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend) -> Tensor:
-        """Rows x [B, n, D] entering the layer to rows leaving it. The memory decides what they attend to."""
+        """Rows [B, n, D] that leave the layer, from rows x that enter it. ``attend`` decides what they attend to."""
         fresh = self.attn.project(self.attn_norm(x), angles)
         x, normal = self.mlp_norm(x, self.attn.o(attend(fresh, columns)))
         return x + self.mlp(normal)
@@ -138,16 +138,16 @@ def at(tensor: Any, device: torch.device) -> Any:
 
 class Embedding(nn.Embedding):
     def reset_parameters(self) -> None:
-        """On the meta device there is nothing to initialise, and trying imports torch's compiler and Triton (1.4 s)."""
+        """Do nothing on the meta device, where initialising would only import torch's compiler and Triton (1.4 s)."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
 
 class Transformer(nn.Module):
-    """The network. ``forward`` gives hidden rows; ``head`` turns the rows somebody asked for into logits.
+    """The network. ``forward`` gives hidden rows; ``head`` turns the rows that parts need into logits.
 
-    ``triton``: our kernels run instead of the plain operations that define them. ``places``: where its parts run, if on
-    several devices; the rows go from one to the next, and come back to that of the embedding.
+    triton: our kernels run instead of the plain operations that define them. places: where the parts run, if on several
+    devices; the rows go from one device to the next, and come back to the embedding's.
     """
 
     triton = False
@@ -165,7 +165,7 @@ class Transformer(nn.Module):
         self.rotary = Rotary(config.rotary_dim, config.theta)
 
     def use_kernels(self, triton: bool) -> None:
-        """Switch our Triton kernels on or off, in every part that has them."""
+        """Switch our Triton kernels on or off, in every module that has them."""
         for part in self.modules():
             if isinstance(part, Transformer | Attention | RMSNorm):
                 part.triton = triton
@@ -184,8 +184,8 @@ class Transformer(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Hidden rows after the final norm, and their columns.
 
-        ``tokens`` [B, n] are the ids at the queries, ``positions`` [B, L] the rotary position of every column,
-        ``columns`` [B, n] where the queries sit (L marks padding; None: all L columns in order). ``run`` runs a layer.
+        tokens [B, n]: ids at the queries. positions [B, L]: rotary position of every column. columns [B, n]: columns of
+        the queries (L: padding; None: all L in order). run: what runs a layer.
         """
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
         angles, placed, home = self.angles(positions, columns), columns, x.device
@@ -194,7 +194,7 @@ class Transformer(nn.Module):
                 x, positions, columns = (at(one, self.places.layers[index]) for one in (x, positions, columns))
                 angles, placed = self.angles(positions, columns), columns
             x, columns = memory.enter(index, x, columns)
-            if columns is not placed:  # the memory widened the forward: rotate the new rows too
+            if columns is not placed:  # the memory widened the forward: the new rows need angles too
                 angles, placed = self.angles(positions, columns), columns
             x = run(layer, x, angles, columns, memory, index)
         if self.places is None:
@@ -214,21 +214,21 @@ class Transformer(nn.Module):
         return logits * self.config.logit_scale if self.config.logit_scale != 1.0 else logits
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The same in float32 or wider: in bfloat16 most confidences would tie at 1."""
+        """Logits [..., V] in float32 or wider: in bfloat16 most confidences would tie at 1."""
         logits = self.head(hidden)
         return logits.to(at_least_float32(logits.dtype))
 
     @property
     def head_weight(self) -> Tensor | None:
-        """The head's matrix [V, D] where it is a plain one: not quantised, and not fetched from elsewhere."""
+        """The head's matrix [V, D]; None if it is quantised, offloaded or on another device."""
         weight, elsewhere = self.lm_head.weight, self.places is not None and self.places.offloaded
         return weight if type(weight) is nn.Parameter and not elsewhere and weight.device == self.device else None
 
     def encode(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Hidden rows [B, L, D] of whole sequences, for training and parity. ``valid`` [B, L] marks real tokens.
+        """Hidden rows [B, L, D] of whole sequences, for training and parity. valid [B, L]: tokens that are no padding.
 
-        Positions count columns, pads included: rotary attention is relative, so a row gives the same numbers
-        whatever its padding (3e-6 in float32).
+        Positions count columns, padding included. Rotary attention is relative, so a row's results do not depend on its
+        padding (to 3e-6 in float32).
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         order = AttentionOrder.of(self.config, positions)

@@ -1,4 +1,4 @@
-"""Gathers the turns of one batch into results; it hangs on the loop from outside, at a few small operations a turn."""
+"""Collects the turns of one batch into results. It only observes the loop, at a few small operations a turn."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Request
+from dllm.common.rowwise import join
 from dllm.contract import ForwardCost, Turn
 from dllm.models.ids import Ids
-from dllm.record.cost import CostModel, join_costs
+from dllm.record.cost import CostModel
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, machine_load
 from dllm.record.trace import Trace, TurnRecord, record_turn
@@ -21,7 +22,7 @@ Words = Callable[[Sequence[int]], list[str]]
 
 
 def numbered(tokens: Sequence[int]) -> list[str]:
-    """Words where there is no tokenizer."""
+    """Words of tokens if there is no tokenizer."""
     return [f"<{token}>" for token in tokens]
 
 
@@ -38,9 +39,9 @@ class Row:
 
 
 class Collector:
-    """One batch. ``fixed`` [R, L] is the turn that fixed each column (0: none), ``spent`` [R, 5] query rows (averaged
-    over layers), FLOPs, bytes (without the weights), rows computed, and forwards in which the row waited, so far.
-    ``watch`` is started, and stopped while a trace is written; whoever else looks at the turns has its ``pause``."""
+    """Collects one batch of R requests. fixed [R, L]: the turn that fixed each column (0: none). spent [R, 5], so far:
+    query rows (averaged over layers), FLOPs, bytes (without the weights), rows computed, and forwards in which the row
+    waited. watch: started here, and paused while a trace is recorded; other observers pause it by ``pause``."""
 
     def __init__(
         self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
@@ -51,13 +52,13 @@ class Collector:
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
         self.spent = torch.zeros(len(requests), 5, dtype=torch.float64)
-        self.works: list[tuple[Tensor, ForwardCost]] = []  # not yet added to ``spent``: once a row is enough
+        self.works: list[tuple[Tensor, ForwardCost]] = []  # not yet added to ``spent``
         self.fixed: Tensor | None = None
         self.watch = watch or Stopwatch()
         self.watch.start()
 
     def observe(self, turn: Turn) -> list[int]:
-        """Take note of a turn; returns the requests that it finished."""
+        """Record a turn. Returns the numbers of the requests that it finished."""
         names, canvas = turn.canvas.request, turn.canvas
         if self.fixed is None:
             self.fixed = torch.zeros_like(canvas.tokens)
@@ -78,7 +79,7 @@ class Collector:
         return self._finish(turn) if turn.synchronised and bool(turn.finished.any()) else []
 
     def untouched(self) -> list[int]:
-        """Requests that never had a turn, because nothing in them was masked."""
+        """Numbers of the requests that had no turn, because nothing in them was masked."""
         return [number for number in range(len(self.requests)) if number not in self.rows]
 
     def _record(self, turn: Turn, names: Tensor) -> None:
@@ -89,11 +90,11 @@ class Collector:
                 self.records[name].append(record_turn(turn, row, seconds, self.cost))
 
     def _add_up(self) -> None:
-        """Move what is in ``works`` to ``spent``."""
+        """Add what is in ``works`` to ``spent``."""
         if not self.works:
             return
         owner = torch.cat([names for names, _ in self.works])
-        work = join_costs([work for _, work in self.works])
+        work = join(*(work for _, work in self.works))
         none = torch.zeros_like(owner, dtype=torch.float64)
         flops, moved = (none, none) if self.cost is None else (self.cost.flops(work), self.cost.bytes(work))
         queries, computed = work.queries.double().mean(1), work.computed.double().mean(1)
@@ -107,7 +108,7 @@ class Collector:
             at = int(owner.first[row])
             nfe = int(turn.view.blocks.turn[row])
             finished.append(int(canvas.request[at]))
-            if self.fixed is not None:  # what an end-of-text policy left masked was never fixed
+            if self.fixed is not None:  # no turn fixed what an end-of-text policy left masked
                 self.fixed[finished[-1]].masked_fill_(canvas.masked[at], 0)
             self.rows[finished[-1]] = Row(
                 canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), nfe, *spent
@@ -131,7 +132,7 @@ class Collector:
             text = self.text([*request.tokens[:start], *tokens])
         else:
             tokens, text, reason = self._answer(decided)
-        # An answer may hold given tokens too, a sampler's anchor: only those before its end count.
+        # An answer may hold given tokens, such as a sampler's anchor. Only those before its end count.
         given = list(request.masked[start:] if infill else request.masked[start : start + len(tokens)]).count(False)
         turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].tolist()
         return Result(
@@ -161,13 +162,14 @@ class Collector:
         return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words)
 
     def _filled(self, canvas: list[int]) -> list[int]:
-        """Infilling: an end of text in one gap does not end what is given after it."""
+        """The tokens of an infilled canvas: an end of text in one gap does not end what is given after it."""
         return [token for token in canvas if token != self.ids.eos and token not in self.ids.stops]
 
     def _answer(self, canvas: list[int]) -> tuple[list[int], str, str]:
         """Tokens and text before the first stop id or stop string, and why the answer ends there.
 
-        A stop string may begin inside a token: that token is left out, what it says before the string is not.
+        A stop string may begin inside a token. ``tokens`` leave that token out; the text keeps its part before the
+        string.
         """
         ends = {self.ids.eos, *self.ids.stops}
         stop = next((at for at, token in enumerate(canvas) if token in ends), None)

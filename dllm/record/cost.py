@@ -6,7 +6,6 @@ Norms, rotations and softmax are left out (under 1 % of an 8B model).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,17 +13,8 @@ import torch
 from torch import Tensor
 
 from dllm.contract import ForwardCost
-from dllm.errors import not_one_of
+from dllm.errors import in_choices
 from dllm.models.config import ModelConfig
-
-
-def join_costs(costs: Sequence[ForwardCost]) -> ForwardCost:
-    """Several forwards of one decode as one list of candidates."""
-    queries, keys, refreshed, computed, scored = (
-        torch.cat([getattr(cost, name) for cost in costs])
-        for name in ("queries", "keys", "refreshed", "computed", "scored")
-    )
-    return ForwardCost(queries, keys, refreshed, computed, scored, costs[0].copies)
 
 
 @dataclass(frozen=True)
@@ -53,8 +43,7 @@ def machine(name: str) -> Machine:
     """
     if name == "this":
         return measured(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    if name not in MACHINES:
-        raise not_one_of("machine", name, [*MACHINES, "this"])
+    in_choices("machine", name, [*MACHINES, "this"])
     return MACHINES[name]
 
 

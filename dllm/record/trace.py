@@ -20,9 +20,9 @@ ADVICE = "Name a file of a run's traces folder; decode with trace=true to get on
 
 @dataclass(frozen=True)
 class Commits:
-    """Positions (relative to the answer's start), the ids they were fixed to, their probability (None: not known),
-    whether they were forced by the progress guarantee or the cache's plan instead of accepted by the rule, and the
-    entropy in nats of the distribution they came from."""
+    """positions: relative to the answer's start. tokens: the ids they were fixed to. confidence: the tokens'
+    probability (None: not known). forced: committed because a turn must commit something, or by the cache's plan, not
+    accepted by the rule. entropy: in nats, of the distribution that the token came from."""
 
     positions: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -40,13 +40,14 @@ class Commits:
 class TurnRecord:
     """One turn of one request.
 
-    kept: which of the last turn's candidates this forward confirmed. candidates: what each candidate of this turn
-    committed on top of it; a plain sampler has one. remasked: positions undone before that. filled: positions that the
-    end-of-text policy set. rolled: positions that the block schedule masked again. These three per candidate.
-    queries: query rows of the forward per layer (one number: alike in all), summed over candidates; keys: rows that
-    each attends to; refreshed: rows recomputed by layers that recompute the whole canvas; computed: query rows with
-    those that pad them to the shape of their call. flops, bytes: what the forward takes when the row is decoded alone
-    (``dllm.record.cost``). block: number of the open block and its columns, relative to the answer.
+    kept: which candidate of the last turn the row went on with. candidates: what each candidate of this turn committed
+    on top of it; most samplers have one. Per candidate: remasked: positions remasked before that; filled: positions
+    that the end-of-text policy filled; rolled: positions that the block schedule remasked.
+
+    queries: query rows of the forward per layer (one number: equal in all), summed over candidates. keys: rows that
+    each of them attends to. refreshed: rows of layers that compute the whole canvas again. computed: query rows with
+    those that pad a row to its call's width. flops, bytes: what the forward takes if the row is decoded alone
+    (``dllm.record.cost``). block: number, begin and end of the current block, relative to the answer.
     """
 
     turn: int
@@ -67,8 +68,8 @@ class TurnRecord:
 
 @dataclass
 class Trace:
-    """All turns of one request. ``start`` is the answer's first position, ``length`` the canvas without padding.
-    ``words``: the text of every token id that occurs."""
+    """All turns of one request. prompt: ids of its canvas at the start, and given: 1 where they are given. start: the
+    answer's first position. length: columns without padding. words: the text of every token id that occurs."""
 
     prompt: list[int]
     given: list[int]
@@ -80,12 +81,12 @@ class Trace:
     words: dict[int, str] = field(default_factory=dict)
 
     def path(self) -> list[tuple[TurnRecord, int]]:
-        """Every turn with the candidate that the next forward confirmed: the way that the decode went."""
+        """The decode's path: every turn with the number of the candidate that the row went on with."""
         kept = [record.kept for record in self.turns[1:]] + [0]
         return list(zip(self.turns, kept[: len(self.turns)], strict=True))
 
     def canvases(self) -> Iterator[list[int]]:
-        """The canvas that every forward saw, then the final one: ids, with the mask id where undecided."""
+        """The canvas before every forward, then the final one: ids, with the mask id where undecided."""
         candidates = [list(self.prompt)]
         for record in self.turns:
             canvas = candidates[record.kept]
@@ -133,7 +134,7 @@ class Trace:
 
 
 def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:
-    """A trace file and the trace in it. Raises UserError when it is none."""
+    """The data of a trace file, and its trace. Raises UserError for any other file."""
     try:
         data = json.loads(file.read_text())
         trace = Trace.from_json(data["trace"])
@@ -168,8 +169,8 @@ def record_turn(turn: Turn, row: int, seconds: float, cost: CostModel | None = N
 def probabilities(turn: Turn) -> Tensor:
     """Probability [N, L] of the token that each candidate writes at each position.
 
-    nan where nobody knows it: the sampler writes another token than was proposed and gives no probability of its own
-    (the oracle's, credited ones), or ``eos_last`` has set the confidence aside.
+    nan where it is not known: the sampler writes another token than was proposed and gives no probability of its own
+    (the oracle's, credited ones), or ``eos_last`` has replaced the confidence.
     """
     return turn.step.confidence.masked_fill(turn.step.confidence < 0, nan)
 
@@ -177,7 +178,7 @@ def probabilities(turn: Turn) -> Tensor:
 def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
     step = turn.step
     columns = step.commit[candidate].nonzero()[:, 0]
-    # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it away.
+    # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it off.
     tokens = step.tokens[candidate][columns]
     accepted = None if step.accepted is None else step.accepted[candidate][columns]
     entropy = turn.view.scores.statistics.get("entropy")

@@ -1,1 +1,1 @@
-"""How turns are run, beside eagerly."""
+"""How turns are run: eagerly, with bounded shapes, compiled, or as CUDA graphs."""

@@ -1,7 +1,8 @@
 """The network's layers through ``torch.compile``: ``runtime=compile``.
 
-One layer is compiled, and what comes out serves all of them: they differ in weights and buffers only. Sizes that change
-become variables the second time they do, so a decode compiles two or three times however many turns and prompts follow.
+One layer is compiled, and the result serves all layers, which differ in weights and buffers only. The second time that
+a size changes, torch.compile makes it a variable. So a decode compiles two or three times, however many turns and
+prompts follow.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from torch import Tensor
 from dllm.models.memory import Access, KeyValues, Memory
 from dllm.models.transformer import Layer, Transformer
 
-MAX_VARIANTS = 16  # variants: with and without mask, one row and several, and each size once more as a variable
+MAX_VARIANTS = 16  # with and without mask, one row and several, and each size once more as a variable
 NUMBERS = count()
 
 
 class Compiled:
-    """The network as ``Forward`` calls it. backend: torch.compile's; tests have cheaper ones."""
+    """The network as ``Forward`` calls it. backend: that of torch.compile; tests use cheaper ones."""
 
     def __init__(self, model: Transformer, backend: str = "inductor") -> None:
-        self.model, self.layer = model, torch.compile(copied(run), fullgraph=True, backend=backend)
+        self.model, self.layer = model, torch.compile(copied(run_alone), fullgraph=True, backend=backend)
 
     def __call__(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        if memory.lacks():  # the first forward of a decode makes its buffers
+        if memory.lacks():  # the first forward of a decode, which makes the buffers, runs as it is
             return self.model(tokens, positions, memory, columns)
         with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS):
             return self.model(tokens, positions, memory.access(), columns, self._run)
@@ -43,18 +44,18 @@ class Compiled:
         return self.layer(layer, x, angles, memory.visible, memory.slots, memory.reach, store, memory.rows)
 
 
-def run(
+def run_alone(
     layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], visible: Tensor | None, slots: Tensor | None, reach: int,
     store: KeyValues | None, rows: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """A layer that does not know which one it is."""
+    """Run a layer with tensors alone, so that compiled code does not depend on the layer's index."""
     memory = Access(visible, slots, reach, () if store is None else (store,), rows)
     return layer(x, angles, slots, partial(memory.attend, 0))
 
 
 def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function under a name of its own. What torch.compile learns belongs to a name: of two models it would take
-    the widths for variables."""
+    """The function under a name of its own. torch.compile records which sizes change by name: with one name for two
+    models, it would make their widths variables."""
     assert isinstance(function, FunctionType)
     code = function.__code__.replace(co_name=f"{function.__name__}_{next(NUMBERS)}")
     return FunctionType(code, function.__globals__)

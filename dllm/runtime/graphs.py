@@ -1,13 +1,13 @@
 """The network recorded once per shape and replayed: ``runtime=cudagraph``.
 
-An 8B model launches some 900 kernels per forward, at 4 to 6 us of the host's time each: as long as a GPU takes for the
-forward of one block. A replay launches them all at once. Only the network is recorded; planning, the head and the
-sampler run as ever, and so does the first forward of every shape, which is also its warm-up. Forwards that open a block
-are recorded like any other: their shape comes back with every block.
+An 8B model launches some 900 kernels per forward, at 4 to 6 us of the host's time each. That is as long as a GPU takes
+for the forward of one block. A replay launches them all at once. Only the network is recorded: planning, the head and
+the sampler run eagerly. So does the first forward of every shape, which is also its warm-up. Forwards that open a block
+are recorded like any other, because their shape repeats with every block.
 
-A recording reads fixed addresses. A memory's ``Access`` lists all there is to read: its tensors are copied to where
-the recording looks; its buffers lie in a ``BufferPool`` that outlives the decode, so that the next one of the same
-shape records nothing.
+A recording reads fixed addresses. A memory's ``Access`` lists all that the network reads: its tensors are copied to the
+recording's addresses, and its buffers lie in a ``BufferPool`` that outlives the decode, so that the next decode of the
+same shape records nothing.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from torch import Tensor
 from dllm.models.memory import Access, Buffers, KeyValues, Memory
 from dllm.models.transformer import Transformer
 
-MAX_RECORDINGS = 64  # recordings kept; the one that was not replayed for longest goes first
+MAX_RECORDINGS = 64  # recordings kept; the least recently replayed one is dropped first
 
 
 class Recording(Protocol):
     """Work on tensors at fixed addresses, recorded once."""
 
     def record(self, work: Callable[[], None]) -> None:
-        """Record ``work``, which does the same with the same tensors whenever it is called. It may run meanwhile."""
+        """Record ``work``, which uses the same tensors in every call. It may be called several times meanwhile."""
 
     def replay(self) -> None:
-        """Do it again, without running any Python of it."""
+        """Run the recorded work again, without its Python."""
 
     def release(self) -> None:
-        """Let its memory go; it is not replayed any more."""
+        """Free its memory. It is not replayed any more."""
 
 
 class Recorder:
-    """Makes CUDA graphs (HIP graphs on AMD). They share memory: nothing in it outlives the replay that wrote it."""
+    """Makes CUDA graphs (HIP graphs on AMD). They share working memory, which holds nothing between replays."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -66,7 +66,7 @@ class CudaGraph:
             with torch.cuda.stream(self.stream):
                 work()  # before recording starts, libraries make their workspaces for this stream, and Triton compiles
             here.wait_stream(self.stream)
-            # thread_local: other threads (a progress bar, Ray) may go on talking to the GPU.
+            # thread_local: other threads (a progress bar, Ray) may go on using the GPU.
             with torch.cuda.graph(self.graph, self.pool, self.stream, capture_error_mode="thread_local"):
                 work()
 
@@ -79,7 +79,7 @@ class CudaGraph:
 
 
 class BufferPool:
-    """Flat memory in which one session at a time has its buffers, ``size`` numbers each."""
+    """Flat memory for the buffers of one session at a time; each buffer has ``size`` numbers."""
 
     def __init__(self, model: Transformer, size: int) -> None:
         self.size = size
@@ -87,7 +87,7 @@ class BufferPool:
         self.borrower: Callable[[], Buffers | None] = lambda: None
 
     def lend(self, shape: tuple[int, ...]) -> Buffers:
-        """Buffers of ``shape`` at its beginning; zeros, since a masked NaN would spread."""
+        """Buffers of ``shape`` at the beginning of the memory. They hold zeros: even a masked NaN would spread."""
         views = [memory[: math.prod(shape)].view(shape).zero_() for memory in self.flat]
         buffers = Buffers(list(zip(views[::2], views[1::2], strict=True)))
         self.borrower = weakref.ref(buffers)
@@ -96,8 +96,9 @@ class BufferPool:
 
 @dataclass(frozen=True)
 class RecordingKey:
-    """What two forwards must have in common to share a recording: shapes by name, numbers the host knows, addresses.
-    buffers: how many rows have some, of which a part may run; rows that have left leave the address as it was."""
+    """What two forwards must have in common to share a recording: shapes by name, numbers that the host knows, and
+    addresses. buffers: how many rows have buffers, where only a part of them runs; rows that leave do not change the
+    address."""
 
     shapes: tuple[tuple[str, torch.Size], ...]
     reach: int
@@ -108,8 +109,8 @@ class RecordingKey:
 
 @dataclass(frozen=True)
 class Recorded:
-    """inputs: where the recording looks, by name; output: the hidden rows it leaves; held: what else it reads at fixed
-    addresses, which must not be freed before it."""
+    """inputs: the tensors that the recording reads, by name. output: the hidden rows that it writes. held: what else it
+    reads at fixed addresses, which must not be freed before it."""
 
     recording: Recording
     inputs: dict[str, Tensor]
@@ -124,7 +125,7 @@ class Recorded:
 
 
 class Graphs:
-    """The network as ``Forward`` calls it. The next forward of the same shape overwrites the rows it returns."""
+    """The network as ``Forward`` calls it. The hidden rows it returns last until the next forward of the same shape."""
 
     def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS) -> None:
         self.model, self.recorder, self.most = model, recorder, most
@@ -158,7 +159,7 @@ class Graphs:
         return RecordingKey(shapes, access.reach, self.model.triton, addresses, rows)
 
     def _record(self, inputs: dict[str, Tensor], access: Access) -> Recorded:
-        """Inputs and output are made outside the memory that recordings share."""
+        """Record the network. Inputs and output lie outside the memory that recordings share."""
         fixed = {name: value.clone() for name, value in inputs.items()}
         tokens, columns = fixed["tokens"], fixed.get("columns")
         memory = Access(fixed.get("visible"), columns, access.reach, tuple(access.stores), fixed.get("rows"))
@@ -172,7 +173,7 @@ class Graphs:
         return Recorded(recording, fixed, output, (memory, *self.model.rotary.tables.values()))
 
     def _furnish(self, memory: Memory) -> None:
-        """Buffers for a decode that has none yet. At most one pool is kept while nobody uses it."""
+        """Give buffers to a decode that has none yet. At most one unused pool is kept."""
         shape = memory.lacks()
         if shape is None:
             return
@@ -187,7 +188,7 @@ class Graphs:
         memory.furnish(pool.lend(shape))
 
     def _forget(self, pool: BufferPool) -> None:
-        """Free a pool, and what was recorded on it."""
+        """Free a pool, and the recordings that use it."""
         self.pools.remove(pool)
         first = pool.flat[0].data_ptr()
         for key in [key for key in self.recorded if first in key.addresses]:
@@ -200,6 +201,6 @@ def furnished(store: KeyValues | None) -> KeyValues:
 
 
 def remember(known: OrderedDict[RecordingKey, Any], key: RecordingKey, value: Any, most: int) -> list[Any]:
-    """Add an entry; returns the oldest ones, which leave so that no more than ``most`` stay."""
+    """Add an entry. Returns the oldest entries, which are dropped so that at most ``most`` stay."""
     known[key] = value
     return [known.popitem(last=False)[1] for _ in range(max(0, len(known) - most))]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.errors import UserError, name_of, nearest
+from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
@@ -20,69 +20,69 @@ from dllm.models.transformer import Transformer
 from dllm.samplers.base import Sampler
 
 RUNTIMES = ("eager", "static", "compile", "cudagraph")
-FIXED = ("compile", "cudagraph")  # what is done with the network once is done again for every turn
-# Hidden rows [B, n, D] and their columns [B, n], of tokens [B, n], positions [B, L], the memory, and columns.
+FIXED = ("compile", "cudagraph")  # they run in every turn what they compiled or recorded once
+# (tokens [B, n], positions [B, L], memory, columns [B, n]) -> (hidden rows [B, n, D], their columns [B, n])
 Network = Callable[[Tensor, Tensor, Memory, "Tensor | None"], tuple[Tensor, "Tensor | None"]]
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """eager: every shape is exact, which takes a few copies from the device in every turn (free on a CPU). static:
-    shapes are bounds that the host knows, so a turn asks the device for nothing, and the host looks only every
-    ``check_every`` turns whether blocks are full. compile: the same, with layers through torch.compile. cudagraph: the
-    same, with forwards recorded as CUDA graphs and replayed.
+    """eager: shapes are exact, which takes a few copies from the device in every turn (free on a CPU). static: shapes
+    are bounds that the host knows, so a turn copies nothing from the device, and the host synchronises only every
+    ``check_every`` turns to see whether blocks are full. compile: static, with layers through torch.compile. cudagraph:
+    static, with forwards recorded as CUDA graphs and replayed.
 
-    Turns after a block is full and before the host looks are idle: they cost a forward each and commit nothing.
+    Between the turn that fills a block and the next synchronisation, turns of that row are idle: each costs a forward
+    and commits nothing.
     """
 
     name: str = "eager"
     check_every: int = 1
 
     def __post_init__(self) -> None:
-        if self.name not in RUNTIMES:
-            hint = nearest(str(self.name), RUNTIMES)
-            raise UserError(f"runtime={self.name!r} must be one of {', '.join(RUNTIMES)}.{hint}")
-        if self.check_every < 1:
-            raise UserError(f"check_every={self.check_every} must be at least 1.")
+        in_choices("runtime", self.name, RUNTIMES)
+        in_range("check_every", self.check_every, 1)
         if self.name == "eager" and self.check_every > 1:
-            raise UserError(f"check_every={self.check_every} needs runtime=static or the like: eager looks every turn.")
+            raise UserError(
+                f"check_every={self.check_every} needs runtime=static or the like: eager synchronises in every turn.")
 
     @property
     def synchronises(self) -> int | None:
-        """After how many turns the host looks whether blocks are full; None: after every turn, with exact shapes."""
+        """After how many turns the host synchronises to see whether blocks are full; None: after every turn, with exact
+        shapes."""
         return None if self.name == "eager" else self.check_every
 
     def check(
         self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device, blocks: Blocks
     ) -> None:
-        """Refuse, with UserError, parts whose shapes change from turn to turn, and a device that cannot do it."""
+        """Refuse, with UserError, parts whose shapes the runtime cannot bound, and a device that it cannot use."""
         if self.check_every > 1 and sampler.branches:
             raise UserError(
-                f"check_every={self.check_every} lets full blocks wait, and sampler={name_of(sampler)} "
-                "chooses among its candidates in the turn after. Use check_every=1."
+                f"check_every={self.check_every} makes full blocks wait, but sampler={name_of(sampler)} must choose "
+                "among its candidates in the next turn. Use check_every=1."
             )
         if self.name != "eager" and blocks.rolls_back and cache.follows_commits:
             raise UserError(
-                f"runtime={self.name} with cache={name_of(cache)} bounds its rows by what a turn may change, and "
+                f"runtime={self.name} with cache={name_of(cache)} bounds shapes by what a turn may commit, but "
                 f"blocks={name_of(blocks)} takes back more. Use runtime=eager, blocks=fixed or cache=dual."
             )
         if self.name != "eager" and not cache.static:
             raise UserError(
-                f"runtime={self.name} needs shapes that do not change, and cache={name_of(cache)} computes other "
-                "rows every turn. Use runtime=eager, or cache=none, prefix, dual or window."
+                f"runtime={self.name} needs shapes that the host can bound, but the number of rows that "
+                f"cache={name_of(cache)} computes cannot be. Use runtime=eager, or cache=none, prefix, dual or window."
             )
         if self.name not in FIXED:
             return
         if sampler.branches or any("shadow" in need.statistics for need in sampler.needs()):
             name, extra = name_of(sampler), "several candidates" if sampler.branches else "extra rows"
             raise UserError(
-                f"runtime={self.name} needs shapes that do not change, and sampler={name} has {extra}, as many as the "
-                "text asks for. Use runtime=eager or static."
+                f"runtime={self.name} needs shapes that repeat, but sampler={name} has {extra}, whose number changes "
+                "with the text. Use runtime=eager or static."
             )
         if config.moe is not None:
             raise UserError(
-                f"runtime={self.name} cannot follow a model with routed experts: which of them run is asked in every "
-                "layer. Use runtime=eager or static."
+                f"runtime={self.name} cannot follow a model with routed experts: every layer asks the device which of "
+                "them run. Use runtime=eager or static."
             )
         if self.name == "cudagraph" and device.type != "cuda":
             raise UserError(
@@ -91,7 +91,7 @@ class Runtime:
             )
 
     def network(self, model: Transformer) -> Network:
-        """The model as the loop calls it. Raises UserError for one that cannot be run so."""
+        """The model as the loop calls it. Raises UserError for a model that the runtime cannot run."""
         if self.name not in FIXED:
             return model
         if model.places is not None:
@@ -104,9 +104,9 @@ class Runtime:
 
             return Graphs(model, Recorder(model.device))
         if any(isinstance(part, PackedLinear) for part in model.modules()):
-            raise UserError("runtime=compile cannot look into packed weights: load the model with pack=False.")
+            raise UserError("runtime=compile cannot compile packed weights: load the model with pack=False.")
         if which(os.environ.get("CXX", "g++")) is None and which("clang++") is None:
-            raise UserError("runtime=compile needs a C++ compiler (g++ or clang++), and none is here: runtime=static.")
+            raise UserError("runtime=compile needs a C++ compiler, g++ or clang++. Install one, or use runtime=static.")
         from dllm.runtime.compiled import Compiled
 
         return Compiled(model)

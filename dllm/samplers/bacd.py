@@ -1,4 +1,4 @@
-"""A bar that follows the block's own history (BACD of TDAR, arXiv 2602.09555)."""
+"""Commit what reaches the mean confidence of the block's earlier commits (BACD of TDAR, arXiv 2602.09555)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
 from dllm.contract import Schedule, State, Step, View
-from dllm.errors import UserError, in_range
+from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
 
 
 class BACD(Sampler):
-    """Commit what reaches the mean confidence of the block's commits so far, clamped to [``lower``, ``upper``]; on a
-    block's first turn the bar is the largest confidence, clamped alike. The best position is always committed.
+    """The threshold is the mean confidence of the block's commits so far, clamped to [``lower``, ``upper``]. On a
+    block's first turn it is the largest confidence, clamped in the same way. If no position reaches it, the best is
+    committed.
 
     history: ``block`` (reset at every block, as published) or ``sequence`` (an ablation of ours).
     """
@@ -27,8 +28,7 @@ class BACD(Sampler):
         in_range("sampler.upper", upper, 0.0, 1.0)
         if (torch.as_tensor(lower) > torch.as_tensor(upper)).any():
             raise UserError(f"sampler.lower={lower} must not exceed sampler.upper={upper}.")
-        if history not in ("block", "sequence"):
-            raise UserError(f"sampler.history={history!r} must be block or sequence.")
+        in_choices("sampler.history", history, ("block", "sequence"))
         self.lower, self.upper, self.history = lower, upper, history
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:

@@ -1,8 +1,8 @@
 """The contract of a sampler: which of the open positions are committed in this turn.
 
-A sampler sees numbers, never a model: the statistics of the scored positions, the open ones, and its own state. Its
-state belongs to the request: tensors that lead with the row, which the loop selects when rows leave, spreads over
-candidates, and leaves untouched in rows whose rule is not called.
+A sampler sees numbers, never a model: the statistics of the scored positions, the open positions, and its own state.
+The state is tensors that lead with the row. The loop selects its rows when others leave, repeats them for candidates,
+and leaves them unchanged where the rule is not called.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from dllm.setting import Setting
 class Sampler:
     """Base of all samplers. Order of calls: ``resolved`` and ``check`` before weights are read, ``prepare`` for every
     request, ``start`` once for a batch, then in every turn ``choose`` (if the last step made several candidates) and
-    ``propose``, which calls ``step``. A rule writes ``start`` and ``step``; the rest has defaults.
+    ``propose``, which calls ``step``. A rule implements ``step``, and ``start`` if it has state or parameters; the rest
+    has defaults. B rows, N candidates, L columns.
 
-    deterministic: the same scores always give the same step. stateless: nothing is carried between turns except
-    parameters. revocable: may remask. branches: may offer several candidates. announces: says what it will commit in
-    its next turn. tempered: confidences come from the tempered distribution (Dream's convention). by_confidence: what
-    has a lower confidence is never committed before the rest. lookahead: blocks open beyond the current one.
+    deterministic: the same scores always give the same step. stateless: it carries nothing but parameters from turn to
+    turn. revocable: it may remask. branches: it may offer several candidates. announces: it says what it will commit in
+    its next turn. tempered: confidences come from the tempered distribution (Dream's convention). by_confidence: it
+    never commits a position before one of higher confidence. lookahead: how many blocks are open beyond the current
+    one.
     """
 
     deterministic = True
@@ -43,13 +45,13 @@ class Sampler:
         return (Need(),)
 
     def resolved(self, setting: Setting) -> Sampler:
-        """The rule with what the model brings: ids of its texts, files made for it. Called before weights are read, and
-        before all else; what it learns makes a new part, for no part ever changes. Raises UserError for what is not
-        there."""
+        """The rule with what depends on the model: token ids of its texts, files made for that model. Called first, and
+        before weights are read. Returns a new part, because parts never change. Raises UserError for what is
+        missing."""
         return self
 
     def prepare(self, request: Request) -> Request:
-        """A request before it is laid out; a sampler may fix tokens of its own (Prophet's anchor)."""
+        """The request as it goes on the canvas. A sampler may fix tokens of its own in it (Prophet's anchor)."""
         return request
 
     def check(self, setting: Setting) -> None:
@@ -60,18 +62,18 @@ class Sampler:
         return None
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """State and per-request parameters, every tensor [B, ...]."""
+        """State and per-request parameters before the first turn, every tensor [B, ...]."""
         return {}
 
     def step(self, view: View, state: State) -> Step:
-        """One decision from one forward, made by ``view.step``. What it commits outside ``view.open`` is ignored."""
+        """Decide from one forward, and return it by ``view.step``. Commits outside ``view.open`` are ignored. The
+        state's changed entries are [B, ...]."""
         raise NotImplementedError
 
     def propose(self, view: View, state: State) -> Step:
-        """What the loop and wrappers call: ``step`` for the active rows, and what the cache's plan forces, with its
-        proposals, for the others."""
-        shapes = view.blocks.shapes
-        forces = shapes.any(view.forced)
+        """What the loop and wrappers call: ``step`` for the active rows. Rows in which the cache's plan forces
+        positions commit the proposals at those instead."""
+        shapes, forces = view.blocks.shapes, view.may_force
         if forces:
             view = replace(view, open=view.open & view.active[:, None])
         step = self.step(view, state) if shapes.any(view.active) else view.step(view.canvas.nothing)
@@ -99,14 +101,15 @@ def each_row(value: Tensor, canvas: Canvas) -> Tensor:
 
 
 def margin(scores: Scores) -> Tensor:
-    """Probability of the likeliest token less that of the runner-up [B, L], whichever is proposed; -1 stays -1."""
+    """Probability of the likeliest token minus that of the runner-up [B, L], whichever is proposed. A confidence of -1
+    (``eos_last``) stays -1."""
     return torch.where(scores.confidence < 0, scores.confidence, scores.stat("first") - scores.stat("second"))
 
 
 def quota(view: View, steps: Tensor, index: Tensor | None = None) -> Tensor:
-    """LLaDA's fixed schedule [B]: the block's masks split over ``steps`` [B], the first ones taking one more. The last
-    one, and any after it, takes all that is open: where a cache let fewer be committed than were due, they would stay.
-    index [B]: of this forward in the schedule, if not in the block.
+    """LLaDA's fixed schedule [B]: it splits the block's masks over ``steps`` [B] forwards, and the first ones take one
+    more. The last forward, and any after it, takes all that is open: a cache may have let fewer positions be committed
+    than were due. index [B]: index of this forward in the schedule (None: ``view.index``).
     """
     masks, index = view.blocks.masks, view.index if index is None else index
     return torch.where(index < steps - 1, masks // steps + (index < masks % steps), view.open.sum(1))

@@ -1,4 +1,4 @@
-"""Commit everything the model is sure of (Fast-dLLM, arXiv 2505.22618, threshold rule)."""
+"""Commit every position whose confidence reaches a threshold (Fast-dLLM, arXiv 2505.22618, threshold rule)."""
 
 from __future__ import annotations
 

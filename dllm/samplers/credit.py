@@ -1,4 +1,4 @@
-"""Tokens that keep winning earn credit (CreditDecoding, arXiv 2510.06133); a wrapper around any rule."""
+"""Raise the logits of tokens that keep winning, then apply the inner rule (CreditDecoding, arXiv 2510.06133)."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from dllm.setting import Setting
 class Credit(Wrapper):
     """The inner rule sees softmax(z + alpha ln(1 + C)) instead of softmax(z).
 
-    At every turn the credit C[position, token] of the open block decays by ``beta``, then the token that is top-1 at a
-    masked position gains p^``gamma``. Only tokens that were ever top-1 hold credit, at most one new a turn, so
-    ``slots`` per position stand for the whole vocabulary: exactly, until more tokens than that take the lead at one
-    position within a block (then the poorest makes room). ``dllm.kernels.credit`` holds the dense definition, and the
-    kernel. ``inner`` ranks and commits; credit starts at zero in every block.
+    In every turn the credit C[position, token] of the open block is multiplied by ``beta``; then the top-1 token of
+    each masked position gains p^``gamma``. Credit starts at zero in every block. ``inner`` ranks and commits.
+
+    Only tokens that were top-1 hold credit, at most one new token a turn, so ``slots`` per position replace the whole
+    vocabulary. That is exact until more tokens than slots were top-1 at one position of a block; then the token with
+    the least credit loses its slot. ``dllm.kernels.credit`` holds the dense definition and the kernel.
     """
 
     def __init__(
         self, inner: Sampler, beta: Any = 0.7, gamma: Any = 0.2, alpha: Any = 0.65, slots: int = SLOTS
     ) -> None:
         in_range("sampler.beta", beta, 0.0, 1.0)
-        in_range("sampler.gamma", gamma, 0.0, float("inf"))
-        in_range("sampler.alpha", alpha, 0.0, float("inf"))
+        in_range("sampler.gamma", gamma, 0.0)
+        in_range("sampler.alpha", alpha, 0.0)
         if inner.tempered or inner.revocable or inner.branches or any(need.statistics for need in inner.needs()):
             raise UserError(
                 f"sampler={name_of(self)} changes token and confidence only, and those of one canvas, so "
-                f"sampler/inner={name_of(inner)} cannot read it. Use an inner sampler that ranks by confidence: "
-                "confidence, localleap, factor, static or bacd; prophet goes around it: sampler=prophet "
-                "sampler/inner=credit."
+                f"sampler/inner={name_of(inner)} cannot use them. Use an inner sampler that ranks by confidence: "
+                "confidence, localleap, factor, static or bacd. To combine it with prophet, put credit inside: "
+                "sampler=prophet sampler/inner=credit."
             )
-        if slots < 1:
-            raise UserError(f"sampler.slots={slots} must be at least 1.")
+        in_range("sampler.slots", slots, 1)
         super().__init__(inner)
         self.beta, self.gamma, self.alpha, self.slots = beta, gamma, alpha, slots
 
@@ -84,8 +84,8 @@ class Credit(Wrapper):
 
 
 def credited(view: View, state: State) -> tuple[Scores, State]:
-    """Token and confidence under the credited logits in the rows that act, and the new slots. The winner is always one
-    of them: the raw top-1 holds credit and beats every token that holds none. Ties go to the lowest id."""
+    """Scores with token and confidence under the credited logits in the active rows, and the new slots. The winner is
+    always in a slot: the raw top-1 holds credit, and so beats every token without any. Ties go to the lowest id."""
     scores, lookup = view.scores, view.scores.lookup
     assert lookup is not None, "credit without a lookup of logits"
     rows, ids, credit = lookup.columns, state["ids"], state["credit"]
@@ -112,7 +112,7 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
 
 
 def laid_over(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:
-    """``values`` [B, L, ...] with ``new`` [B n, ...] at columns ``rows`` [B, n]; L is no column."""
+    """``values`` [B, L, ...] with ``new`` [B n, ...] at columns ``rows`` [B, n] (L: no column)."""
     new = new.view(*rows.shape, *values.shape[2:])
     place = rows.view(*rows.shape, *[1] * (values.dim() - 2)).expand_as(new)
     return torch.cat([values, values[:, :1]], 1).scatter(1, place, new)[:, :-1]

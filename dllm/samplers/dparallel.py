@@ -1,4 +1,4 @@
-"""Commit what has little entropy (dParallel, arXiv 2509.26488; needs no distilled model, but gains most from one)."""
+"""Commit every position whose entropy is at most a threshold (dParallel, arXiv 2509.26488)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from dllm.samplers.base import Sampler
 
 
 class DParallel(Sampler):
-    """Commit each open position of at most ``threshold`` nats of entropy, and always the one of least entropy."""
+    """Commit each open position of at most ``threshold`` nats of entropy, and always the one of least entropy. The rule
+    works with any model, and gains most with one distilled for it."""
 
     by_confidence = False
 
     def __init__(self, threshold: Any = 0.5) -> None:
-        in_range("sampler.threshold", threshold, 0.0, float("inf"))
+        in_range("sampler.threshold", threshold, 0.0)
         self.threshold = threshold
 
     def needs(self) -> tuple[Need, ...]:

@@ -1,4 +1,4 @@
-"""Dream's ``diffusion_generate``: a number of forwards on a time grid (arXiv 2508.15487 and its released code)."""
+"""Commit as the time grid of Dream's ``diffusion_generate`` says (Dream, arXiv 2508.15487 and its released code)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dllm.canvas import Canvas
 from dllm.common.noise import gumbel, uniform
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, in_range, nearest
+from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler, margin
 from dllm.samplers.static import block_steps, scheduled, steps_per_block
 from dllm.setting import Setting
@@ -18,11 +18,13 @@ ALGORITHMS = ("maskgit_plus", "topk_margin", "entropy", "origin")
 
 
 class Dream(Sampler):
-    """Forward i of S commits int(m (1 - t[i+1] / t[i])) of the m masks, t = linspace(1, eps, S + 1), and the last all.
+    """Forward i of S commits int(m (1 - t[i+1] / t[i])) of the m masks, where t = linspace(1, eps, S + 1). The last
+    forward commits all of them.
 
-    alg: ``maskgit_plus`` (probability), ``topk_margin`` (p1 - p2), ``entropy`` (lowest first) or ``origin`` (each mask
-    by itself with that probability). alg_temp > 0 draws the positions from softmax(score / alg_temp) instead of taking
-    the best. steps None: as many forwards as the block has masks.
+    alg ranks the positions: ``maskgit_plus`` by probability, ``topk_margin`` by p1 - p2, ``entropy`` lowest first.
+    ``origin`` ranks nothing: it commits each mask with probability 1 - t[i+1] / t[i]. alg_temp > 0: the positions are
+    drawn from softmax(score / alg_temp) instead of taking the best. steps None: as many forwards as the block has
+    masks.
     """
 
     tempered = True
@@ -30,12 +32,10 @@ class Dream(Sampler):
     def __init__(
         self, alg: str = "entropy", steps: int | None = None, eps: float = 1e-3, alg_temp: float = 0.0
     ) -> None:
-        if alg not in ALGORITHMS:
-            raise UserError(f"sampler.alg={alg!r} must be one of {', '.join(ALGORITHMS)}.{nearest(alg, ALGORITHMS)}")
+        in_choices("sampler.alg", alg, ALGORITHMS)
         in_range("sampler.eps", eps, 0.0, 1.0)
-        in_range("sampler.alg_temp", alg_temp, 0.0, float("inf"))
-        if steps is not None and steps < 1:
-            raise UserError(f"sampler.steps={steps} must be at least 1, or null for one forward per mask.")
+        in_range("sampler.alg_temp", alg_temp, 0.0)
+        in_range("sampler.steps", steps, 1, advice="null is one forward per mask.")
         self.alg, self.steps, self.eps, self.alg_temp = alg, steps, eps, alg_temp
         self.stateless = self.deterministic = alg != "origin" and alg_temp == 0
         self.by_confidence = alg not in ("origin", "entropy") and alg_temp == 0

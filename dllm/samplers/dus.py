@@ -1,4 +1,4 @@
-"""Dilated groups: neighbours never in the same turn, about log2(block) turns a block (DUS, arXiv 2506.19037)."""
+"""Commit dilated groups that hold no neighbours, in about log2(block) turns a block (DUS, arXiv 2506.19037)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import torch
 
 from dllm.common.ranking import best
 from dllm.contract import State, Step, View
-from dllm.errors import UserError
+from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
 
 class DUS(Sampler):
     """Turn i of a block commits the open positions whose offset in the block is a multiple of length / base^(i+1).
 
-    The spacing shrinks by ``base`` each turn until it is 1, when all that is left is committed. A turn whose group is
-    already committed takes the most confident open position instead.
+    Each turn divides the spacing by ``base``. At spacing 1 it commits all that is left. A turn whose group is already
+    committed takes the most confident open position instead.
     """
 
     by_confidence = False
 
     def __init__(self, base: int = 2) -> None:
-        if base < 2:
-            raise UserError(f"sampler.base={base} must be at least 2: the spacing is divided by it every turn.")
+        in_range("sampler.base", base, 2, advice="The spacing is divided by it every turn.")
         self.base = base
 
     def step(self, view: View, state: State) -> Step:

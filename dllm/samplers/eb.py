@@ -14,13 +14,13 @@ from dllm.samplers.base import Sampler
 
 
 class EntropyBound(Sampler):
-    """With entropies H(1) <= H(2) <= ... of the open positions: the longest prefix whose sum without its largest
-    entry is at most ``gamma`` nats; always at least one position (whose sum without itself is 0)."""
+    """Sort the open positions by entropy, H(1) <= H(2) <= ... Commit the longest prefix whose sum without its largest
+    entry is at most ``gamma`` nats. That is always at least one position: its sum without itself is 0."""
 
     by_confidence = False
 
     def __init__(self, gamma: Any = 0.1) -> None:
-        in_range("sampler.gamma", gamma, 0.0, float("inf"))
+        in_range("sampler.gamma", gamma, 0.0)
         self.gamma = gamma
 
     def needs(self) -> tuple[Need, ...]:

@@ -1,6 +1,7 @@
-"""Explore, then exploit (ETE, arXiv 2511.21103): a reconstruction, since no algorithm or code was obtainable.
+"""Commit what is confident; where that is little, try several tokens (reconstruction of ETE, arXiv 2511.21103).
 
-Every choice the paper's abstract leaves open is a parameter here.
+ETE is "explore, then exploit". Neither its algorithm nor its code was obtainable, so every choice that the paper's
+abstract leaves open is a parameter here.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, in_range
+from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
 
-POSITIONS, SCORES = ("entropy", "lowest_confidence", "leftmost"), ("pseudo_likelihood", "cascade_count", "prior")
+EXPLORE_POSITIONS = ("entropy", "lowest_confidence", "leftmost")
+EXPLORE_SCORES = ("pseudo_likelihood", "cascade_count", "prior")
 
 
 class ETE(Sampler):
     """Exploit: commit what reaches ``threshold`` in the current block and ``cross_threshold`` in ``lookahead_blocks``
-    further ones. When that is fewer than ``explore_min_commit``, explore: at the most uncertain position of the block
-    whose ``explore_width`` likeliest tokens hold at least ``explore_mass``, try each of them as a candidate of the
-    next forward and keep the most plausible.
+    further ones. Where that is fewer than ``explore_min_commit`` positions, explore: among the block's positions whose
+    ``explore_width`` likeliest tokens hold at least ``explore_mass``, take the most uncertain one. Each of these tokens
+    becomes a candidate of the next forward, and the row goes on with the most plausible.
     """
 
     stateless = False
@@ -42,10 +44,9 @@ class ETE(Sampler):
         in_range("sampler.lookahead_blocks", lookahead_blocks, 0, 64)
         in_range("sampler.explore_width", explore_width, 1, 64)
         for name, value, known in (
-            ("explore_position", explore_position, POSITIONS), ("explore_score", explore_score, SCORES)
+            ("explore_position", explore_position, EXPLORE_POSITIONS), ("explore_score", explore_score, EXPLORE_SCORES)
         ):  # fmt: skip
-            if value not in known:
-                raise UserError(f"sampler.{name}={value!r} must be one of {', '.join(known)}.")
+            in_choices(f"sampler.{name}", value, known)
         self.threshold, self.cross_threshold, self.lookahead = threshold, cross_threshold, lookahead_blocks
         self.min_commit, self.width, self.mass = explore_min_commit, explore_width, explore_mass
         self.position, self.score = explore_position, explore_score
@@ -69,13 +70,13 @@ class ETE(Sampler):
         few = (exploit.sum(1) < self.min_commit) & rest.any(1)
         explored, ids, chances = self._explore(view, rest & few[:, None])
         exploring = explored.any(1)
-        # The best of the block, where neither rule finds anything.
+        # Where neither rule finds a position: the best of the block.
         needy = ~exploit.any(1, keepdim=True) & ~exploring[:, None]
         commit = exploit | (best(confidence, rest) & needy)
         return self._branch(view, commit, exploit, explored, ids, chances)
 
     def _explore(self, view: View, among: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Where each row explores [B, L] (at most one position), the candidate ids and their chances [B, R]."""
+        """Where each row explores [B, L] (at most one position), and the candidates' ids and probabilities [B, R]."""
         scores = view.scores
         if scores.logits is None:
             empty = torch.zeros_like(among)
@@ -99,7 +100,7 @@ class ETE(Sampler):
     def _branch(
         self, view: View, commit: Tensor, exploit: Tensor, explored: Tensor, ids: Tensor, chances: Tensor
     ) -> Step:
-        """One candidate per explored token; a single one where that would finish the canvas, or for ``prior``."""
+        """One candidate per explored token. A single one if the token would finish the canvas, or for ``prior``."""
         finished = ~(view.canvas.undecided & ~commit & ~explored).any(1)
         several = explored.any(1) & ~finished & (self.score != "prior")
         counts = torch.where(several, ids.shape[1], 1)
@@ -120,7 +121,7 @@ class ETE(Sampler):
         current = view.open & (view.canvas.columns < view.blocks.end[:, None])
         likely = view.scores.stat("first")
         if self.score == "cascade_count":
-            # ln p <= 0 and counts are whole, so a squashed prior only breaks ties.
+            # Counts are whole and p / 2 is at most 1/2, so the prior only breaks ties.
             value = (current & (likely >= state["threshold"][owner.row, None])).sum(1) + prior.exp() / 2
         else:
             value = prior + (likely.clamp(min=1e-300).log() * current).sum(1)

@@ -1,4 +1,4 @@
-"""Commit the longest prefix of the ranking that a rank-dependent bound allows (Fast-dLLM, arXiv 2505.22618, factor)."""
+"""Commit the longest prefix of the ranking that a bound by rank allows (Fast-dLLM, arXiv 2505.22618, factor rule)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from dllm.samplers.base import Sampler
 
 
 class Factor(Sampler):
-    """With confidences c(1) >= c(2) >= ... of the open positions: commit while (n + 1) (1 - c(n)) <= ``factor``,
-    the first always.
+    """Sort the open positions by confidence, c(1) >= c(2) >= ... Commit while (n + 1) (1 - c(n)) <= ``factor``, and
+    always the first.
 
-    commit_last: what the published code does and the paper does not: when only the very last rank fails, it is
-    committed all the same.
+    commit_last: if only the very last rank fails, commit it too (the published code does, the paper does not).
     """
 
     def __init__(self, factor: Any = 1.0, commit_last: bool = True) -> None:
-        in_range("sampler.factor", factor, 0.0, float("inf"))
+        in_range("sampler.factor", factor, 0.0)
         self.factor, self.commit_last = factor, commit_last
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:

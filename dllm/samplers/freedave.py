@@ -1,4 +1,4 @@
-"""Draft ahead, verify in the next forward, keep the longest agreeing draft (FreeDave, arXiv 2510.00294); a wrapper."""
+"""Draft ahead with the inner rule, and keep the longest draft that agrees (FreeDave, arXiv 2510.00294)."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.common.rowwise import Owner
 from dllm.contract import Schedule, State, Step, View
-from dllm.errors import UserError, name_of
+from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper, inside
 from dllm.setting import Setting
 
 
 class FreeDave(Wrapper):
-    """Candidate k is the inner rule applied k + 1 times to the same scores; the next forward runs on all of them.
+    """Candidate k is the inner rule applied k + 1 times to the same scores. The next forward runs on all candidates.
 
-    Candidate 0 is what the inner rule would do, so it is always right. From a candidate's own scores follows its
-    successor; whichever candidate agrees with the successor of the one reached is reached too, the furthest first.
-    Over a static inner sampler the output is exactly the static one; over a threshold it is FreeDave++ (not
-    lossless: the state reached is a subset of the threshold's next state). draft_steps: candidates per turn.
-    A row that the cache's plan forces (Dream's first position of a block) drafts on top of that, from scores that are
-    stale by then: a rule that judges positions has nothing to judge, so each draft guesses the surest position more.
-    reference_branches: offer min(draft_steps, masks) candidates even where some are alike, as published (it costs
-    query tokens).
+    Candidate 0 is what the inner rule would do, so it is always right. The scores of a candidate give its successor.
+    Start at candidate 0 and go on to the furthest candidate that agrees with the successor, until none does.
+    Over a static inner sampler the output is exactly the static one. Over a threshold it is FreeDave++, which is not
+    lossless: the state reached is a subset of the threshold's next state.
+
+    A row in which the cache's plan forces positions (Dream's first of a block) drafts on top of these, from scores that
+    are stale by then. A rule that judges single positions cannot judge them, so each draft adds the most confident one.
+    draft_steps: candidates per turn. reference_branches: offer min(draft_steps, masks) candidates even if some are
+    equal, as published (it costs query tokens).
     """
 
     def __init__(self, inner: Sampler, draft_steps: int = 4, reference_branches: bool = False) -> None:
-        if draft_steps < 1:
-            raise UserError(f"sampler.draft_steps={draft_steps} must be at least 1 (1 is the inner sampler itself).")
+        in_range("sampler.draft_steps", draft_steps, 1, advice="1 is the inner sampler itself.")
         if not (inner.deterministic and inner.stateless) or inner.revocable:
             raise UserError(
                 f"sampler={name_of(self)} repeats its inner sampler on the same scores, so "
                 f"sampler/inner={name_of(inner)} must be deterministic and carry no state. "
-                "Use static, confidence, factor, localleap, dparallel or eb; prophet goes "
-                "around it: sampler=prophet sampler/inner=freedave."
+                "Use static, confidence, factor, localleap, dparallel or eb. To combine it with prophet, put freedave "
+                "inside: sampler=prophet sampler/inner=freedave."
             )
         super().__init__(inner)
         self.branches, self.announces = True, False
@@ -53,17 +53,19 @@ class FreeDave(Wrapper):
             )
 
     def turns(self, canvas: Canvas) -> None:
-        """Drafts save turns: the scores decide how many."""
+        """None: drafts save turns, and the scores decide how many."""
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """steps: inner steps done in the block when the last drafts were made, for schedules that count by them;
-        left: masks of the row after each draft, by which the kept one is known; turn: when that was."""
+        """steps [B]: inner steps done in the block when the last drafts were made, which fixed schedules count by.
+        left [B, K]: masks of the row after each draft, which tell the draft it went on with. block, turn [B]: when the
+        drafts were made."""
         zero = torch.zeros_like(canvas.start)
         own = {"steps": zero, "left": zero[:, None].expand(-1, self.draft_steps), "block": zero, "turn": zero - 1}
         return super().start(canvas, blocks) | own
 
     def propose(self, view: View, state: State) -> Step:
-        """Drafts of all rows: up to ``draft_steps`` each, one where a single mask is left or nothing is open."""
+        """Draft in all rows: up to ``draft_steps`` candidates, and one where a single mask is left or nothing is
+        open."""
         forced, steps = view.forced, self._steps(view, state)
         stale = forced.any(1, keepdim=True)
         left, draft = view.open & ~forced, replace(view, blocks=replace(view.blocks, forwards=steps))
@@ -80,24 +82,24 @@ class FreeDave(Wrapper):
             left, draft = left & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
         made, room = torch.stack(drafts, 1), (view.open & ~forced).sum(1)
         most = torch.where(stale[:, 0], room, self.draft_steps)
-        out = candidates_of(view, made, most, room * self.reference_branches)
+        commit, owner = candidates_of(made, most, room * self.reference_branches)
         masks = view.canvas.undecided.sum(1, keepdim=True) - made.sum(2)
         own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
         written = torch.where(drafts[-1], draft.canvas.tokens, view.scores.token)
-        return view.step(out.commit, tokens=out.owner.each(written), owner=out.owner, state=own)
+        return view.step(commit, tokens=owner.each(written), owner=owner, state=own)
 
     def _once(self, view: View, state: State) -> Step:
-        """The inner rule's step, whatever the cache forces."""
+        """The inner rule's step, as if the cache forced nothing."""
         return self.inner.propose(replace(view, forced=view.canvas.nothing, active=view.open.any(1)), inside(state))
 
     def _steps(self, view: View, state: State) -> Tensor:
-        """Inner steps that lie behind the canvas in this block [B]: one a forward, and those that drafts saved."""
+        """Inner steps that led to the canvas in this block [B]: one per forward, and those that drafts saved."""
         kept = (state["left"] == view.canvas.undecided.sum(1, keepdim=True)).long()
         known = (state["turn"] == view.blocks.turn - 1) & (state["block"] == view.blocks.number)
         return torch.where(known, state["steps"] + kept.argmax(1) + 1, view.index)
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
-        """The furthest candidate on a chain of agreeing successors, from candidate 0 of each row on."""
+        """The furthest candidate on the chain of agreeing successors that starts at each row's candidate 0."""
         state = owner.each(state)
         view = replace(view, blocks=replace(view.blocks, forwards=self._steps(view, state) + 1))
         step = self._once(view, state)
@@ -112,9 +114,9 @@ class FreeDave(Wrapper):
         return rows.gather(1, at[:, None])[:, 0]
 
 
-def candidates_of(view: View, drafts: Tensor, most: Tensor, least: Tensor) -> Step:
-    """The step that offers the first ``most`` [B] (one at least) of ``drafts`` [B, K, L] as candidates, without those
-    that repeat their predecessor, but the first ``least`` [B] of them all the same."""
+def candidates_of(drafts: Tensor, most: Tensor, least: Tensor) -> tuple[Tensor, Owner]:
+    """Of ``drafts`` [B, K, L] the first ``most`` [B] (at least one) as candidates: what each commits [N, L], and their
+    owner. Those that repeat their predecessor are left out, except among the first ``least`` [B]."""
     rows, count, _ = drafts.shape
     grown = drafts.sum(2)
     wanted = torch.ones(rows, count, dtype=torch.bool, device=drafts.device)
@@ -122,11 +124,11 @@ def candidates_of(view: View, drafts: Tensor, most: Tensor, least: Tensor) -> St
     place = torch.arange(count, device=drafts.device)
     wanted = (wanted | (place < least[:, None])) & (place < most.clamp(min=1)[:, None])
     kept = wanted.flatten().nonzero()[:, 0]
-    return view.step(drafts.flatten(0, 1)[kept], owner=Owner(kept // count, rows))
+    return drafts.flatten(0, 1)[kept], Owner(kept // count, rows)
 
 
 def agreement(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
-    """[B, K, K]: whether everything that candidate j > i has decided stands alike in the successor of i."""
+    """[B, K, K]: whether the successor of candidate i holds every token that candidate j > i has decided."""
     at, real = rows.clamp(min=0), rows >= 0
     decided, said = ~candidates.masked[at], candidates.tokens[at]  # [B, K, L]
     then, token = ~successors.masked[at], successors.tokens[at]

@@ -1,4 +1,4 @@
-"""Commit what is confident and has stopped changing (KLASS, arXiv 2511.05664)."""
+"""Commit confident positions whose distribution has stopped changing (KLASS, arXiv 2511.05664)."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from torch import Tensor
 from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
 from dllm.contract import Need, Schedule, Scores, State, Step, View
-from dllm.errors import UserError, in_range
+from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
 
 class KLASS(Sampler):
-    """Commit an open position when its confidence exceeds ``threshold`` and the divergence KL(p_t || p_t-1) of its
-    distribution stayed below ``kl`` nats in each of the last ``history`` turns; if none qualifies, the best one.
+    """Commit an open position if its confidence exceeds ``threshold`` and the divergence KL(p_t || p_t-1) of its
+    distribution stayed below ``kl`` nats in each of the last ``history`` turns. If none qualifies, commit the best one.
 
-    The block's last logits are kept [B, W, V], W being the widest block there can be, in the precision the model gave
-    them: 8 MB a row for 32 positions, 126,000 tokens and bfloat16. History starts anew in every block, and wherever a
-    cache left a position out for a turn.
+    The state holds the block's last logits [B, W, V] in the model's precision, where W is the width of the widest
+    possible block: 8 MB a row for 32 positions, 126,000 tokens and bfloat16. History starts anew in every block, and at
+    a position that a cache left out for a turn.
     """
 
     stateless = False
 
     def __init__(self, threshold: Any = 0.9, kl: Any = 0.01, history: int = 2) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
-        in_range("sampler.kl", kl, 0.0, float("inf"))
-        if history < 1:
-            raise UserError(f"sampler.history={history} must be at least 1 turn.")
+        in_range("sampler.kl", kl, 0.0)
+        in_range("sampler.history", history, 1, advice="It counts turns.")
         self.threshold, self.kl, self.history = threshold, kl, history
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(logits=True),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """calm [B, L]: turns since a position's distribution last moved (0: now, -1: not scored in the last turn);
-        before [B, W, V]: logits of that turn by place in the block; block [B]: which one that was."""
+        """calm [B, L]: turns since a position's distribution last moved (0: now; -1: not scored in the last turn).
+        before [B, W, V]: logits of the last turn by place in the block. block [B]: its number."""
         width = min(len(canvas.columns), blocks.widest(len(canvas.columns)))
-        # How many tokens there are and in which precision, only the first scores tell: until then no token, in a type
-        # that any other absorbs.
+        # Only the first scores tell the vocabulary and the precision. Until then: no token, in the type that every
+        # other one absorbs.
         nothing = canvas.masked.new_zeros(len(canvas.start), width, 0)
         return {
             "threshold": per_row(self.threshold, canvas), "kl": per_row(self.kl, canvas), "before": nothing,
@@ -72,9 +71,9 @@ def in_block(scores: Scores, place: Tensor, width: int) -> Tensor:
 
 
 def divergence(now: Tensor, before: Tensor) -> Tensor:
-    """KL(softmax(now) || softmax(before)) in nats over the last dimension; what both rule out adds nothing.
+    """KL(softmax(now) || softmax(before)) in nats over the last dimension. Tokens at -inf in both add nothing.
 
-    float32 at least: its rounding, some 1e-6 nats over a vocabulary, is far below any bar.
+    Computed in float32 or wider: its rounding, some 1e-6 nats over a vocabulary, is far below any useful ``kl``.
     """
     precision = torch.promote_types(now.dtype, torch.float32)
     p, q = now.to(precision).log_softmax(-1), before.to(precision).log_softmax(-1)

@@ -1,4 +1,4 @@
-"""A tiny learned filter decides what is already right (Learn2PD, arXiv 2509.25188)."""
+"""Commit what a small trained filter judges to be right (Learn2PD, arXiv 2509.25188)."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ WEIGHTS = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")
 
 
 class Learn2PD(Sampler):
-    """Commit the open positions to which the filter gives more than ``threshold``, and at least the fixed schedule's.
+    """Commit the open positions to which the filter gives a probability above ``threshold``, and those that the fixed
+    schedule commits.
 
-    The filter reads the confidences of all positions of the block, committed ones included, as one float32 vector, and
-    returns a logit per position: two linear layers of the block's width with a ReLU between. ``filter`` is a
-    safetensors file with those four tensors and the metadata ``model`` and ``block_length``, or None for the one that
-    comes with the model; a shorter block is padded with zeros. steps None: a quota of one position per forward.
+    The filter is two linear layers of the block's width with a ReLU between. It reads the confidences of all positions
+    of the block, committed ones included, as one float32 vector padded with zeros, and returns a logit per position.
+    ``filter`` is a safetensors file with the four tensors and the metadata ``model`` and ``block_length``; None: the
+    filter that comes with the model. steps None: a quota of one position per forward.
     """
 
     by_confidence = False
@@ -46,7 +47,7 @@ class Learn2PD(Sampler):
         return self.weights["linear1.weight"].shape[1]
 
     def resolved(self, setting: Setting) -> Learn2PD:
-        """Where no filter was named, with the one that comes with the model, for its block length."""
+        """The rule with the filter that comes with the model, for its block length, if none was named."""
         if not self.shipped:
             return self
         length = setting.block_length or setting.gen_length
@@ -74,8 +75,8 @@ class Learn2PD(Sampler):
         model = self.trained.get("model")
         if model is not None and setting.name and model != setting.name:
             raise UserError(
-                f"sampler.filter was trained on {model}, the model is {setting.name}: its confidences mean "
-                "something else. Train a filter for it: python -m experiments.train_filter model=NAME"
+                f"sampler.filter was trained on {model}, the model is {setting.name}, and confidences of two models "
+                "do not compare. Train a filter for it: python -m experiments.train_filter model=NAME"
             )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
@@ -93,7 +94,7 @@ class Learn2PD(Sampler):
 
 
 def right(view: View, filter: State) -> Tensor:
-    """The filter's probability of being right by column [B, L] float64; zero outside the block."""
+    """The filter's probability that each column's proposal is right [B, L], float64; zero outside the block."""
     begin, length = view.blocks.begin[:, None], view.open.shape[1]
     columns = begin + torch.arange(filter["linear1.bias"].shape[1], device=begin.device)
     inside = columns < torch.minimum(view.blocks.end, view.canvas.end)[:, None]
@@ -109,7 +110,7 @@ def linear(x: Tensor, filter: State, name: str) -> Tensor:
 
 
 def read_filter(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a filter's file. Raises UserError for what is none."""
+    """Tensors and metadata of a filter's file. Raises UserError for any other file."""
     try:
         with safe_open(file, framework="pt") as stored:
             return {name: stored.get_tensor(name) for name in WEIGHTS}, stored.metadata() or {}

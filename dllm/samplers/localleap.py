@@ -1,4 +1,4 @@
-"""A confident position makes its neighbours believable (LocalLeap, arXiv 2510.07081)."""
+"""Commit near a confident position at a lower threshold (LocalLeap, arXiv 2510.07081)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dllm.samplers.base import Sampler
 
 
 class LocalLeap(Sampler):
-    """Positions of at least ``threshold`` are anchors; within ``radius`` columns of one, ``relaxed_threshold`` is
-    enough. Only open positions are anchors, and one hop is made per turn."""
+    """Open positions whose confidence reaches ``threshold`` are anchors. Within ``radius`` columns of an anchor,
+    ``relaxed_threshold`` is enough. Positions committed by the relaxed threshold are no anchors in the same turn."""
 
     def __init__(self, threshold: Any = 0.9, relaxed_threshold: Any = 0.75, radius: Any = 4) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.relaxed_threshold", relaxed_threshold, 0.0, 1.0)
-        in_range("sampler.radius", radius, 0, float("inf"))
+        in_range("sampler.radius", radius, 0)
         if (torch.as_tensor(relaxed_threshold) > torch.as_tensor(threshold)).any():
             raise UserError(
                 f"sampler.relaxed_threshold={relaxed_threshold} must not exceed sampler.threshold={threshold}: "

@@ -1,4 +1,4 @@
-"""The yardstick: commit what is already right, given the answer (the oracle of Learn2PD, arXiv 2509.25188)."""
+"""Commit every proposal that equals a given reference answer (the oracle of Learn2PD, arXiv 2509.25188)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Answers = Sequence[Sequence[int]]
 
 
 class Oracle(Sampler):
-    """Commit the open positions whose proposal equals the reference; if there is none, write the reference's token at
-    the most confident one (not accepted: forced).
+    """Commit the open positions whose proposal equals the reference. If there is none, write the reference's token at
+    the most confident position (it counts as forced).
 
-    reference: the answer's tokens for every request, in order, or the folder of a run over the same prompts, which
-    are recognised by their tokens. With one-token-per-step decodes as reference this is a line that rules which only
-    select positions hardly pass. Positions beyond a reference's end count as right whatever they propose.
+    reference: the answer's tokens for every request, in order, or the folder of a run over the same prompts, which are
+    matched by their tokens. With one-token-per-step decodes as reference, rules that only select positions hardly need
+    fewer forwards than this one. Positions beyond the reference's end count as right, whatever the proposal.
     """
 
     def __init__(self, reference: Sequence[Sequence[int]] | str | None) -> None:
@@ -75,7 +75,8 @@ class Oracle(Sampler):
 
 
 def answers_of(folder: Path) -> dict[tuple[int, ...], list[int]]:
-    """The answers of a run's folder, or of a results.jsonl itself, by prompt; the first of several samples."""
+    """The answers by prompt of a run's folder, or of a results.jsonl itself. Of several samples, the first. Raises
+    UserError for any other path."""
     file = folder / "results.jsonl" if folder.is_dir() else folder
     try:
         rows = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
@@ -85,5 +86,5 @@ def answers_of(folder: Path) -> dict[tuple[int, ...], list[int]]:
             f"sampler.reference={str(folder)!r} is no folder of a run ({error}). Name one that holds results.jsonl."
         ) from error
     if not answers:
-        raise UserError(f"sampler.reference={str(folder)!r} holds no answers. Let that run finish first.")
+        raise UserError(f"sampler.reference={str(folder)!r} holds no answers. Finish that run first.")
     return answers

@@ -1,4 +1,4 @@
-"""A decoding order known in advance: drawn once per block, or given (random remasking; dKV-Cache-Greedy needs it)."""
+"""Commit in an order known in advance, random or given (random remasking; cache=dkv_greedy needs it)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dllm.setting import Setting
 
 
 class Order(Sampler):
-    """Commit positions in a fixed order, so many per forward as ``steps`` implies (None: ``per_step``).
+    """Commit positions in a fixed order, as many per forward as ``steps`` implies (None: ``per_step``).
 
     positions: ``random``, ``left_to_right``, or the answer-relative positions in order, each named once.
     """
@@ -52,7 +52,7 @@ class Order(Sampler):
         return {"steps": steps_per_block(self.steps, canvas, blocks), "priority": self._priority(canvas)}
 
     def _priority(self, canvas: Canvas) -> Tensor:
-        """Larger is earlier [B, L]."""
+        """Priority of each column [B, L]; the largest comes first."""
         relative = canvas.columns - canvas.start[:, None]
         if isinstance(self.positions, str):
             return uniform(canvas.seed[:, None], relative, 3) if self.positions == "random" else -relative.double()

@@ -1,4 +1,4 @@
-"""Early positions and informative tokens first (PC-Sampler, arXiv 2508.13021)."""
+"""Commit early positions and informative tokens first (PC-Sampler, arXiv 2508.13021)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class PC(Sampler):
     """Rank by exp(-decay * offset) * min(cap, -p log f(token)) and commit as many as the fixed schedule says.
 
     offset counts from the answer's start. frequencies: a JSON file that maps token ids to relative frequencies f in
-    some corpus (``python -m experiments.token_frequencies`` measures one); without it the second factor is the
-    probability p itself, and tokens it lacks count as the rarest it holds. steps None: one token per forward.
+    some corpus (``python -m experiments.token_frequencies`` measures one). Tokens that it lacks count as the rarest
+    that it holds. Without a file the second factor is the probability p itself. steps None: one token per forward.
     """
 
     def __init__(
         self, decay: Any = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None
     ) -> None:
-        in_range("sampler.decay", decay, 0.0, float("inf"))
-        in_range("sampler.cap", cap, 0.0, float("inf"))
+        in_range("sampler.decay", decay, 0.0)
+        in_range("sampler.cap", cap, 0.0)
         self.decay, self.cap, self.steps = decay, cap, steps
         self.surprise = None if frequencies is None else surprises(Path(frequencies))
 
@@ -55,7 +55,8 @@ class PC(Sampler):
 
 
 def surprises(file: Path) -> torch.Tensor:
-    """-log f by token id [V + 1]; unknown ids, and the last entry, count as the rarest known one."""
+    """-log f by token id [V + 1]. Unknown ids, and the last entry, count as the rarest known one. Raises UserError for
+    a file that is no such table."""
     try:
         table = {int(token): float(f) for token, f in json.loads(file.read_text()).items()}
     except (OSError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Commit everything once the answer is decided (Prophet, arXiv 2508.19982); a wrapper around any rule."""
+"""Follow the inner rule, and commit every mask once the logit gap is wide (Prophet, arXiv 2508.19982)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dllm.canvas import Canvas, Request
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.samplers.base import Sampler, each_row
 from dllm.samplers.wrapper import Wrapper, alone
 from dllm.setting import Setting, altered
@@ -20,14 +20,14 @@ REGIONS = ("none", "offset", "anchor", "all_masked")
 
 
 class Prophet(Wrapper):
-    """When the mean top-2 logit gap over the answer region reaches the bar of the moment, commit every mask of the row.
+    """When the mean top-2 logit gap over the answer region reaches the threshold, commit every mask of the row.
 
-    thresholds: the bar while progress is below the first break point, below the second, and after. region: ``offset``
-    (``length`` positions from answer position ``start``), ``anchor`` (``anchor_text`` is written at ``anchor_position``
-    and the region begins ``skip`` tokens after it), ``all_masked`` (an extension: all positions still masked) or
-    ``none`` (the inner rule alone). progress: turns over the nominal number of turns for a fixed schedule, for an
-    adaptive inner rule the share of committed positions if that is larger. A row that commits everything needs no
-    further candidate of a rule that branches: it goes on with the first.
+    thresholds: while progress is below the first of ``breakpoints``, while it is below the second, and after. Progress
+    is the number of turns over the nominal number. For an adaptive inner rule it is the share of committed positions,
+    if that is larger. region: ``offset`` (``length`` positions from answer position ``start``), ``anchor``
+    (``anchor_text`` is written at ``anchor_position``, and the region begins ``skip`` tokens after it), ``all_masked``
+    (an extension: all positions still masked) or ``none`` (the inner rule alone). A row that commits everything goes on
+    with the first candidate alone.
     """
 
     def __init__(
@@ -38,14 +38,12 @@ class Prophet(Wrapper):
     ) -> None:  # fmt: skip
         if len(thresholds) != 3 or len(breakpoints) != 2:
             raise UserError("sampler.thresholds needs 3 numbers (early, middle, late), sampler.breakpoints 2.")
-        if region not in REGIONS:
-            raise UserError(f"sampler.region={region!r} must be one of {', '.join(REGIONS)}.")
+        in_choices("sampler.region", region, REGIONS)
         if region == "offset" and start is None:
             raise UserError("sampler.region=offset needs sampler.start, the region's first answer position.")
         if region == "anchor" and (anchor_text is None or anchor_position is None):
             raise UserError("sampler.region=anchor needs sampler.anchor_text and sampler.anchor_position.")
-        if length < 1:
-            raise UserError(f"sampler.length={length} must be at least 1 position.")
+        in_range("sampler.length", length, 1, advice="It counts positions.")
         if inner.revocable:
             raise UserError(
                 f"sampler={name_of(self)} commits everything at once, which sampler/inner={name_of(inner)} would mask "
@@ -53,7 +51,7 @@ class Prophet(Wrapper):
             )
         in_range("sampler.breakpoints", breakpoints, 0.0, 1.0)
         for name, value in (("anchor_position", anchor_position or 0), ("skip", skip)):
-            in_range(f"sampler.{name}", value, 0, float("inf"))
+            in_range(f"sampler.{name}", value, 0)
         super().__init__(inner)
         self.thresholds, self.breakpoints = tuple(thresholds), tuple(breakpoints)
         self.region, self.begin, self.length = region, start, length
@@ -73,7 +71,7 @@ class Prophet(Wrapper):
         return altered(wrapped, anchor=tuple(ids), begin=self.anchor_position + len(ids) + self.skip)
 
     def prepare(self, request: Request) -> Request:
-        """Write the anchor into the canvas; the region follows it."""
+        """The request with the anchor as given tokens. Raises UserError if the answer has no room for it."""
         request = super().prepare(request)
         if self.region != "anchor":
             return request
@@ -105,8 +103,8 @@ class Prophet(Wrapper):
             )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """masks [B] of the row, its nominal number of turns [B], and whether that is a guess; bars [B, 3], breaks
-        [B, 2]: the options, where the canvas is."""
+        """masks [B]: those of the row. turns [B]: its nominal number of turns. adaptive [B]: whether that is a guess.
+        bars [B, 3], breaks [B, 2]: thresholds and breakpoints, on the canvas's device."""
         masks, turns = canvas.undecided.sum(1), self.inner.turns(canvas)
         options = (torch.tensor(values, dtype=torch.float64) for values in (self.thresholds, self.breakpoints))
         bars, breaks = (each_row(values, canvas) for values in options)
@@ -116,7 +114,7 @@ class Prophet(Wrapper):
         }  # fmt: skip
 
     def propose(self, view: View, state: State) -> Step:
-        """The test runs on every forward, also on those after which nothing is open; it comes before the commit."""
+        """Test the gap of every forward, before its commits, even if nothing is open."""
         step = super().propose(view, state)
         if self.region == "none":
             return step
@@ -127,7 +125,7 @@ class Prophet(Wrapper):
         return replace(step, commit=step.commit | rest, accepted=accepted, stop=sure | step.stop)
 
     def gap(self, view: View) -> Tensor:
-        """Mean top-2 logit gap over the region [B]; below every bar where nothing of it is scored."""
+        """Mean top-2 logit gap over the region [B]; -inf where nothing of it is scored."""
         relative = view.canvas.columns - view.canvas.start[:, None]
         first = self.begin or 0
         region = view.canvas.undecided if self.region == "all_masked" else (
@@ -137,7 +135,7 @@ class Prophet(Wrapper):
         return torch.where(scored.any(1), mean, -torch.inf)
 
     def bar(self, view: View, state: State) -> Tensor:
-        """What the gap must reach now [B]."""
+        """The threshold that the gap must reach in this turn [B]."""
         done = view.blocks.turn / state["turns"]
         committed = 1 - view.canvas.undecided.sum(1) / state["masks"]
         done = torch.where(state["adaptive"], torch.maximum(done, committed), done)
@@ -146,7 +144,7 @@ class Prophet(Wrapper):
 
 
 def given(request: Request, tokens: Mapping[int, int]) -> Request:
-    """The request with some canvas positions fixed from the start."""
+    """The request with ``tokens``, by canvas position, given from the start."""
     ids: list[Any] = [tokens.get(at, token) for at, token in enumerate(request.tokens)]
     masked = [hidden and at not in tokens for at, hidden in enumerate(request.masked)]
     return replace(request, tokens=ids, masked=masked)

@@ -1,4 +1,4 @@
-"""Judge everything again in every forward: running confidence remasking (RCR of MDPO, arXiv 2508.13148)."""
+"""Choose the block's committed positions anew in every forward (RCR of MDPO, arXiv 2508.13148)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dllm.samplers.static import block_steps, check_per_step
 
 
 class RCR(Sampler):
-    """A schedule of ``per_step`` more committed positions per forward. Which ones is decided anew each time: of the
-    block's committed positions, with the confidence they had when committed, and the open ones, with theirs now, the
-    surest stay or are committed, the others are masked (again).
+    """Running confidence remasking. Each forward raises the number of the block's committed positions by ``per_step``
+    and chooses them anew: it ranks committed positions by their confidence when committed, open ones by their
+    confidence now. The most confident stay or become committed; the others stay or become masks.
     """
 
     stateless = False
@@ -28,7 +28,7 @@ class RCR(Sampler):
         return no_record(canvas)
 
     def step(self, view: View, state: State) -> Step:
-        committed = own_commits(view, state)
+        committed = view.blocks.in_block & view.canvas.committed
         record = torch.where(committed, state["record"], view.scores.confidence)
         wanted = committed.sum(1) + quota(view, block_steps(view, state, self.per_step))
         keep = top(record, committed | view.open, wanted)
@@ -36,11 +36,6 @@ class RCR(Sampler):
 
 
 def no_record(canvas: Canvas) -> State:
-    """State of a rule that remembers how sure each commit was. ``record`` [B, L] confidence at commit; steps [B] 0:
-    one forward for ``per_step`` masks."""
+    """State of a rule that remembers each commit's confidence. record [B, L]: the confidence at commit. steps [B]: 0,
+    which stands for one forward per ``per_step`` masks."""
     return {"record": torch.zeros_like(canvas.tokens, dtype=torch.float64), "steps": torch.zeros_like(canvas.start)}
-
-
-def own_commits(view: View, state: State) -> torch.Tensor:
-    """Positions [B, L] of the open block that this decode has committed."""
-    return view.blocks.in_block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked

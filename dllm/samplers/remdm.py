@@ -1,4 +1,4 @@
-"""A fixed schedule with a few forwards of second thoughts near a block's end (ReMDM's loop, arXiv 2503.00307)."""
+"""Follow a fixed schedule, and remask unsure tokens near a block's end (ReMDM's loop, arXiv 2503.00307)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import torch
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
-from dllm.errors import UserError
+from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler, quota
-from dllm.samplers.rcr import no_record, own_commits
+from dllm.samplers.rcr import no_record
 from dllm.samplers.static import block_steps, check_per_step
 from dllm.setting import Setting
 
 
 class ReMDM(Sampler):
-    """``per_step`` positions per forward, the surest first. After 7/8 of a block's S scheduled forwards (at least one,
-    at most S - 1) come ``extra`` further ones: each masks again the ``number`` committed tokens that were least sure
-    when committed, and then commits as many of whatever is masked.
+    """Commit ``per_step`` positions per forward, the most confident first. After 7/8 of a block's S scheduled forwards
+    (at least one, at most S - 1) come ``extra`` further ones. Each of these remasks the ``number`` committed tokens
+    that were least confident when committed, then commits as many masks.
 
-    A turn never undoes as many as it commits, so ``number`` must be less than ``per_step``, and a turn that commits
-    fewer undoes fewer.
+    A turn always remasks fewer positions than it commits, so ``number`` must be less than ``per_step``, and a turn that
+    commits fewer remasks fewer.
     """
 
     stateless = False
@@ -29,8 +29,7 @@ class ReMDM(Sampler):
     def __init__(self, per_step: int = 4, extra: int = 2, number: int = 2) -> None:
         check_per_step(per_step)
         for name, value in (("extra", extra), ("number", number)):
-            if value < 0:
-                raise UserError(f"sampler.{name}={value} must be 0 or more; 0 is the fixed schedule.")
+            in_range(f"sampler.{name}", value, 0, advice="0 is the fixed schedule.")
         self.per_step, self.extra, self.number = per_step, extra, number
 
     def check(self, setting: Setting) -> None:
@@ -48,10 +47,10 @@ class ReMDM(Sampler):
         same = state["block"] == view.blocks.number
         extras, owed = (torch.where(same, state[name], 0) for name in ("extras", "owed"))
         steps = block_steps(view, state, self.per_step)
-        scheduled = view.index - extras  # forwards of the schedule before this one; extras: of the others
+        scheduled = view.index - extras  # forwards of the schedule before this one; extras: the further ones
         due = quota(view, steps, scheduled)
         chosen = top(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
-        committed = own_commits(view, state)
+        committed = view.blocks.in_block & view.canvas.committed
         record = torch.where(committed, state["record"], view.scores.confidence)
         had, extras = scheduled + (owed == 0), extras + (owed > 0)
         pause = torch.minimum(torch.minimum((7 * steps) // 8, steps - 1).clamp(min=1), steps)

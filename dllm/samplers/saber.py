@@ -1,4 +1,4 @@
-"""Accelerate as confidence grows, and take back what looks worst (Saber, arXiv 2510.18165)."""
+"""Commit what exceeds the mean confidence so far, and remask the least likely tokens (Saber, arXiv 2510.18165)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import torch
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError
+from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
 
 class Saber(Sampler):
-    """Commit what exceeds the mean confidence of all commits so far (1.0 at the start), at least ``minimum``
-    positions; then remask the max(1, min(ceil(new / ``backtrack``), new - 1)) committed tokens of the open block that
-    have the least probability now, never more than were committed less one, none when only one was."""
+    """Commit what exceeds the mean confidence of all commits so far (1.0 at the start), and at least ``minimum``
+    positions. Then remask the committed tokens of the open blocks that have the least probability now:
+    min(ceil(new / ``backtrack``), new - 1) of them, where ``new`` positions were committed."""
 
     stateless = False
     revocable = True
     by_confidence = False
 
     def __init__(self, minimum: int = 2, backtrack: int = 8) -> None:
-        for name, value in (("minimum", minimum), ("backtrack", backtrack)):
-            if value < 1:
-                raise UserError(f"sampler.{name}={value} must be at least 1.")
+        in_range("sampler.minimum", minimum, 1)
+        in_range("sampler.backtrack", backtrack, 1)
         self.minimum, self.backtrack = minimum, backtrack
 
     def needs(self) -> tuple[Need, ...]:
@@ -41,7 +40,7 @@ class Saber(Sampler):
         commit = top(confidence, view.open, wanted)
         new = commit.sum(1)
         undo = torch.minimum(-(-new // self.backtrack), new - 1).clamp(min=0)
-        committed = view.scores.scored & ~view.canvas.given & ~view.canvas.masked & view.blocks.in_open
+        committed = view.scores.scored & view.canvas.committed & view.blocks.in_open
         remask = top(-view.scores.stat("current"), committed, undo)
         changed = {"sum": state["sum"] + (confidence * commit).sum(1), "count": count + new}
         return view.step(commit, accepted=accepted, remask=remask, state=changed)

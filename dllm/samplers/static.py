@@ -1,4 +1,4 @@
-"""LLaDA's fixed schedule: so many positions per forward, the best-scoring ones first (arXiv 2502.09992, App. B.4)."""
+"""Commit a fixed number of positions per forward, the best-scoring first (LLaDA, arXiv 2502.09992, App. B.4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dllm.canvas import Canvas
 from dllm.common.noise import uniform
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler, margin, quota
 from dllm.setting import Setting
 
@@ -16,17 +16,17 @@ SCORES = ("low_confidence", "random", "margin", "entropy")
 
 
 class Static(Sampler):
-    """``steps`` forwards for the whole answer, split evenly over the blocks and each block's masks over its share.
+    """``steps`` is the number of forwards for the whole answer. It is split evenly over the blocks, and each block's
+    masks over the block's forwards.
 
-    steps None: ``per_step`` positions per forward, or one fewer where a block's masks do not divide. score:
-    ``low_confidence`` (highest probability first), ``margin`` (p1 - p2), ``entropy`` (lowest first) or ``random``.
+    steps None: ``per_step`` positions per forward, or one fewer where a block's masks do not divide evenly. score:
+    ``low_confidence`` (highest probability first), ``margin`` (largest p1 - p2 first), ``entropy`` (lowest first) or
+    ``random``.
     """
 
     def __init__(self, steps: int | None = None, score: str = "low_confidence", per_step: int = 1) -> None:
-        if score not in SCORES:
-            raise UserError(f"sampler.score={score!r} must be one of {', '.join(SCORES)}.{nearest(score, SCORES)}")
-        if steps is not None and steps < 1:
-            raise UserError(f"sampler.steps={steps} must be at least 1, or null for one token per step.")
+        in_choices("sampler.score", score, SCORES)
+        in_range("sampler.steps", steps, 1, advice="null is one token per step.")
         check_per_step(per_step, steps)
         self.steps, self.score, self.per_step = steps, score, per_step
         self.stateless = self.deterministic = score != "random"
@@ -62,7 +62,7 @@ class Static(Sampler):
 
 
 def steps_per_block(steps: int | None, canvas: Canvas, blocks: Schedule) -> torch.Tensor:
-    """Each block's share of ``steps`` [B]; 0 stands for one forward per mask of the block."""
+    """Forwards of each block [B], its share of ``steps``; 0: ``block_steps`` counts them by the block's masks."""
     count = blocks.count(canvas)
     if steps is None or count is None:
         return torch.zeros_like(canvas.start)
@@ -70,19 +70,18 @@ def steps_per_block(steps: int | None, canvas: Canvas, blocks: Schedule) -> torc
 
 
 def block_steps(view: View, state: State, per_step: int = 1) -> torch.Tensor:
-    """Forwards that the current block's schedule has [B]: its share of ``steps``, or one for ``per_step`` masks."""
+    """Forwards in the schedule of the current block [B]: its share of ``steps``, or one per ``per_step`` masks."""
     return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masks.clamp(min=1) // per_step))
 
 
 def scheduled(canvas: Canvas, steps: int | None, per_step: int = 1) -> torch.Tensor:
-    """``Sampler.turns`` of such a schedule: its ``steps``, or one for ``per_step`` masks."""
+    """``Sampler.turns`` of such a schedule [B]: its ``steps``, or one per ``per_step`` masks."""
     masks = canvas.undecided.sum(1)
     return -(-masks // per_step) if steps is None else torch.full_like(masks, steps)
 
 
 def check_per_step(per_step: int, steps: int | None = None) -> None:
-    """Refuse a number of positions per forward that is none, or contradicts ``steps``."""
-    if per_step < 1:
-        raise UserError(f"sampler.per_step={per_step} must be at least 1.")
+    """Raise UserError for a ``per_step`` below 1, or one given beside ``steps``."""
+    in_range("sampler.per_step", per_step, 1)
     if steps is not None and per_step != 1:
         raise UserError(f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one.")

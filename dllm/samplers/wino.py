@@ -1,4 +1,4 @@
-"""Commit generously, then take back what its neighbours do not confirm (WINO, arXiv 2507.18578)."""
+"""Commit at a low threshold, then remask what the other tokens do not confirm (WINO, arXiv 2507.18578)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dllm.setting import Setting
 
 
 class WINO(Sampler):
-    """Commit what exceeds ``threshold``, at most min(max(0.7 * masks, 5), 20) positions, else the best one. Committed
-    positions of the open block are scored again by shadow rows, masks that see everything but the token itself; those
-    below ``back_threshold`` are masked again, the least likely first, fewer than the turn commits.
+    """Commit what exceeds ``threshold``, at most min(max(0.7 * masks, 5), 20) positions. If nothing does, commit the
+    best one. Shadow rows score the block's committed positions again: each is a mask that sees everything but the
+    token. Tokens below ``back_threshold`` are remasked, the least likely first, and fewer than the turn commits.
     """
 
     revocable = True
@@ -46,7 +46,7 @@ class WINO(Sampler):
         cap = (0.7 * view.open.sum(1)).long().clamp(5, 20)
         accepted = top(confidence, accepted, cap)
         commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
-        committed = view.blocks.in_block & view.canvas.valid & ~view.canvas.given & ~view.canvas.masked
+        committed = view.blocks.in_block & view.canvas.committed
         shadow = view.scores.stat("shadow")
         doubtful = committed & (shadow.exp() < state["back"][:, None])
         return view.step(commit, accepted=accepted, remask=top(-shadow, doubtful, commit.sum(1) - 1))

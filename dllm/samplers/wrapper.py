@@ -1,4 +1,4 @@
-"""The contract of a rule around another rule."""
+"""The contract of a sampler that wraps another one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ INNER = "inner."
 
 
 class Wrapper(Sampler):
-    """Base of the rules around ``inner``: what that one is, needs, refuses and prepares, the wrapper does as well,
-    until it says otherwise.
+    """Base of the rules that wrap ``inner``. Every attribute and method delegates to it until a subclass overrides it.
 
-    A wrapper decides in ``propose``, from what ``super().propose`` returns; ``step`` is for rules that wrap nothing.
-    The inner rule's state lies under ``inner.``, that of a rule within it under ``inner.inner.``: names never meet.
+    A wrapper decides in ``propose``, from what ``super().propose`` returns; ``step`` is never called. The inner rule's
+    state has names that begin with ``inner.``, the state of a rule inside that one with ``inner.inner.``, so that names
+    never collide.
     """
 
     stateless = False
@@ -61,17 +61,17 @@ class Wrapper(Sampler):
 
 
 def inside(state: State) -> State:
-    """The inner rule's state, by the names it gave."""
+    """The inner rule's state under the inner rule's own names."""
     return {key.removeprefix(INNER): value for key, value in state.items() if key.startswith(INNER)}
 
 
 def outside(state: State) -> State:
-    """The inner rule's state as the wrapper keeps it."""
+    """The inner rule's state under the wrapper's names."""
     return {INNER + key: value for key, value in state.items()}
 
 
 def alone(step: Step, rows: Tensor) -> Step:
-    """The step with a single candidate, the first, in each of ``rows`` [B]."""
+    """The step with only the first candidate in each of ``rows`` [B] (boolean)."""
     if step.owner.is_single:
         return step
     row, first = step.owner.row, step.owner.first

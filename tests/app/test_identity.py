@@ -140,4 +140,7 @@ def test_the_environment_says_whether_the_package_is_that_of_its_commit(tmp_path
     run("name=a", "+task.count=1")
     known = json.loads((A / "environment.json").read_text())
     assert (known["commit"] is None) == (known["dirty"] is None) and known["load"] >= 0
+    if (Path(__file__).parents[2] / ".git").exists():
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+        assert known["commit"] == head.stdout.strip()
     assert known["settings"]["sampler.threshold"] == 0.9 and known["content"]["sampler's code"]

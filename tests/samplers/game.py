@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas, Request
-from dllm.common.rowwise import update_rows
+from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import Logits, Scores, Step, View
 from dllm.proposing import stored
 from dllm.samplers.base import Sampler
@@ -47,7 +47,8 @@ class Game:
 
     def view_of(self, scores: Scores, forced: Tensor | None = None) -> View:
         """The same from other scores, or with positions that a cache forces."""
-        return View.of(self.canvas, scores, self.span, self.canvas.nothing if forced is None else forced)
+        owner = Owner.single(len(self.canvas.request), self.canvas.start.device)
+        return View.of(self.canvas, scores, self.span, self.canvas.nothing if forced is None else forced, owner)
 
     def turn(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[int]:
         """One forward and the step that follows; the positions it committed, of row 0."""

@@ -63,7 +63,7 @@ def test_it_lies_between_the_two_thresholds() -> None:
     [
         ({"lower": 0.95}, "sampler.lower=0.95 must not exceed sampler.upper=0.9"),
         ({"upper": 1.1}, "sampler.upper=1.1 must lie in"),
-        ({"history": "row"}, "sampler.history='row' must be block or sequence"),
+        ({"history": "row"}, "sampler.history='row' must be one of block, sequence"),
     ],
 )
 def test_mistakes_are_named(options: dict[str, object], words: str) -> None:

@@ -124,7 +124,7 @@ def test_an_anchor_without_a_tokenizer_is_refused() -> None:
         ({"region": "offset"}, "needs sampler.start"),
         ({"region": "offset", "start": 1, "length": 0}, "sampler.length=0 must be at least 1"),
         ({"region": "anchor"}, "needs sampler.anchor_text"),
-        ({"region": "anchor", "anchor_text": "x", "anchor_position": -1}, "sampler.anchor_position=-1 must be 0"),
+        ({"region": "anchor", "anchor_text": "x", "anchor_position": -1}, "anchor_position=-1 must be at least 0"),
         ({"breakpoints": [0.3, 1.7]}, "sampler.breakpoints=.* must lie in"),
     ],
 )

@@ -85,7 +85,7 @@ def test_mistakes_are_named() -> None:
     for sampler in (RCR, ReMDM, Static):
         with pytest.raises(UserError, match=r"sampler\.per_step=0 must be at least 1"):
             sampler(per_step=0)
-    with pytest.raises(UserError, match=r"sampler\.extra=-1 must be 0 or more"):
+    with pytest.raises(UserError, match=r"sampler\.extra=-1 must be at least 0"):
         ReMDM(extra=-1)
     with pytest.raises(UserError, match="say the same thing twice"):
         Static(steps=4, per_step=2)

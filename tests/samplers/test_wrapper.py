@@ -136,7 +136,7 @@ def test_three_deep_a_row_decodes_as_if_alone(sampler: Sampler) -> None:
 def test_every_rule_can_be_named_as_an_inner_one() -> None:
     assert choices("sampler/inner") == choices("sampler")
     for wrapper, inner, words in (
-        ("prophet", "freedave", None), ("credit", "wino", "sampler/inner=wino cannot read it"),
+        ("prophet", "freedave", None), ("credit", "wino", "sampler/inner=wino cannot use them"),
         ("prophet", "oracle", "needs sampler.reference"),
     ):  # fmt: skip
         config = composed([f"sampler={wrapper}", f"sampler/inner={inner}"])["sampler"]

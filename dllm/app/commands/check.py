@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dllm.models.check import inspect_checkpoint, print_report
+from dllm.analysis.checkpoint import inspect_checkpoint, print_report
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dllm.models.transformer import Transformer
 
 PACKAGES = ("dllm", "torch", "transformers", "triton", "safetensors", "hydra-core")
+PACKAGE = Path(__file__).resolve().parents[2]
 SMALL_MODEL = 10_000_000  # parameters
 
 
@@ -39,7 +40,7 @@ def environment_stamp(device: torch.device, dtype: torch.dtype, seed: int) -> di
         "dtype": str(dtype).removeprefix("torch."),
         "seed": seed,
         "load": machine_load(),
-        **dict(zip(("commit", "dirty"), checkout_state(Path(__file__).resolve().parent), strict=True)),
+        **dict(zip(("commit", "dirty"), checkout_state(PACKAGE), strict=True)),
     }
 
 

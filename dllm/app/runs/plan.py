@@ -24,7 +24,7 @@ from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
 from dllm.models import bundle
-from dllm.models.fingerprint import fingerprint
+from dllm.record.fingerprint import fingerprint
 from dllm.models.quantize import check_quantize, check_runtime
 from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime

@@ -10,7 +10,7 @@ import ast
 from dataclasses import replace
 from typing import Any
 
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, in_choices
 from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.standard import sandbox
 from dllm.tasks.standard.harness import Harness
@@ -32,8 +32,7 @@ class Code(Harness):
         self, harness: str, style: str = "instruct", allow_code: bool = False, seconds: int = 10,
         escape_until: bool = False, **options: Any,
     ) -> None:  # fmt: skip
-        if style not in STYLES:
-            raise UserError(f"task.style={style!r} must be one of {', '.join(STYLES)}.{nearest(str(style), STYLES)}")
+        in_choices("task.style", style, STYLES)
         if not allow_code:
             raise UserError(
                 f"task={harness} runs programs that the model writes, and is off unless you say allow_code=true. They "

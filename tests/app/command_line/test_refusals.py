@@ -40,7 +40,7 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["model.path=nowhere"], ["'nowhere'", "folder", "hub id"]),
     (["model.dtype=float8"], ["float8", "float32"]),
     (["model.device=cuda:9"], ["cuda:9", "device=cpu"]),
-    (["sampling.temperature=-1"], ["sampling.temperature=-1", "0 or more. 0 is the argmax"]),
+    (["sampling.temperature=-1"], ["sampling.temperature=-1", "at least 0. 0 is the argmax"]),
     (["sampling.top_p=0"], ["sampling.top_p=0", "null"]),
     (["stop=['']"], ["stop=['']", "empty string", "Drop it"]),
     (["chat=true", "compare=true"], ["chat=true", "drop"]),

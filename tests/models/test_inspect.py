@@ -10,9 +10,9 @@ import torch
 from model_folders import DATA, copy_of, edit_config, edit_weights, llada_tokenizer, published, random_folder, shard
 from rich.console import Console
 
+from dllm.analysis import checkpoint as module
+from dllm.analysis.checkpoint import Report, inspect_checkpoint, print_report
 from dllm.errors import UserError
-from dllm.models import check as module
-from dllm.models.check import Report, inspect_checkpoint, print_report
 
 
 def printed(report: Report) -> str:
