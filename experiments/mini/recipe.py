@@ -14,6 +14,8 @@ from dllm.models.transformer import Transformer
 from experiments.mini import tokenizer as tokens
 from experiments.mini.muon import Muon
 
+LETTERS = (0.4, 0.35, 0.3)  # how much of a first embedding the first three letters of a word make
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -25,12 +27,12 @@ class Recipe:
     head_dim: int = 32
     mlp_width: int = 384
     batch: int = 40
-    steps: int = 14000
+    steps: int = 18000
     muon_rate: float = 0.005
     adam_rate: float = 2e-3
     weight_decay: float = 0.1
     hard_share: float = 0.2  # of the rows are masked where the model is least sure
-    kinship: float = 0.7  # correlation of the first embeddings of " list", "List", "LIST" with that of "list"
+    kinship: float = 0.85  # of the first embeddings of " list", "List", "LIST"
     seed: int = 0
 
 
@@ -61,32 +63,49 @@ def published_config(recipe: Recipe, vocab: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def init_weights(model: Transformer, recipe: Recipe, base: Sequence[int]) -> None:
-    """Embedding std 1, head 0.02, output projections 0.1 / sqrt(fan_in), other matrices 1 / sqrt(fan_in), biases 0.
-
-    ``base``: the id whose embedding a token's own is akin to; a word in capitals then means much the same at once.
-    """
+def init_weights(model: Transformer, recipe: Recipe, texts: Sequence[str]) -> None:
+    """Embedding std 1; the head starts as the embedding, so that what is copied is proposed, for words that training
+    never sees too; output projections 0.1 / sqrt(fan_in), other matrices 1 / sqrt(fan_in), biases 0."""
     generator = torch.Generator().manual_seed(recipe.seed)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
             nn.init.zeros_(parameter) if name.endswith("bias") else nn.init.ones_(parameter)
-            continue
-        std = 1.0 if name.startswith("embed") else 0.02 if name.startswith("lm_head") else parameter.shape[1] ** -0.5
-        nn.init.normal_(parameter, std=std * (0.1 if ".o." in name or ".down." in name else 1), generator=generator)
+        elif name.startswith("layers"):
+            std = parameter.shape[1] ** -0.5 * (0.1 if ".o." in name or ".down." in name else 1)
+            nn.init.normal_(parameter, std=std, generator=generator)
     with torch.no_grad():
-        model.embed.weight.copy_(akin(model.embed.weight, torch.tensor(base), recipe.kinship))
+        model.embed.weight.copy_(embeddings(texts, recipe.width, recipe.kinship, generator))
+        model.lm_head.weight.copy_(model.embed.weight * recipe.width**-0.5)
+        model.lm_head.weight[tokens.MASK] = 0
 
 
-def akin(rows: Tensor, base: Tensor, share: float) -> Tensor:
-    """Rows [V, D] of unit variance, each correlated by ``share`` with that of its base [V]; a base keeps its own."""
-    own = torch.arange(len(rows)) == base
-    return torch.where(own[:, None], rows, share * rows[base] + (1 - share**2) ** 0.5 * rows)
+def embeddings(texts: Sequence[str], width: int, kinship: float, generator: torch.Generator) -> Tensor:
+    """Rows [V, width] of unit variance. A word is akin to those that begin with the same letters, and by ``kinship`` to
+    its other spellings (a space before it, capitals), which differ by a vector that all words share."""
+    words = [text.strip().lower() for text in texts]
+    vectors: dict[Any, Tensor] = {}
+
+    def vector(key: Any) -> Tensor:
+        if key not in vectors:
+            vectors[key] = torch.randn(width, generator=generator)
+        return vectors[key]
+
+    rows = []
+    for text, word in zip(texts, words, strict=True):
+        base = 0.8 * vector(word) + sum(
+            (share * vector((place, word[place : place + 1])) for place, share in enumerate(LETTERS)),
+            torch.zeros(width))  # fmt: skip
+        base = base / (0.64 + sum(share**2 for share in LETTERS)) ** 0.5
+        form = (text[:1] == " ", text.strip().istitle(), text.strip().isupper())
+        other = 0.8 * vector(form) + 0.6 * torch.randn(width, generator=generator)
+        rows.append(kinship * base + (1 - kinship**2) ** 0.5 * other)
+    return torch.stack(rows)
 
 
-def build_model(recipe: Recipe, base: Sequence[int]) -> Transformer:
-    """A fresh model for a vocabulary of ``len(base)``."""
-    model = Transformer(ModelConfig.from_published(published_config(recipe, len(base))))
-    init_weights(model, recipe, base)
+def build_model(recipe: Recipe, texts: Sequence[str]) -> Transformer:
+    """A fresh model for a vocabulary of these ``texts``."""
+    model = Transformer(ModelConfig.from_published(published_config(recipe, len(texts))))
+    init_weights(model, recipe, texts)
     return model.train()
 
 

@@ -41,25 +41,26 @@ PIECES = 600  # of spelt words, from the most frequent pairs
 INVENTED = 1000  # words beside the real ones that the pieces are counted in
 REAL = 6  # times that each real word counts
 MARKS = (
-    ' ["', '["', '", "', '"]', "['", "', '", "']", '","', '[{"', ' {"', '":', '"},', '"}]', ' "', " '", '"', "'", " [",
-    "\n\n", " |", "|", " -", " +", " =", ":\n",
+    ' ["', '["', '", "', '"]', "['", "', '", "']", '","', '[{"', '": "', '": ', ', "', '"}, {"', '"}]', ' "', " '",
+    '"', "'", " [", "\n\n", " | ", " - ", "- ", ", ", ": ", ":\n",
 )  # fmt: skip
-# Marks first, longest first; then words, numbers of one or two digits, single digits, and anything else by itself.
+# Marks first, longest first; then a space before a capital or a digit, words, numbers of two digits, single digits,
+# and anything else by itself. So a name is one token wherever it stands: a model that met "Ada" and " Ada" as
+# two learnt to copy the one in 1,200 steps (94 % of names that it never saw) and the other not (27 %).
 SPLIT = "|".join(
     [*(re.escape(mark).replace("\\ ", " ") for mark in sorted(MARKS, key=len, reverse=True)),
-     " ?[A-Za-z]+", "(?<![0-9]) ?[0-9]{1,2}(?![0-9])", "[0-9]", r"[^A-Za-z0-9]"]
+     " (?=[A-Z0-9])", " ?[A-Za-z]+", r"(?<![0-9_.])[0-9]{2}(?![0-9_.])", "[0-9]", r"[^A-Za-z0-9]"]
 )  # fmt: skip
 
 
 def told() -> list[str]:
     """The words that answers are made of, as they are written there."""
     nouns = [*vocabulary.NOUNS, *(noun + "s" for noun in vocabulary.NOUNS)]
-    verbs = [*vocabulary.VERBS, *(verb + "s" for verb in vocabulary.VERBS), *words.PAST.values()]
+    verbs = [*vocabulary.VERBS, *(verb + "s" for verb in vocabulary.VERBS)]
     determiners = dict.fromkeys([*vocabulary.SINGULAR, *vocabulary.PLURAL])
-    openings = " ".join(words.FIRST + words.BETWEEN + words.LAST).split()
     starts = [word.capitalize() for word in determiners]
-    others = [*vocabulary.PLACES, *vocabulary.ADJECTIVES, *vocabulary.PREPOSITIONS, *determiners, *openings, *starts]
-    return [*words.NAMES, *words.TOWNS, *words.PETS, *nouns, *verbs, *others, *words.SYMBOLS, "carry"]
+    others = [*vocabulary.PLACES, *vocabulary.ADJECTIVES, *vocabulary.PREPOSITIONS, *determiners, *starts]
+    return [*words.NAMES, *words.TOWNS, *nouns, *verbs, *others, *words.SYMBOLS]
 
 
 def entries() -> list[str]:
@@ -68,14 +69,14 @@ def entries() -> list[str]:
     requests = [spelling for word in asked for spelling in (word, word.capitalize(), word.upper())]
     numbers = [*map(str, range(100))]
     single = dict.fromkeys([*told(), *requests, *numbers])
-    return list(dict.fromkeys([*MARKS, *single, *(f" {word}" for word in single)]))
+    return list(dict.fromkeys([*MARKS, *single, *(f" {word}" for word in single if word[0].islower())]))
 
 
 @cache
 def merges() -> tuple[tuple[str, str], ...]:
     """The pairs that spelt words are put together from, learnt from words that training may see."""
     rng = Random(0)
-    corpus = [*words.spelt(True) * REAL, *(words.invented(rng) for _ in range(INVENTED))]
+    corpus = [*words.NAMES * REAL, *(words.invented(rng) for _ in range(INVENTED))]
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     learner.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=PIECES, show_progress=False))
@@ -86,7 +87,7 @@ def build(model: str) -> Tokenizer:
     """The tokenizer of ``mini-llada`` or ``mini-dream``; any text round-trips through its byte alphabet."""
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     vocab = {token: index for index, token in enumerate(SPECIAL[model])}
-    as_bytes = [level.pre_tokenize_str(entry)[0][0] for entry in entries()]
+    as_bytes = [level.pre_tokenize_str(entry)[0][0] for entry in dict.fromkeys([*entries(), *words.NEW_NAMES])]
     for token in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges()), *as_bytes]:
         vocab.setdefault(token, len(vocab))
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(merges()), ignore_merges=True))
@@ -96,14 +97,14 @@ def build(model: str) -> Tokenizer:
     return tokenizer
 
 
-def base_of(tokenizer: Tokenizer) -> list[int]:
-    """For each id the id of the token that is its text without a space and in lower case, or its own."""
-    vocab = tokenizer.get_vocab(with_added_tokens=True)
-    texts = {index: token.removeprefix("Ġ").lower() for token, index in vocab.items()}
-    first: dict[str, int] = {}
-    for index in sorted(texts):
-        first.setdefault(texts[index], index)
-    return [first[texts[index]] for index in range(len(vocab))]
+def new_ids(tokenizer: Tokenizer) -> list[int]:
+    """The ids of names that training never sees: the last ones."""
+    return sorted(tokenizer.encode(name).ids[0] for name in words.NEW_NAMES)
+
+
+def texts(tokenizer: Tokenizer) -> list[str]:
+    """The text of each id."""
+    return [tokenizer.decode([index], skip_special_tokens=False) for index in range(tokenizer.get_vocab_size())]
 
 
 def digest(tokenizer: Tokenizer) -> str:

@@ -43,7 +43,7 @@ SAVE_EVERY = 100  # steps between states, each with a line of the log
 
 
 @torch.no_grad()
-def harden(model: Transformer, batch: Batch, share: float, seed: int) -> Batch:
+def harden(model: Transformer, batch: Batch, share: float, seed: int, seen: int | None = None) -> Batch:
     """The batch with the masks of its last rows moved to where the model, seeing no answer, is least sure."""
     rows = round(share * len(batch.tokens))
     if not rows:
@@ -51,17 +51,18 @@ def harden(model: Transformer, batch: Batch, share: float, seed: int) -> Batch:
     answer, shift = batch.answer[-rows:], model.config.prediction_shift
     at, column = answer.nonzero(as_tuple=True)
     tokens = batch.target[-rows:].masked_fill(answer, tokenizer.MASK)
-    logits = logits_at(model, tokens, batch.visible(shift)[-rows:], at, column - shift)
+    logits = logits_at(model, tokens, batch.visible(shift)[-rows:], at, column - shift)[:, :seen]
     sure = logits.log_softmax(-1).amax(-1)
     confidence = torch.zeros(answer.shape, device=sure.device).index_put((at, column), sure)
     return data.mask_least_confident(batch, confidence, rows, torch.Generator().manual_seed(seed))
 
 
-def losses_of(model: Transformer, batch: Batch) -> Tensor:
-    """Cross entropies [M] of the masked positions; a model of prediction shift 1 predicts i at i - 1."""
+def losses_of(model: Transformer, batch: Batch, seen: int | None = None) -> Tensor:
+    """Cross entropies [M] of the masked positions among the first ``seen`` ids (None: all); a model of prediction shift
+    1 predicts i at i - 1. Were the others in the sum, Adam would push them away from all that is ever proposed."""
     shift = model.config.prediction_shift
     rows, columns = batch.masked.nonzero(as_tuple=True)
-    logits = logits_at(model, batch.tokens, batch.visible(shift), rows, columns - shift)
+    logits = logits_at(model, batch.tokens, batch.visible(shift), rows, columns - shift)[:, :seen]
     return F.cross_entropy(logits, batch.target[batch.masked], reduction="none")
 
 
@@ -115,14 +116,16 @@ class State:
         self.step, self.starts, self.wall, self.cpu = (content[key] for key in ("step", "starts", "wall", "cpu"))
 
 
-def train_step(state: State, recipe: Recipe, batches: Sequence[Batch], sums: Sums) -> None:
+def train_step(
+    state: State, recipe: Recipe, batches: Sequence[Batch], sums: Sums, seen: int | None = None
+) -> None:
     """One update from all groups of rows; what a token weighs does not depend on its group."""
     model = state.model
     batches = [batch.to(model.device) for batch in batches]
-    hard = [harden(model, one, recipe.hard_share, 1_000 * state.step + n) for n, one in enumerate(batches)]
+    hard = [harden(model, one, recipe.hard_share, 1_000 * state.step + n, seen) for n, one in enumerate(batches)]
     total = torch.stack([batch.share().sum() for batch in hard]).sum()
     for batch in hard:
-        losses = losses_of(model, batch)
+        losses = losses_of(model, batch, seen)
         ((losses * batch.share()).sum() / total).backward()  # type: ignore[no-untyped-call]
         sums.add(batch, losses.detach())
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -148,8 +151,8 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self.recipe, self.folder, self.save_every, self.sums = recipe, folder, save_every, Sums()
         self.tokenizer = tokenizer.build(recipe.model)
-        self.marks = data.structure(self.tokenizer)
-        model = build_model(recipe, tokenizer.base_of(self.tokenizer)).to(device)
+        self.marks, self.seen = data.structure(self.tokenizer), min(tokenizer.new_ids(self.tokenizer))
+        model = build_model(recipe, tokenizer.texts(self.tokenizer)).to(device)
         self.state = State(model, build_optimizers(model, recipe))
         self.made_from = {
             **asdict(recipe), "data": data.digest(recipe.seed), "tokenizer": tokenizer.digest(self.tokenizer),
@@ -176,7 +179,7 @@ class Run:
         batches = data.make_batches(
             self.tokenizer, recipe.model, self.marks, recipe.batch, progress, recipe.seed, state.step
         )
-        train_step(state, recipe, batches, self.sums)
+        train_step(state, recipe, batches, self.sums, self.seen)
         if state.step % self.save_every == 0 or state.step == recipe.steps:
             self.save()
 

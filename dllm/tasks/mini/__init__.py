@@ -1,1 +1,1 @@
-"""The suite of the mini models: lists, puzzles, sentences, records, tables, stories and sums, in many wordings."""
+"""The suite of the mini models: lists, puzzles, sentences and records, in many wordings."""

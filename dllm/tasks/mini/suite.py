@@ -13,8 +13,7 @@ COUNT = 100
 GROUPS = {
     **dict.fromkeys(lists.TASKS, "waiting_line"),
     **dict.fromkeys(("latin_square", "sudoku", "latin_square_large"), "puzzle"),
-    **dict.fromkeys(("records", "assign", "table", "story"), "writing"),
-    "addition": "sums",
+    **dict.fromkeys(("records", "assign"), "writing"),
 }
 # words_to_sentence is a group of its own, as in ParallelBench.
 NAMES = {f"{GROUPS[task]}/{task}" if task in GROUPS else task: task for task in tasks.TASKS}

@@ -1,4 +1,4 @@
-"""Records as JSON, towns dealt to people, and a table sorted by a column."""
+"""Records as JSON, and towns dealt to people."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.mini.styles import write_rows
-from dllm.tasks.mini.words import PETS, TOWNS
+from dllm.tasks.mini.words import TOWNS
 
-RECORDS, PEOPLE, ROWS = (3, 7), (5, 8), (5, 8)
-COLUMNS = ("name", "age", "town", "pet")
+RECORDS, PEOPLE = (3, 8), (4, 8)
 
 
 def _records(draw: Draw) -> Sample:
@@ -54,29 +53,4 @@ def judge_assign(prediction: str, names: list[str], towns: list[str]) -> dict[st
     return {"score": float(fits)}
 
 
-def _table(draw: Draw) -> Sample:
-    size = draw.size(*ROWS)
-    columns = (
-        draw.some(size), draw.rng.sample(range(10, 100), size), draw.rng.sample(TOWNS, size),
-        draw.rng.choices(PETS, k=size),
-    )  # fmt: skip
-    rows = list(zip(*columns, strict=True))
-    by = draw.rng.randrange(3)  # names, ages and towns differ from row to row; pets need not
-    ordered = sorted(rows, key=lambda row: row[by])
-    lines = ["| " + " | ".join(map(str, row)) + " |" for row in (COLUMNS, *ordered)]
-    given = [[str(cell) for cell in row] for row in rows]
-    slots = {"items": write_rows(given, draw.rng, draw.plain), "column": COLUMNS[by]}
-    key = " ".join(sorted(columns[0]))
-    return draw.sample("table", slots, "\n".join(lines), {"table": "\n".join(lines)}, key, size)
-
-
-def judge_table(prediction: str, table: str) -> dict[str, float]:
-    """The same cells in the same order; spaces and empty lines do not matter."""
-    said, wanted = (
-        [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.split("\n") if line.strip()]
-        for text in (prediction, table)
-    )
-    return {"score": float(said == wanted)}
-
-
-TASKS: dict[str, Make] = {"records": _records, "assign": _assign, "table": _table}
+TASKS: dict[str, Make] = {"records": _records, "assign": _assign}

@@ -1,7 +1,7 @@
 """All tasks of the suite: drawing items of a split, and judging answers.
 
 ``generate`` is a function of its arguments alone. The hash of an item's content decides its split, so that no name
-set, puzzle, word set or sum of the test split is ever trained on.
+set, puzzle or word set of the test split is ever trained on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from dllm.tasks.mini import lists, prose, puzzles, sums, tables
+from dllm.tasks.mini import lists, prose, puzzles, tables
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.parallelbench import scoring, sentences
 
@@ -18,20 +18,18 @@ TASKS: dict[str, Make] = {
     **lists.TASKS,
     "latin_square": puzzles.TASKS["latin_square"],
     "sudoku": puzzles.TASKS["sudoku"],
-    "words_to_sentence": prose.TASKS["words_to_sentence"],
+    **prose.TASKS,
     **tables.TASKS,
-    "story": prose.TASKS["story"],
     "latin_square_large": puzzles.TASKS["latin_square_large"],
-    **sums.TASKS,
 }
-LONG = ("records", "assign", "table", "story", "latin_square_large", "addition")  # answers of 49 to 119 tokens
+LONG = ("records", "assign", "latin_square_large")  # answers of 64 to 98 tokens where they are longest
 SHORT = tuple(task for task in TASKS if task not in LONG)  # answers of at most 31 tokens from known names
 # Tasks with many right answers, whose tokens depend on each other; the others have one.
 FREE = (
     "shuffle", "insert_random", "remove_random", "replace_random", "latin_square", "words_to_sentence", "assign",
-    "story", "latin_square_large",
+    "latin_square_large",
 )  # fmt: skip
-NAMED = tuple(task for task in TASKS if task in lists.TASKS or task in ("records", "assign", "table", "story"))
+NAMED = tuple(task for task in TASKS if task in lists.TASKS or task in ("records", "assign"))
 
 
 def budget(task: str) -> int:
@@ -81,10 +79,4 @@ def judge(task: str, truth: Mapping[str, Any], prediction: str) -> dict[str, flo
             return tables.judge_records(prediction, truth["records"])
         case "assign":
             return tables.judge_assign(prediction, truth["names"], truth["towns"])
-        case "table":
-            return tables.judge_table(prediction, truth["table"])
-        case "story":
-            return prose.judge_story(prediction, truth["events"])
-        case "addition":
-            return sums.judge_addition(prediction, truth["steps"])
     return scoring.list_match(prediction, truth["output"])

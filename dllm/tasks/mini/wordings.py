@@ -1,6 +1,6 @@
 """How tasks are asked: templates that training sees, and templates that it never sees.
 
-``(a|b)`` is a choice, ``{items}``, ``{word}``, ``{at}`` and the like are filled in; what a template does not name is
+``(a|b)`` is a choice, ``{items}``, ``{word}`` and ``{at}`` are filled in; what a template does not name is
 put after it. The first template of each task is the plain one.
 """
 
@@ -106,21 +106,6 @@ TRAINED: dict[str, tuple[str, ...]] = {
         "(Send|Move) (everyone|each person) to a town",
         "Pair (each person|each name|the names) with a town", "Who gets which town",
     ),
-    "table": (
-        "Table sorted by {column}", "(Write|Make|Give me) a table (sorted|ordered) by {column}",
-        "(Sort|Order) (these|the) (rows|lines|people) by {column}", "(Sort|Order) by {column} and (write|make) a table",
-        "A table of (this|these rows|these people) by {column}", "Table, {column} in order",
-    ),
-    "story": (
-        "Tell a story", "(Tell|Write|Make) a (short|little|) story (of|from|with|about) (this|these events|these)",
-        "(Make|Write) a story", "Turn (this|these events|the events) into a story", "A (short|little|) story please",
-        "What happened? Tell it as a story",
-    ),
-    "addition": (
-        "Add {sum} step by step", "(Add|Sum up) {sum} (step by step|digit by digit|with carries|in steps)",
-        "What is {sum}", "(Compute|Calculate|Work out) {sum}", "(Compute|Calculate) {sum} step by step", "{sum} =",
-        "{sum}", "How much is {sum}",
-    ),
 }  # fmt: skip
 UNSEEN: dict[str, tuple[str, ...]] = {
     "copy": ("Just copy it", "Write out exactly the same names again", "I need the same list again, unchanged"),
@@ -145,10 +130,6 @@ UNSEEN: dict[str, tuple[str, ...]] = {
     "records": ("I need these people as JSON", "Here are rows, give JSON", "Put it all in a JSON list"),
     "assign": ("Which town does each person get", "Each name needs one of the towns",
         "Distribute one town to everybody"),
-    "table": ("Put these people in a table by {column}", "I need a table ordered by {column}",
-              "Make the table, sort by {column}"),
-    "story": ("Please make these events a short story", "I want to read a story of this", "Tell what happened"),
-    "addition": ("Please add {sum} with all steps", "Work it out step by step: {sum}", "Give me the sum of {sum}"),
 }  # fmt: skip
 for _templates in (TRAINED, UNSEEN):
     _templates["latin_square_large"] = _templates["latin_square"]
@@ -164,4 +145,4 @@ def vocabulary() -> tuple[str, ...]:
     """The words of the requests that training sees, in lower case."""
     texts = [text for templates in TRAINED.values() for text in templates]
     plain = re.sub(r"\{\w+\}", " ", " ".join([*texts, *BEFORE, *AFTER, *LABELS])).lower()
-    return tuple(sorted({*re.findall("[a-z]+", plain), "name", "age", "town", "pet"}))
+    return tuple(sorted({*re.findall("[a-z]+", plain), "name", "age", "town"}))
