@@ -28,10 +28,10 @@ PARTS = {
     "speed": ("Tokens a step", "The whole answer is one block, the most confident positions first."),
     "wording": ("Wordings", "One token a step. Those of the last column were never trained on."),
     "names": (
-        "Names", "One token a step. Known names are one token each; spelt ones take three or four; those of the last "
-        "column were never trained on. Canvases of 64 and 256 tokens, since spelt names are longer."
+        "Names", "One token a step. Known and new names are one token each, spelt and unseen ones three or four; new "
+        "and unseen ones were never trained on. Canvases of 64 and 256 tokens, since spelt names are longer."
     ),
-    "size": ("Sizes", "One token a step; names of a list, letters of a square, digits of a sum, people, events."),
+    "size": ("Sizes", "One token a step; names of a list, letters of a square, people."),
     "canvas": ("Canvases", "sampler=confidence at 0.9, blocks of 32, by the length of the canvas in tokens."),
     "cache": ("Caches", "sampler=confidence at 0.9; caches that go by blocks with blocks of 8, 16 and 32."),
     "savings": ("What caches save", "Answers of 128 tokens, one token a step, batch 1, one thread. Every tenth of"),
@@ -130,7 +130,7 @@ def card(training: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
 
 def examples() -> str:
     """A prompt of three tasks each, indented."""
-    asked = [tasks.generate(task, 0, 1, wording="plain")[0].prompt for task in ("shuffle", "records", "addition")]
+    asked = [tasks.generate(task, 0, 1, wording="plain")[0].prompt for task in ("shuffle", "records", "latin_square")]
     return "\n\n".join("    " + prompt.replace("\n", "\n    ") for prompt in asked)
 
 

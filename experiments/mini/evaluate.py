@@ -30,7 +30,7 @@ from dllm.tasks.mini.items import Sample
 
 TOKENS_PER_STEP = (1, 2, 4, 8, 32)
 WORDINGS = ("plain", "trained", "unseen")
-NAMES = ("known", "spelt", "unseen")
+NAMES = ("known", "new", "spelt", "unseen")
 CANVASES = (32, 64, 128, 256)
 BLOCKS = (8, 16, 32)
 BY_BLOCK, WHOLE = ("none", "prefix", "dual", "dkv"), ("none", "elastic", "window")  # caches that go by blocks; others

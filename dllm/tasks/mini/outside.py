@@ -3,7 +3,7 @@
 The rule: a prompt is cut at commas, colons, bars, dashes and line ends. Parts that hold a word of the requests of
 training are its request; it is within if there is one, if half of the request's words are known, and if there are
 data, two at least: words in quotes, numbers, single capital letters and the words of the other parts. Words such as
-"the" or "want" count neither way. Two numbers and a plus are a request by themselves.
+"the" or "want" count neither way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dllm.tasks.mini import wordings, words
 
 KNOWN_SHARE = 0.5
 QUOTED = re.compile(r"\"[^\"\n]*\"|(?<![A-Za-z])'[^'\n]*'(?![A-Za-z])")
-BETWEEN = re.compile(r"[,;:|?\n\[\]+=]|\.(?=\s|$)| - ")
+BETWEEN = re.compile(r"[,;:|?\n\[\]]|\.(?=\s|$)| - ")
 EXAMPLE = "Shuffle these names: Ada, Felix, Zoe"
 _EMPTY = (
     "a an the this that these those it its i me my we you your he she they them their is are be was do does did not no "
@@ -54,7 +54,7 @@ def request_and_data(prompt: str) -> tuple[list[str], int]:
 def is_outside(prompt: str) -> bool:
     """Whether the models were not trained on anything like this."""
     said, data = request_and_data(prompt)
-    share = sum(word in known() for word in said) / len(said) if said else float("+" in prompt)
+    share = sum(word in known() for word in said) / len(said) if said else 0.0
     return share < KNOWN_SHARE or data < 2
 
 
@@ -63,6 +63,6 @@ def warning(prompt: str) -> str | None:
     if not is_outside(prompt):
         return None
     return (
-        "The mini models were trained on small tasks with lists, puzzles, tables and sums and know nothing like this "
+        "The mini models were trained on small tasks with lists, puzzles and records and know nothing like this "
         f"prompt, so the answer means nothing; try: {EXAMPLE}"
     )

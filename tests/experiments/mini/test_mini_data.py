@@ -21,20 +21,22 @@ def test_any_text_round_trips(text: str) -> None:
     assert built.decode(built.encode(text).ids, skip_special_tokens=False) == text
 
 
-def test_known_words_are_one_token_and_spelt_ones_are_pieces() -> None:
+def test_names_are_one_token_wherever_they_stand_and_spelt_ones_are_pieces() -> None:
     built = tokenizer.build("mini-llada")
-    for word in (*words.NAMES, *words.TOWNS, *words.PETS, *words.SYMBOLS, "Shuffle", "SHUFFLE", "shuffle", "37"):
-        assert [len(built.encode(text).ids) for text in (word, " " + word)] == [1, 1], word
+    for word in (*words.NAMES, *words.NEW_NAMES, *words.TOWNS, "Shuffle", "37"):
+        alone = built.encode(word).ids
+        assert len(alone) == 1 and built.encode(f" {word}").ids[1:] == alone, word
+    assert [len(built.encode(text).ids) for text in ("shuffle", " shuffle", "Shuffle", "SHUFFLE")] == [1, 1, 1, 1]
     rng = Random(0)
     for seen in (True, False):
-        lengths = [len(built.encode(words.spelt_word(rng, seen)).ids) for _ in range(300)]
+        lengths = [len(built.encode(words.invented(rng, seen)).ids) for _ in range(300)]
         assert min(lengths) >= 1 and 2 < sum(lengths) / 300 < 4.5
 
 
-def test_spellings_of_a_word_share_a_base() -> None:
+def test_new_names_have_the_last_ids() -> None:
     built = tokenizer.build("mini-llada")
-    base, ids = tokenizer.base_of(built), [built.encode(text).ids[0] for text in (" list", "List", " LIST", "list")]
-    assert len({base[one] for one in ids}) == 1 and all(base[base[one]] == base[one] for one in range(len(base)))
+    last = built.get_vocab_size()
+    assert tokenizer.new_ids(built) == list(range(last - len(words.NEW_NAMES), last))
 
 
 @pytest.mark.parametrize("task", tasks.TASKS)

@@ -29,11 +29,11 @@ def test_an_evaluation_leaves_figures_that_the_card_shows(
     assert card.main([str(folder)]) == 2 and "run experiments.mini.evaluate first" in capsys.readouterr().err
     with monkeypatch.context() as short:
         short.setattr(evaluate, "CANVASES", (32, 64))
-        short.setattr(tasks, "TASKS", {name: tasks.TASKS[name] for name in ("copy", "addition")})
+        short.setattr(tasks, "TASKS", {name: tasks.TASKS[name] for name in ("copy", "assign")})
         assert evaluate.main([str(folder), "--count", "1", "--parts", "canvas"]) == 0
     scores = json.loads((folder / "scores.json").read_text())
     assert list(scores["parts"]["canvas"]["right"]) == ["32", "64"]
-    assert "addition" not in scores["parts"]["canvas"]["right"]["32"]
+    assert "assign" not in scores["parts"]["canvas"]["right"]["32"]
     assert card.main([str(folder)]) == 0
     text = (folder / "README.md").read_text()
     assert "### Canvases" in text and "1 steps of 2 conversations" in text and "{" not in text.replace('[{"', "")
@@ -44,9 +44,10 @@ def test_an_evaluation_leaves_figures_that_the_card_shows(
 
 
 def test_tables_show_per_cent_with_intervals() -> None:
-    lines = card.table({"1": {"copy": [1.0] * 9 + [0.0], "story": [1.0] * 10}, "32": {"copy": [0.0] * 10}}).splitlines()
+    found = {"1": {"copy": [1.0] * 9 + [0.0], "assign": [1.0] * 10}, "32": {"copy": [0.0] * 10}}
+    lines = card.table(found).splitlines()
     assert lines[0] == "| task | 1 | 32 |" and lines[2] == "| copy | 90 (60-98) | 0 (0-28) |"
-    assert lines[3] == "| story | 100 (72-100) | - |"
+    assert lines[3] == "| assign | 100 (72-100) | - |"
     assert lines[-2] == "| mean, short answers | 90.0 ±18.6 | 0.0 ±0.0 |"  # 1.96 sqrt(0.9 0.1 / 10)
 
 

@@ -22,7 +22,7 @@ from dllm.tasks.mini import wordings
 from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at
 from experiments.mini.muon import Muon
-from experiments.mini.recipe import Recipe, akin, build_model
+from experiments.mini.recipe import Recipe, build_model, embeddings
 from tests.fake_gpu import GPU, FakeGPUs, place_of, put
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=16, hard_share=0.34)
@@ -90,7 +90,7 @@ def test_a_run_goes_on_only_with_its_own_recipe_data_and_tokenizer(
 def test_losses_on_a_gpu_are_those_on_a_cpu(name: str) -> None:
     """On a GPU that is not there: every tensor is where it must be, and draws are the same."""
     vocab = tokenizer.build(name)
-    model = build_model(replace(TINY, model=name), tokenizer.base_of(vocab))
+    model = build_model(replace(TINY, model=name), tokenizer.texts(vocab))
     batch = data.make_batches(vocab, name, data.structure(vocab), 6, 0.5, 0, 0)[0]
 
     def losses(batch: data.Batch) -> tuple[torch.Tensor, data.Batch, dict[str, float]]:
@@ -134,7 +134,7 @@ def test_the_checkpoint_is_bfloat16_and_loads_as_published(tmp_path: Path) -> No
 def test_default_recipes_keep_to_the_limits() -> None:
     for name in tokenizer.SPECIAL:
         vocab = tokenizer.build(name)
-        model = build_model(Recipe(model=name), tokenizer.base_of(vocab))
+        model = build_model(Recipe(model=name), tokenizer.texts(vocab))
         count = sum(parameter.numel() for parameter in model.parameters())
         assert count <= 5_000_000 and 2 * count <= 10_000_000
 
@@ -143,7 +143,7 @@ def test_default_recipes_keep_to_the_limits() -> None:
 def test_chosen_logits_are_those_of_the_whole_network(name: str) -> None:
     torch.manual_seed(0)
     vocab = tokenizer.build(name)
-    model = build_model(replace(TINY, model=name, layers=2), tokenizer.base_of(vocab))
+    model = build_model(replace(TINY, model=name, layers=2), tokenizer.texts(vocab))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     shift = model.config.prediction_shift
@@ -161,7 +161,7 @@ def test_prompts_that_stand_alone_do_not_depend_on_the_answer() -> None:
     """With another answer, hidden rows of the prompt stay as they are in rows that are alone, and only there."""
     for name in ("mini-llada", "mini-dream"):
         vocab = tokenizer.build(name)
-        model = build_model(replace(TINY, model=name, layers=2, seed=1), tokenizer.base_of(vocab))
+        model = build_model(replace(TINY, model=name, layers=2, seed=1), tokenizer.texts(vocab))
         shift = model.config.prediction_shift
         batch = data.make_batches(vocab, name, data.structure(vocab), 12, 0.5, 0, 1)[0]
         batch = replace(batch, alone=torch.arange(len(batch.tasks)) % 2 == 0)
@@ -193,8 +193,27 @@ def test_muon_is_torchs() -> None:
     assert apart.norm() < 0.02 * moved.norm()
 
 
-def test_kin_rows_are_as_correlated_as_asked() -> None:
-    rows = torch.randn(3, 20_000, generator=torch.Generator().manual_seed(0))
-    made = akin(rows, torch.tensor([0, 0, 2]), 0.7)
-    assert torch.equal(made[[0, 2]], rows[[0, 2]])
-    assert torch.corrcoef(made)[0, 1] == pytest.approx(0.7, abs=0.02) and made[1].std() == pytest.approx(1, abs=0.02)
+def test_first_embeddings_are_akin_by_word_and_by_first_letters() -> None:
+    made = embeddings(["list", " list", "List", "live", "copy"], 20_000, 0.85, torch.Generator().manual_seed(0))
+    alike = torch.corrcoef(made)
+    assert torch.allclose(made.std(1), torch.ones(5), atol=0.02)
+    assert alike[0, 1] == pytest.approx(0.85**2, abs=0.03)  # each keeps 0.85 of what they share
+    assert 0.1 < alike[0, 3] - alike[0, 4] < 0.5  # two letters in common
+
+
+def test_what_is_copied_is_proposed_before_training() -> None:
+    """The head begins as the embedding: a row's own token has the largest logit, for names never trained on too."""
+    vocab = tokenizer.build("mini-llada")
+    model = build_model(Recipe(), tokenizer.texts(vocab))
+    new, every = torch.tensor(tokenizer.new_ids(vocab)), torch.arange(3, vocab.get_vocab_size())
+    for ids, least in ((new, 1.0), (every, 0.97)):
+        assert (model.head(model.norm(model.embed(ids))).argmax(-1) == ids).float().mean() >= least
+
+
+def test_names_never_trained_on_keep_their_first_rows(tmp_path: Path) -> None:
+    vocab = tokenizer.build("mini-llada")
+    ids = tokenizer.new_ids(vocab)
+    before = build_model(TINY, tokenizer.texts(vocab)).state_dict()
+    after = train.train(TINY, tmp_path, stop_at=4).state_dict()
+    for name in ("embed.weight", "lm_head.weight"):
+        assert torch.equal(before[name][ids], after[name][ids]) and not torch.equal(before[name], after[name])

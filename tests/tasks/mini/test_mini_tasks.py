@@ -24,7 +24,7 @@ def test_splits_share_no_item(task: str) -> None:
     assert train and test and not train & test
 
 
-@pytest.mark.parametrize("names", ["known", "mixed", "unseen"])
+@pytest.mark.parametrize("names", ["known", "new", "mixed", "unseen"])
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_generated_answers_are_right(task: str, names: str) -> None:
     for wording in ("plain", "trained", "unseen"):
@@ -41,33 +41,6 @@ def test_corrupted_answers_are_wrong(task: str) -> None:
             assert tasks.score(sample, broken)["score"] == 0, broken
 
 
-# A right answer with two things exchanged, by hand; the one who scores must tell which of them are still right.
-EVENTS = [["Ada", "paint", "lamp", "mill"], ["Ben", "visit", "dog", "lake"], ["Zoe", "draw", "cat", "tower"]]
-STORIES = {
-    "One day Ada painted an old lamp near the mill. Then Ben visited the dog past the lake. At last Zoe drew a cat "
-    "behind the tower.": 1,
-    "Once Ada painted the lamp near the mill. Later Ben visited a brave dog past the lake. Finally Zoe drew the cat "
-    "below the tower.": 1,
-    # an opening twice, a wrong article, a wrong order, a sentence lost, an opening out of place, a wrong past
-    "One day Ada painted an old lamp near the mill. One day Ben visited the dog past the lake. At last Zoe drew a cat "
-    "behind the tower.": 0,
-    "One day Ada painted a old lamp near the mill. Then Ben visited the dog past the lake. At last Zoe drew a cat "
-    "behind the tower.": 0,
-    "One day Ben visited the dog past the lake. Then Ada painted an old lamp near the mill. At last Zoe drew a cat "
-    "behind the tower.": 0,
-    "One day Ada painted an old lamp near the mill. At last Zoe drew a cat behind the tower.": 0,
-    "Then Ada painted an old lamp near the mill. One day Ben visited the dog past the lake. At last Zoe drew a cat "
-    "behind the tower.": 0,
-    "One day Ada painted an old lamp near the mill. Then Ben visited the dog past the lake. At last Zoe drawed a cat "
-    "behind the tower.": 0,
-}
-
-
-@pytest.mark.parametrize("story", STORIES)
-def test_stories(story: str) -> None:
-    assert tasks.judge("story", {"events": EVENTS}, story)["score"] == STORIES[story]
-
-
 def test_towns_may_be_dealt_in_any_order_but_each_once() -> None:
     truth = {"names": ["Ada", "Ben"], "towns": ["Oslo", "Rome"]}
     for dealt, right in ((("Oslo", "Rome"), 1), (("Rome", "Oslo"), 1), (("Oslo", "Oslo"), 0), (("Rome", "Lima"), 0)):
@@ -76,23 +49,6 @@ def test_towns_may_be_dealt_in_any_order_but_each_once() -> None:
     swapped = '[{"name": "Ben", "town": "Oslo"}, {"name": "Ada", "town": "Rome"}]'
     assert tables.judge_assign(swapped, **truth)["score"] == 0
     assert tables.judge_assign('[{"name": "Ada"}, {"town": ["Oslo"]}]', **truth)["score"] == 0
-
-
-def test_additions_are_sums() -> None:
-    for sample in tasks.generate("addition", 4, 50):
-        one, rest = sample.answer.splitlines()[-1].split("+")
-        other, total = rest.split("=")
-        assert int(one) + int(other) == int(total) and sample.key == f"{one}+{other}"
-        wrong = sample.answer.replace("carry 1", "carry 0", 1) if "carry 1" in sample.answer else sample.answer + "1"
-        assert tasks.score(sample, wrong)["score"] == 0
-
-
-def test_tables_are_sorted_by_the_column_that_was_named() -> None:
-    for sample in tasks.generate("table", 4, 40, wording="plain"):
-        column = sample.prompt.partition("sorted by ")[2].partition(":")[0]
-        head, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in sample.answer.splitlines())
-        cells = [row[head.index(column)] for row in rows]
-        assert cells == sorted(cells, key=lambda cell: int(cell) if column == "age" else cell)
 
 
 @pytest.mark.parametrize("task", ["latin_square", "latin_square_large"])
@@ -106,8 +62,9 @@ def test_latin_squares_have_every_letter_once_in_rows_and_columns(task: str) -> 
 def test_training_never_sees_unseen_words() -> None:
     rng = Random(3)
     seen = {word for _ in range(300) for word in Draw(rng, names="mixed").some(6)} | words.whole()
-    held_back = {word for _ in range(300) for word in Draw(rng, names="unseen").some(6)}
-    assert len(held_back) > 500 and not {word.lower() for word in seen} & {word.lower() for word in held_back}
+    held_back = {word for _ in range(300) for word in Draw(rng, names="unseen").some(6)} | set(words.NEW_NAMES)
+    assert len(held_back) > 500 and len(words.NEW_NAMES) > 100
+    assert not {word.lower() for word in seen} & {word.lower() for word in held_back}
 
 
 @pytest.mark.parametrize("task", tasks.TASKS)
