@@ -1,7 +1,8 @@
 """Measure the share of a decode that is spent outside the model: ``python -m experiments.bench_overhead``.
 
-Decodes one prompt of every task of the mini suite at batch 1 (cache=none, no live view, prompts as token ids), and
-times the network (transformer and head) apart from the whole. Prints the share of all else per sampler, threads, load.
+Decodes a prompt of every task of the mini suite whose answer is short, at batch 1 (cache=none, no live view, prompts as
+token ids), and times the network (transformer and head) apart from the whole. Prints the share of all else per sampler,
+threads, load.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from dllm import Decoder, load
 from dllm.models.bundle import Model
-from dllm.tasks.parallelbench.mini import TASKS, generate
+from dllm.tasks.mini.tasks import SHORT, generate
 
 
 class Stopwatch:
@@ -39,7 +40,7 @@ class Stopwatch:
 def share_outside(model: Model, sampler: str, repeats: int) -> tuple[float, float]:
     """The share of the decode outside the model, and the model's milliseconds per forward."""
     decoder, watch, network = Decoder(model, sampler=sampler, gen_length=32), Stopwatch(), model.transformer
-    prompts: list[Any] = [decoder.encode(generate(task, 0, 1)[0].prompt) for task in TASKS]
+    prompts: list[Any] = [decoder.encode(generate(task, 0, 1)[0].prompt) for task in SHORT]
     decoder(prompts)  # warm up
     forward, head = network.forward, network.head
     network.forward, network.head = watch.around(forward), watch.around(head)  # type: ignore[method-assign]

@@ -2,7 +2,8 @@
 
 Prints a Markdown table per model: the score, how many answers are those of ``cache=none``, forwards, and the share of
 the query rows that remains; at one token per step and with the default parallel sampler. ``--count 16`` takes 16 items
-of each of the 13 tasks, ``--tasks`` only some. The exit code is 1 when a cache computes more than none does.
+of each task, ``--tasks`` only some; answers are 32 tokens, those of the long tasks 128. The exit code is 1 when a cache
+computes more than none does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from rich.console import Console
@@ -19,9 +21,10 @@ from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.analysis.measures import wilson
 from dllm.compose.parts import choices
 from dllm.prompts import Prompt
-from dllm.tasks.parallelbench import mini
+from dllm.tasks.mini import tasks as mini
+from dllm.tasks.mini.items import Sample
 
-ANSWER, BATCH = 32, 52
+BATCH = 52
 # Policies published without blocks bring their own schedule, as on the command line.
 WITHOUT_BLOCKS = ("elastic", "window")
 
@@ -43,13 +46,14 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def column(model: Model, cache: str, sampler: str, block: int, items: list[mini.MiniItem]) -> Column:
+def column(model: Model, cache: str, sampler: str, block: int, items: list[Sample]) -> Column:
     """Raises UserError for parts that refuse each other."""
     blocks = part("blocks", "whole") if cache in WITHOUT_BLOCKS else part("blocks", "fixed", block_length=block)
-    decoder = Decoder(model, sampler, blocks, cache, gen_length=ANSWER, batch_size=BATCH)
-    prompts: list[Prompt] = [sample.messages for sample in items]
-    rows = decoder(prompts)
-    return Column(rows, [s.score(row.text)["score"] for s, row in zip(items, rows, strict=True)])
+    rows: list[Result] = []
+    for length, group in groupby(items, lambda item: mini.budget(item.task)):
+        prompts: list[Prompt] = [sample.messages for sample in group]
+        rows += Decoder(model, sampler, blocks, cache, gen_length=length, batch_size=BATCH)(prompts)
+    return Column(rows, [mini.score(s, row.text)["score"] for s, row in zip(items, rows, strict=True)])
 
 
 def line(name: str, one: Column, none: Column) -> str:
@@ -62,7 +66,7 @@ def line(name: str, one: Column, none: Column) -> str:
     return f"| {name} | {percent(one.right)} | {percent(same)} | {nfe:.1f} | {100 * rows:.0f} % | {100 * flops:.0f} % |"
 
 
-def table(model: Model, sampler: str, block: int, items: list[mini.MiniItem]) -> tuple[list[str], bool]:
+def table(model: Model, sampler: str, block: int, items: list[Sample]) -> tuple[list[str], bool]:
     none, lines, ok = column(model, "none", sampler, block, items), [], True
     names = [name for name in choices("cache") if name != "none"]
     for name in track(names, f"{model.name}, {sampler}", console=Console(stderr=True)):

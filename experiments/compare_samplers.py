@@ -1,7 +1,7 @@
 """Compare all samplers at their defaults on held-back items: ``python -m experiments.compare_samplers``.
 
 Prints a Markdown table for each mini model, with 95 % intervals, and checks the relations that the methods promise. The
-exit code is 1 when one fails. ``--count 16`` takes 16 items of each of the 13 tasks.
+exit code is 1 when one fails. ``--count 16`` takes 16 items of each of the 13 tasks with short answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dllm.analysis.measures import wilson
 from dllm.compose.parts import choices
 from dllm.prompts import Prompt
 from dllm.samplers.oracle import Oracle
-from dllm.tasks.parallelbench import mini
+from dllm.tasks.mini import tasks as mini
 
 ANSWER, BATCH = 32, 52
 HEADS = ("sampler", "score", "NFE", "TPF", "as one per step", "forced", "bits a forward", "oracle / NFE")
@@ -61,7 +61,7 @@ class Comparison:
 
     def __init__(self, model: Model, count: int, seed: int) -> None:
         self.model = model
-        self.items = [sample for task in mini.TASKS for sample in mini.generate(task, seed, count)]
+        self.items = [sample for task in mini.SHORT for sample in mini.generate(task, seed, count)]
         self.refused: list[str] = []
         seen = GuessRecorder()
         static = self.column("static", seen)
@@ -88,7 +88,7 @@ class Comparison:
             self.refused.append(f"{name}: {error}")
             return None
         rows = decoder(prompts, trace=True, observe=observe)
-        right = [s.score(row.text)["score"] for s, row in zip(self.items, rows, strict=True)]
+        right = [mini.score(s, row.text)["score"] for s, row in zip(self.items, rows, strict=True)]
         return Column(name, rows, right)
 
     def same(self, column: Column) -> list[bool]:
@@ -152,7 +152,7 @@ class Comparison:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=int, default=16, help="items per task; there are 13 tasks")
+    parser.add_argument("--count", type=int, default=16, help="items per task; 13 tasks have short answers")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     parser.add_argument("--dtype", default="float32", help="of the arithmetic")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")

@@ -30,7 +30,7 @@ from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import WEIGHTS
 from dllm.samplers.static import Static
-from dllm.tasks.parallelbench import mini
+from dllm.tasks.mini import tasks as mini
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Records:
 
 def prompts_of(options: Options) -> list[Prompt]:
     if not options.prompts:
-        items = [mini.generate(task, options.seed + 1000, options.count, "train") for task in mini.TASKS]
+        items = [mini.generate(task, options.seed + 1000, options.count, "train") for task in mini.SHORT]
         return [sample.messages for task in items for sample in task]
     try:
         lines = [json.loads(line) for line in Path(options.prompts).read_text().splitlines() if line.strip()]

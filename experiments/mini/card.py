@@ -1,6 +1,7 @@
 """The card of a mini model from its figures: ``python -m experiments.mini.card FOLDER`` writes FOLDER/README.md.
 
-Reads training.json (what training was) and scores.json (what ``experiments.mini.evaluate`` found), nothing else.
+Reads training.json (what training was) and scores.json (what ``experiments.mini.evaluate`` found). ``--again``
+measures parts anew and prints their tables instead, for ``experiments.reproduce``.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from dllm import load
 from dllm.analysis.measures import wilson
 from dllm.errors import UserError
 from dllm.tasks.mini import tasks
-from experiments.mini.evaluate import Right, weights_digest
+from experiments.mini.evaluate import COUNTS, SEED, Asked, Right, weights_digest
+from experiments.mini.evaluate import PARTS as MEASURES
 from experiments.mini.recipe import Recipe
 
 ARCHITECTURE = {
@@ -142,9 +147,18 @@ def options_of(recipe: Mapping[str, Any]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args(arguments).folder
+    parser.add_argument("folder", type=Path, help="a folder that training left; with --again also a shipped model")
+    parser.add_argument("--again", nargs="+", choices=list(PARTS), help="measure these anew and print their tables")
+    given = parser.parse_args(arguments)
+    folder: Path = given.folder
     try:
+        if given.again:
+            torch.set_num_threads(1)
+            model = load(folder)
+            for name in given.again:
+                asked = Asked(model, COUNTS[name], SEED)
+                print(section(name, {"count": asked.count, "seed": asked.seed, "right": MEASURES[name](asked)}))
+            return 0
         training, scores = (read(folder / name) for name in ("training.json", "scores.json"))
         if scores["weights"] != weights_digest(folder):
             raise UserError(f"{folder / 'scores.json'} was measured on other weights: run experiments.mini.evaluate.")

@@ -14,9 +14,9 @@ from dllm.app.command_line.main import main
 from dllm.compose.parts import composed
 from dllm.tasks.base import Task
 from dllm.tasks.build import measurable, task_of
-from dllm.tasks.parallelbench import mini
+from dllm.tasks.mini import suite as mini_suite
+from dllm.tasks.mini import tasks as mini
 from dllm.tasks.parallelbench.catalog import SUITES
-from dllm.tasks.parallelbench.mini_suite import SHORT_NAMES
 from dllm.tasks.parallelbench.scoring import write_list
 from dllm.tasks.parallelbench.suite import ParallelBench, chosen
 from tests.tiny import make_tiny
@@ -36,7 +36,7 @@ def test_the_model_decides_the_suite_unless_the_user_does(overrides: list[str], 
     assert configured(*overrides, "task.count=1").stamp()["suite"] == suite
 
 
-@pytest.mark.parametrize(("suite", "asked", "missing"), [("r1", 15, 2), ("r2", 15, 2), ("mini", 13, 0)])
+@pytest.mark.parametrize(("suite", "asked", "missing"), [("r1", 15, 2), ("r2", 15, 2), ("mini", 16, 0)])
 def test_all_tasks_that_can_be_asked_are(suite: str, asked: int, missing: int) -> None:
     task = ParallelBench(suite, count=2)
     assert len(task.items()) == 2 * asked and len({item.task for item in task.items()}) == asked
@@ -134,9 +134,9 @@ def test_suites_have_stamps_of_their_own() -> None:
 def test_mini_questions_are_those_that_no_model_was_trained_on() -> None:
     task = ParallelBench("mini", count=5, seed=1)
     for item in task.items():
-        samples = mini.generate(SHORT_NAMES[item.task], 1, 5)
+        samples = mini.generate(mini_suite.NAMES[item.task], 1, 5)
         sample = samples[int(item.id.rpartition("/")[2])]
-        assert item.prompt == sample.messages and sample.split == "test" and item.budget == 32
+        assert item.prompt == sample.messages and sample.split == "test" and item.budget == mini.budget(sample.task)
         assert task.score(item, sample.answer)["score"] == 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from datasets import Dataset
 
 import dllm.app.lm_eval.lm  # noqa: F401  registers the model
-from dllm.tasks.parallelbench import mini
+from dllm.tasks.mini import tasks as mini
 
 LIST_TASKS, QUESTIONS_PER_TASK = ("copy", "sort", "reverse"), 20
 

@@ -8,12 +8,12 @@ from functools import cached_property
 from dllm.common.digest import json_digest
 from dllm.errors import UserError, nearest, not_installed
 from dllm.tasks.base import AnswerScores, Item, Task
+from dllm.tasks.mini import suite as mini
 from dllm.tasks.parallelbench import text_metrics
 from dllm.tasks.parallelbench.catalog import SUITES
 from dllm.tasks.parallelbench.classic import classic_questions, classic_scores
 from dllm.tasks.parallelbench.grammar import Grammar
 from dllm.tasks.parallelbench.metrics import Judges
-from dllm.tasks.parallelbench.mini_suite import SHORT_NAMES, mini_questions, mini_scores
 from dllm.tasks.parallelbench.text_metrics import BERTScore
 
 MINI = "mini"
@@ -47,7 +47,7 @@ class ParallelBench(Task):
             raise UserError(f"task.path={path!r} holds no questions of suite=mini. Set task.suite=r1 or r2.")
         self.suite, self.path, self.seed = suite, path, seed
         names = chosen(suite, tasks)
-        found = mini_questions(names, count, seed) if suite == MINI else None
+        found = mini.questions(names, count, seed) if suite == MINI else None
         self.questions = found or classic_questions(suite, names, count, seed, path)
         self._refuse_unused("grammar", grammar, *NEEDS_GRAMMAR)
         self._refuse_unused("bertscore", bertscore, "paraphrase_score")
@@ -67,7 +67,7 @@ class ParallelBench(Task):
 
     def score(self, item: Item, text: str) -> AnswerScores:
         if self.suite == MINI:
-            return mini_scores(item, text)
+            return mini.judged(item, text)
         return classic_scores(item, text, self.judges)
 
     def missing(self) -> dict[str, str]:
@@ -106,7 +106,7 @@ class ParallelBench(Task):
 def chosen(suite: str, tasks: str | list[str]) -> list[str]:
     """Full names in the suite's order. Raises UserError, with the nearest name, for one that does not exist."""
     specs = {} if suite == MINI else SUITES[suite]
-    known = list(specs) or list(SHORT_NAMES)
+    known = list(specs) or list(mini.NAMES)
     if tasks == "all":
         return [name for name in known if not (specs and specs[name].extra)]
     wanted: set[str] = set()

@@ -7,8 +7,10 @@ from random import Random
 
 import pytest
 
-from dllm.tasks.mini import tables, tasks, words
+from dllm.tasks.mini import styles, tables, tasks, words
 from dllm.tasks.mini.items import Draw
+from dllm.tasks.parallelbench import sentences
+from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
 
 
 @pytest.mark.parametrize("task", tasks.TASKS)
@@ -72,3 +74,51 @@ def test_sizes_are_as_asked(task: str) -> None:
     for size in (2, 5, 8):
         found = {sample.size for sample in tasks.generate(task, 0, 5, sizes=(size, size))}
         assert len(found) == 1 and (found == {size} or task not in tasks.TASKS or not found - set(range(3, 9)))
+
+
+@pytest.mark.parametrize("task", ["shuffle", "insert_random", "remove_random", "replace_random"])
+def test_returning_the_given_list_is_wrong(task: str) -> None:
+    given = ((sample, styles.quoted(sample.truth["input"])) for sample in tasks.generate(task, 2, 30))
+    assert all(tasks.score(sample, text)["score"] == 0 for sample, text in given)
+
+
+def test_sudoku_puzzles_have_one_solution() -> None:
+    assert len(GRIDS) == 288
+    for sample in tasks.generate("sudoku", 1, 30, wording="plain"):
+        puzzle = sample.prompt.partition("\n")[2].replace("\n", "")
+        assert sum(mark not in "1234" for mark in puzzle) == 4
+        assert len(solutions("".join(mark if mark in "1234" else "0" for mark in puzzle))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "An old dog paints a lamp near the river.",
+        "These dogs paint two lamps behind the mill.",
+        "Every owl wants an umbrella beyond the old lake.",
+        "The dog paint a lamp near the river.",
+        "A owl paints a lamp near the river.",
+        "Two dog paint a lamp near the river.",
+        "The dogs paints a lamp near the river.",
+        "the dog paints a lamp near the river.",
+        "The dog paints a lamp near the river",
+        "The dog paints a lamp near a river.",
+        "The dog paints near the river.",
+        "The  dog paints a lamp near the river.",
+        "The.",
+        "",
+    ],
+)  # fmt: skip
+def test_parser_knows_agreement(text: str) -> None:
+    right = ("An old dog paints a lamp near the river.", "These dogs paint two lamps behind the mill.")
+    assert sentences.grammatical(text) == (text in right)
+
+
+def test_swapping_two_words_of_a_sentence_breaks_it() -> None:
+    rng, caught = Random(0), 0
+    for sample in tasks.generate("words_to_sentence", 4, 50):
+        said = sample.answer[:-1].split()
+        at = rng.randrange(len(said) - 1)
+        said[at], said[at + 1] = said[at + 1], said[at]
+        caught += tasks.score(sample, " ".join(said) + ".")["score"] == 0
+    assert caught == 50
