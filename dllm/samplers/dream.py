@@ -5,19 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.noise import gumbel, uniform
 from dllm.common.ranking import top
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.errors import in_choices, in_range
-from dllm.samplers.base import Sampler, margin
-from dllm.samplers.static import block_steps, scheduled, steps_per_block
-from dllm.setting import Setting
+from dllm.samplers.base import Scheduled, margin
 
 ALGORITHMS = ("maskgit_plus", "topk_margin", "entropy", "origin")
 
 
-class Dream(Sampler):
+class Dream(Scheduled):
     """Forward i of S commits int(m (1 - t[i+1] / t[i])) of the m masks, where t = linspace(1, eps, S + 1). The last
     forward commits all of them.
 
@@ -35,8 +32,8 @@ class Dream(Sampler):
         in_choices("sampler.alg", alg, ALGORITHMS)
         in_range("sampler.eps", eps, 0.0, 1.0)
         in_range("sampler.alg_temp", alg_temp, 0.0)
-        in_range("sampler.steps", steps, 1, advice="null is one forward per mask.")
-        self.alg, self.steps, self.eps, self.alg_temp = alg, steps, eps, alg_temp
+        super().__init__(steps)
+        self.alg, self.eps, self.alg_temp = alg, eps, alg_temp
         self.stateless = self.deterministic = alg != "origin" and alg_temp == 0
         self.by_confidence = alg not in ("origin", "entropy") and alg_temp == 0
 
@@ -44,17 +41,8 @@ class Dream(Sampler):
         wanted = {"topk_margin": {"first", "second"}, "entropy": {"entropy"}}.get(self.alg, set())
         return (Need(statistics=frozenset(wanted)),)
 
-    def check(self, setting: Setting) -> None:
-        setting.require_steps("sampler.steps", self.steps)
-
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {"steps": steps_per_block(self.steps, canvas, blocks)}
-
-    def turns(self, canvas: Canvas) -> Tensor:
-        return scheduled(canvas, self.steps)
-
     def step(self, view: View, state: State) -> Step:
-        steps = block_steps(view, state)
+        steps = self.block_steps(view, state)
         share, last = self._share(view.index, steps)
         masks = (view.canvas.undecided & view.blocks.in_open).sum(1)  # a cache may let only some be committed
         if self.alg == "origin":

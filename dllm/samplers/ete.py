@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, per_row
+from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, State, Step, View
@@ -31,6 +31,7 @@ class ETE(Sampler):
 
     stateless = False
     branches = True
+    per_request = ("threshold", "cross_threshold")
     by_confidence = False
 
     def __init__(
@@ -55,16 +56,13 @@ class ETE(Sampler):
         return (Need(statistics=frozenset({"first", "entropy"}), logits=self.min_commit > 0),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        rows = len(canvas.start)
-        return {
-            "threshold": per_row(self.threshold, canvas), "cross": per_row(self.cross_threshold, canvas),
-            "prior": torch.zeros(rows, self.width, dtype=torch.float64, device=canvas.start.device),
-        }  # fmt: skip
+        prior = canvas.start.new_zeros(len(canvas.start), self.width, dtype=torch.float64)
+        return super().start(canvas, blocks) | {"prior": prior}
 
     def step(self, view: View, state: State) -> Step:
         current = view.open & (view.canvas.columns < view.blocks.end[:, None])
         confidence = view.scores.confidence
-        bar = torch.where(current, state["threshold"][:, None], state["cross"][:, None])
+        bar = torch.where(current, state["threshold"][:, None], state["cross_threshold"][:, None])
         exploit = view.open & (confidence >= bar)
         rest = current & ~exploit
         few = (exploit.sum(1) < self.min_commit) & rest.any(1)

@@ -50,7 +50,7 @@ class Wrapper(Sampler):
         return self.inner.turns(canvas)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return outside(self.inner.start(canvas, blocks))
+        return super().start(canvas, blocks) | outside(self.inner.start(canvas, blocks))
 
     def propose(self, view: View, state: State) -> Step:
         step = self.inner.propose(view, inside(state))
