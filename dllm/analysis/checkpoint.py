@@ -22,7 +22,7 @@ from dllm.models.files import Stored, stored_tensors
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
-from dllm.models.weights import check_sizes, check_tensors, check_tie, parameter_sources, read_model_config
+from dllm.models.weights import check_sizes, check_tensors, parameter_sources, read_model_config
 
 BYTES = {"bfloat16": 2, "float32": 4}
 MAX_COUNTED_TENSORS = 25_000  # a model built without weights; LLaDA2-flash has 24,225 tensors, which take 3.5 s
@@ -107,8 +107,6 @@ def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], dict[str, St
         check_sizes(config, stored)
         model = _skeleton(config)
         problems = check_tensors(model, stored)
-        if not problems:
-            check_tie(config, stored)
     except UserError as error:
         if not stored and config.least_tensors <= MAX_COUNTED_TENSORS:
             model = _skeleton(config)
