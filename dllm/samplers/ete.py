@@ -44,10 +44,8 @@ class ETE(Sampler):
         in_range("sampler.explore_mass", explore_mass, 0.0, 1.0)
         in_range("sampler.lookahead_blocks", lookahead_blocks, 0, 64)
         in_range("sampler.explore_width", explore_width, 1, 64)
-        for name, value, known in (
-            ("explore_position", explore_position, EXPLORE_POSITIONS), ("explore_score", explore_score, EXPLORE_SCORES)
-        ):  # fmt: skip
-            in_choices(f"sampler.{name}", value, known)
+        in_choices("sampler.explore_position", explore_position, EXPLORE_POSITIONS)
+        in_choices("sampler.explore_score", explore_score, EXPLORE_SCORES)
         self.threshold, self.cross_threshold, self.lookahead = threshold, cross_threshold, lookahead_blocks
         self.min_commit, self.width, self.mass = explore_min_commit, explore_width, explore_mass
         self.position, self.score = explore_position, explore_score
