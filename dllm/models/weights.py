@@ -24,7 +24,6 @@ from dllm.models.files import SINGLE, Stored, mismatched, read_json, stored_tens
 from dllm.models.keys import shown
 from dllm.models.transformer import Places, Transformer
 
-DATA_FILES = ["*.json", "*.txt", "*.jinja"]
 FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors call them
 
 _LLADA = {
@@ -96,27 +95,6 @@ def parameter_sources(model: Transformer) -> dict[str, Source]:
     return {name: parameter_source(name, model.config) for name, _ in model.named_parameters()}
 
 
-def resolve(path: str | Path, weights: bool = True) -> Path:
-    """A local checkpoint folder, or the folder of a hub id after its download (data files only, never code).
-
-    weights: False downloads config and tokenizer alone. Raises UserError when neither can be found.
-    """
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        return folder
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
-        raise UserError(f"model.path={str(path)!r} is no folder and no hub id of the form owner/name.")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(str(path), allow_patterns=DATA_FILES + ["*.safetensors"] * weights))
-    except Exception as error:
-        raise UserError(
-            f"model.path={str(path)!r} is no folder here, and could not be downloaded as a hub id "
-            f"({type(error).__name__}: {error}). Download it elsewhere and pass the folder: model.path=FOLDER."
-        ) from error
-
-
 def read_model_config(folder: Path) -> ModelConfig:
     """The folder's ``config.json``. Raises UserError when it is missing, broken or of an unknown family."""
     file = folder / "config.json"
@@ -177,7 +155,7 @@ def load_model(
     device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. Raises UserError
     that names the tensor when the files do not fit the config.
     """
-    path = resolve(folder)
+    path = Path(folder)
     config = config or read_model_config(path)
     stored = stored_tensors(path)
     check_sizes(config, stored)
