@@ -57,30 +57,18 @@ class Elastic(Buffered):
         return Drifting(self, canvas, config)
 
     def state(self, canvas: Canvas) -> State:
-        """tracked [B, L]: decided positions to watch. later [B]: the first layer that computes the whole canvas in the
-        next forward."""
-        return {"tracked": canvas.nothing, "later": torch.zeros_like(canvas.start)}
+        """window [B, L]: the columns that predict the last plan's window. tracked [B, L]: decided positions to watch.
+        later [B]: the first layer that computes the whole canvas in the next forward."""
+        return {"window": canvas.nothing, "tracked": canvas.nothing, "later": torch.zeros_like(canvas.start)}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks = view.canvas, view.blocks
         may = canvas.undecided & blocks.in_open
         window = may & (may.cumsum(1) <= self.window_length)
         live = predictors(window if self.block_caching else may, canvas, view.config)
-        begun, watched = blocks.turn > 0, view.state["tracked"] & canvas.valid
-        plan = view.plan(~begun[:, None] | watched | (view.masks ^ canvas.masked) | live, committable=window)
-        decided = ~canvas.undecided & canvas.valid
-        return DriftPlan(**vars(plan), window=live, watched=watched, decided=decided, bound=view.state["later"] * begun)
-
-
-@dataclass(frozen=True)
-class DriftPlan(ForwardPlan):
-    """window [B, L]: columns that predict the window. watched [B, L]: decided positions whose attention is compared.
-    decided [B, L]: all decided positions. bound [B]: the first layer that computes the whole canvas."""
-
-    window: Tensor
-    watched: Tensor
-    decided: Tensor
-    bound: Tensor
+        first, new = (blocks.turn == 0)[:, None], view.masks ^ canvas.masked
+        columns = first | view.state["tracked"] | new | live
+        return view.plan(columns, committable=window, state={"window": live})
 
 
 @dataclass
@@ -109,9 +97,9 @@ class Progress:
 class DriftPass(Pass):
     """probes [B, w + r]: columns whose attention is read: w of the window, then r watched ones (L: no column).
     in_window [B, w]: which of the former are columns. mean [B, r]: weights of the latter that turn a sum into a mean.
-    seen [B]: keys of each row. columns [L]: 0 to L - 1."""
+    seen [B]: keys of each row. decided [B, L]: what may be watched next. columns [L]: 0 to L - 1."""
 
-    plan: DriftPlan
+    decided: Tensor
     columns: Tensor
     probes: Tensor
     in_window: Tensor
@@ -135,24 +123,22 @@ class Drifting(BufferSession):
         return [(None, max(widths))]
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
-        assert isinstance(plan, DriftPlan)
-        same_keys = torch.equal(self.state["attended"], candidates.valid)
+        valid, columns, bound = candidates.valid, candidates.columns, self.state["later"]
+        same_keys = torch.equal(self.state["attended"], valid)
         forward = super().begin(plan, candidates, owner)
         (call,) = forward.calls
-        columns = candidates.columns
-        window = packed(plan.window & candidates.valid, columns)
-        watched = self.past.match(plan.watched, columns, call.reach, same_keys)
+        in_window, is_watched = self.state["window"] & valid, self.state["tracked"] & valid
+        window, watched = packed(in_window, columns), self.past.match(is_watched, columns, call.reach, same_keys)
         probes, real = torch.cat([window, watched], 1), watched < self.length
         if call.columns is not None:  # first the rows that are read, so that their weights need no copy
-            rest = packed(forward.queries & ~plan.window & ~plan.watched, columns)
-            ordered = torch.cat([probes, rest], 1)
+            ordered = torch.cat([probes, packed(forward.queries & ~in_window & ~is_watched, columns)], 1)
             call = replace(call, columns=ordered, slots=ordered)
         first = self.config.layers if self.policy.first_layer is None else self.policy.first_layer
-        progress = Progress(plan.bound, torch.full_like(plan.bound, first), plan.bound.tolist(), forward.whole)
         return DriftPass(
-            **vars(replace(forward, calls=(call,))), plan=plan, columns=columns, probes=probes,
-            in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1),
-            seen=forward.keys.sum(1), progress=progress,
+            **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
+            probes=probes, in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1),
+            seen=forward.keys.sum(1),
+            progress=Progress(bound, torch.full_like(bound, first), bound.tolist(), forward.whole),
         )  # fmt: skip
 
     def memory(self, forward: Pass, call: Call) -> Memory:
@@ -259,8 +245,8 @@ class DriftMemory(BufferMemory):
         session, progress, home = self.session, self.forward.progress, self.forward.valid.device
         keys = self.call.reach
         progress.bound, progress.later = progress.bound.to(home), progress.later.to(home)
-        found = torch.where(self.forward.plan.decided[:, :keys], torch.stack(progress.received), 0.0)
+        found = torch.where(self.forward.decided[:, :keys], torch.stack(progress.received), 0.0)
         most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing
-        tracked = torch.zeros_like(self.forward.plan.decided)
+        tracked = torch.zeros_like(self.forward.decided)
         tracked[:, :keys] = most.any(0)
         session.state = session.state | {"tracked": tracked, "later": progress.later}

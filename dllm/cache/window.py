@@ -45,8 +45,8 @@ class Window(Buffered):
         chosen = {"queries": queries, "refresh_scope": refresh_scope, "refresh_candidates": refresh_candidates}
         for name, value in chosen.items():
             in_choices(f"cache.{name}", value, WINDOW_OPTIONS[name])
-        for name, count in (("active_tokens", active_tokens), ("refresh_interval", refresh_interval)):
-            in_range(f"cache.{name}", count, 1)
+        in_range("cache.active_tokens", active_tokens, 1)
+        in_range("cache.refresh_interval", refresh_interval, 1)
         self.active_tokens, self.window_tokens, self.refresh_interval = active_tokens, window_tokens, refresh_interval
         self.range, self.everywhere, self.candidates = queries == "range", refresh_scope == "all", refresh_candidates
         self.recent_includes_refresh, self.reference_eos = recent_includes_refresh, reference_eos
