@@ -18,9 +18,6 @@ from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
 
-EXPLORE_POSITIONS = ("entropy", "lowest_confidence", "leftmost")
-EXPLORE_SCORES = ("pseudo_likelihood", "cascade_count", "prior")
-
 
 class ETE(Sampler):
     """Exploit: commit what reaches ``threshold`` in the current block and ``cross_threshold`` in ``lookahead_blocks``
@@ -44,8 +41,8 @@ class ETE(Sampler):
         in_range("sampler.explore_mass", explore_mass, 0.0, 1.0)
         in_range("sampler.lookahead_blocks", lookahead_blocks, 0, 64)
         in_range("sampler.explore_width", explore_width, 1, 64)
-        in_choices("sampler.explore_position", explore_position, EXPLORE_POSITIONS)
-        in_choices("sampler.explore_score", explore_score, EXPLORE_SCORES)
+        in_choices("sampler.explore_position", explore_position, ("entropy", "lowest_confidence", "leftmost"))
+        in_choices("sampler.explore_score", explore_score, ("pseudo_likelihood", "cascade_count", "prior"))
         self.threshold, self.cross_threshold, self.lookahead = threshold, cross_threshold, lookahead_blocks
         self.min_commit, self.width, self.mass = explore_min_commit, explore_width, explore_mass
         self.position, self.score = explore_position, explore_score

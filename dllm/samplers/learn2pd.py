@@ -51,7 +51,7 @@ class Learn2PD(Scheduled):
         """The rule with the filter that comes with the model, for its block length, if none was named."""
         if not self.shipped:
             return self
-        length = setting.block_length or setting.gen_length
+        length = setting.blocks.fixed_length or setting.gen_length
         file = FILTERS / f"{setting.name}-b{length}.safetensors"
         if not file.is_file():
             raise UserError(
@@ -67,7 +67,7 @@ class Learn2PD(Scheduled):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        length, trained = setting.block_length, self.trained.get("block_length")
+        length, trained = setting.blocks.fixed_length, self.trained.get("block_length")
         if length is not None and (length > self.width or trained not in (None, str(length))):
             raise UserError(
                 f"blocks.block_length={length} is not the {self.width} positions that sampler.filter was trained for. "

@@ -10,8 +10,6 @@ from dllm.contract import Need, State, Step, View
 from dllm.errors import in_choices
 from dllm.samplers.base import Scheduled, margin
 
-SCORES = ("low_confidence", "random", "margin", "entropy")
-
 
 class Static(Scheduled):
     """Commit as many positions as the schedule says (``Scheduled``), in the order of ``score``: ``low_confidence``
@@ -19,7 +17,7 @@ class Static(Scheduled):
     """
 
     def __init__(self, steps: int | None = None, score: str = "low_confidence", per_step: int = 1) -> None:
-        in_choices("sampler.score", score, SCORES)
+        in_choices("sampler.score", score, ("low_confidence", "random", "margin", "entropy"))
         super().__init__(steps, per_step)
         self.score = score
         self.stateless = self.deterministic = score != "random"
