@@ -192,9 +192,8 @@ class Transformer(nn.Module):
         for index, layer in enumerate(cast("Iterable[Layer]", self.layers)):
             if self.places is not None and x.device != self.places.layers[index]:
                 x, positions, columns = (at(one, self.places.layers[index]) for one in (x, positions, columns))
-                angles, placed = self.angles(positions, columns), columns
             x, columns = memory.enter(index, x, columns)
-            if columns is not placed:  # the memory widened the forward: the new rows need angles too
+            if columns is not placed or angles[0].device != x.device:  # the memory widened the forward, or it moved
                 angles, placed = self.angles(positions, columns), columns
             x = run(layer, x, angles, columns, memory, index)
         if self.places is None:
