@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
-from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, strongest
+from dllm.cache.drift import Past, attended, attention_weights, strongest
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import KeptRows, places, predictors, rows_of
 from dllm.canvas import Canvas, packed
@@ -21,8 +21,6 @@ from dllm.kernels.attention_received import attention_received
 from dllm.kernels.attention_similarity import attention_similarity
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, Projected
-
-TRIGGERS = ("same_step", "next_step")
 
 
 class Elastic(Buffered):
@@ -45,10 +43,10 @@ class Elastic(Buffered):
     ) -> None:  # fmt: skip
         if first_layer is None:
             in_range("cache.gamma", gamma, 0.0, 1.0, "0 never refreshes. cache.first_layer=0 forces a refresh always.")
-        for name, value, known in (("similarity", similarity, [*SIMILARITIES]), ("trigger", trigger, [*TRIGGERS])):
-            in_choices(f"cache.{name}", value, known)
-        for name, count in (("window_length", window_length), ("track_num", track_num)):
-            in_range(f"cache.{name}", count, 1)
+        in_choices("cache.similarity", similarity, ("heads", "keys"))
+        in_choices("cache.trigger", trigger, ("same_step", "next_step"))
+        in_range("cache.window_length", window_length, 1)
+        in_range("cache.track_num", track_num, 1)
         in_range("cache.first_layer", first_layer, 0, advice="It is a layer, or null.")
         self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
@@ -222,23 +220,19 @@ class DriftMemory(BufferMemory):
         return out
 
     def _tests(self, layer: int) -> bool:
-        return (
-            self.forward.progress.reuses(layer) and self.forward.mean.shape[1] > 0
-            and self.session.policy.first_layer is None
-        )  # fmt: skip
+        watches = self.forward.mean.shape[1] > 0 and self.session.policy.first_layer is None
+        return watches and self.forward.progress.reuses(layer)
 
     def _test(self, layer: int, similarity: Tensor) -> None:
         """Make layers after ``layer`` compute the whole canvas in rows whose ``similarity`` [B] is too low."""
         progress, policy, device = self.forward.progress, self.session.policy, similarity.device
-        drifted = (similarity < policy.gamma) & self.copies(self.forward.mean, device).any(1)
-        progress.bound = progress.bound.to(device)  # it follows the rows from device to device
+        bound, later = progress.bound.to(device), progress.later.to(device)  # they follow the rows between devices
+        drifted = (similarity < policy.gamma) & self.copies(self.forward.mean, device).any(1) & (layer < bound)
         if policy.trigger == "next_step":
-            progress.later = progress.later.to(device)
-            unset = progress.later == self.session.config.layers
-            progress.later = torch.where(drifted & unset & ~progress.whole(layer)[:, 0], layer + 1, progress.later)
-            return
-        progress.bound = torch.where(drifted & (layer < progress.bound), layer + 1, progress.bound)
-        progress.bounds = progress.bound.tolist()
+            progress.later = torch.where(drifted & (later == self.session.config.layers), layer + 1, later)
+        else:
+            progress.bound = torch.where(drifted, layer + 1, bound)
+            progress.bounds = progress.bound.tolist()
 
     def _track(self) -> None:
         """After the last layer: watch the decided positions that each layer's window attends to most."""
