@@ -91,11 +91,12 @@ class Canvas(Rowwise):
         lead = max(request.answer_start for request in requests)
         first = torch.tensor([lead - request.answer_start for request in requests])
         end = first + torch.tensor([len(request.tokens) for request in requests])
-        start, columns = torch.full_like(first, lead), torch.arange(int(end.max()))
-        valid = (columns >= first[:, None]) & (columns < end[:, None])
-        tokens, masked = torch.full(valid.shape, pad_id), torch.zeros_like(valid)
-        tokens[valid] = torch.tensor([token for request in requests for token in request.tokens])
-        masked[valid] = torch.tensor([hidden for request in requests for hidden in request.masked])
+        columns = torch.arange(lead + max(len(request.tokens) - request.answer_start for request in requests))
+        start, valid = torch.full_like(first, lead), (columns >= first[:, None]) & (columns < end[:, None])
+        pairs = [pair for request in requests for pair in zip(request.tokens, request.masked, strict=True)]
+        ids, hidden = torch.tensor(pairs).unbind(1)
+        tokens = torch.full(valid.shape, pad_id).masked_scatter(valid, ids)
+        masked = torch.zeros_like(valid).masked_scatter(valid, hidden.bool())
         canvas = Canvas(
             tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, first=first, start=start,
             grid=first if grid_at_zero else start, end=end, length=end, cut=torch.zeros_like(first, dtype=torch.bool),
