@@ -154,7 +154,7 @@ class Drifting(BufferSession):
         for layer in range(1, len(ran)):  # assigning a number copies nothing from the host; it changes once or twice
             if ran[layer] != ran[layer - 1]:
                 computed[:, layer:] = ran[layer]
-        keys = forward.keys.sum(1, keepdim=True).expand_as(queries)
+        keys = forward.seen[:, None].expand_as(queries)
         return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
 
     def join(self, fresh: Session) -> Session:

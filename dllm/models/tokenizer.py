@@ -190,8 +190,7 @@ def _add_tokens(backend: Backend, tokens: Mapping[int, AddedToken], folder: Path
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens that the settings name, by their keys."""
-    given = {key: _text(settings.get(key)) for key in tables.SPECIAL_TOKEN_KEYS}
-    return {key: text for key, text in given.items() if text is not None}
+    return {key: text for key in tables.SPECIAL_TOKEN_KEYS if (text := _text(settings.get(key))) is not None}
 
 
 def _special_ids(

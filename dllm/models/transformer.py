@@ -97,9 +97,8 @@ class Layer(nn.Module):
         self.attn_norm = RMSNorm(config.width, config.eps)
         self.attn = Attention(config)
         self.mlp_norm = AddNorm(config.width, config.eps)
-        routed = config.moe is not None and index in config.moe.sparse_layers
-        self.mlp = MoE(config.width, config.moe) if routed and config.moe else MLP(
-            config.width, config.mlp_width, config.mlp_bias)  # fmt: skip
+        moe = config.moe if config.moe is not None and index in config.moe.sparse_layers else None
+        self.mlp = MoE(config.width, moe) if moe else MLP(config.width, config.mlp_width, config.mlp_bias)
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend) -> Tensor:
         """Rows [B, n, D] that leave the layer, from rows x that enter it. ``attend`` decides what they attend to."""
