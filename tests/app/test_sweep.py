@@ -35,6 +35,20 @@ def test_what_the_declarations_refuse_is_noted_and_the_rest_goes_on(run: Run) ->
     assert again.code == 0 and len(list(SWEEP.iterdir())) == 3  # note, cell, Hydra's record
 
 
+def test_a_sweep_of_nothing_but_refusals_fails(run: Run) -> None:
+    outcome = run(*SMALL, "sampler=static", "sampler.steps=3,5")
+    assert outcome.code == 2 and outcome.out.count("refused: ") == 2
+    assert outcome.err.startswith("Error: ") and outcome.err.count("\n") == 1
+    assert "2 combinations" in outcome.err and "runs/s/*/refused.json" in outcome.err
+    run(*SMALL, "sampler=static")  # a cell of an earlier command does not make up for it
+    assert run(*SMALL, "sampler=static", "sampler.steps=3,5").code == 2
+
+
+def test_a_value_that_the_user_sets_takes_the_place_of_the_grids(run: Run) -> None:
+    outcome = run(*SMALL, "grids=[{sampler:[static,order],sampler.per_step:[1,2]}]", "sampler=static")
+    assert [line.split(":")[0] for line in outcome.out.splitlines()] == ["cell 1 of 2", "cell 2 of 2"], outcome
+
+
 def test_several_grids_make_one_sweep(run: Run) -> None:
     grids = "grids=[{sampler:static,sampler.score:[low_confidence,margin]},{sampler:[confidence,eb]}]"
     first = run(*SMALL, grids)

@@ -141,7 +141,7 @@ def test_distances_to_the_oracle_and_the_lossless_minimum(sweep: Path) -> None:
 def test_the_report_is_complete_and_self_contained(sweep: Path) -> None:
     page = report([sweep], sweep / "report", "h200").read_text()
     names = {file.name for file in (sweep / "report").iterdir()}
-    kinds = ("curves", "table", "times", "limits", "tasks")
+    kinds = ("curves", "table", "times", "limits", "tasks", "differences", "differences_by_task")
     assert names == {"report.html", "report.md", "quality-tpf.png", "quality-speed.png", "tasks-mini-llada.png",
                      *(f"{kind}-mini-llada.csv" for kind in kinds)}  # fmt: skip
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
