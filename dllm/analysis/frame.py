@@ -53,13 +53,13 @@ def results_frame(*folders: str | os.PathLike[str], by: str = "item", mixed: boo
 
 
 def settings_of(cell: StoredCell) -> Entries:
-    """Which cell it is, and every setting that can change its outcome, as users type them."""
-    config = cell.config
-    named = {"model": config["model"].get("name"), "model.path": config["model"].get("path")}
-    return {"cell": str(cell.folder), "version": " and ".join(cell.versions), **named, **dict(_typed(config))}
+    """Which cell it is, who decoded it, and its settings."""
+    return {"cell": str(cell.folder), "version": " and ".join(cell.versions), **dict(typed_settings(cell.config))}
 
 
-def _typed(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def typed_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The model, and every setting that can change an outcome, by the names that users type."""
+    yield from {"model": config["model"].get("name"), "model.path": config["model"].get("path")}.items()
     for key, value in relevant(config).items():
         option, _, last = key.rpartition(".")
         if last != "_target_":

@@ -56,7 +56,7 @@ def report(folders: Sequence[Path], out: Path, machine_name: str | None = None) 
     for number, (suite, mine) in enumerate(sections(cells)):
         pieces += section(suite, mine, out, "" if number == 0 else f"-{number + 1}", rates)
     if refused:
-        pieces += [Heading(f"Refused: {len(refused)} combinations that cannot work"), refusals(refused)]
+        pieces += [Heading(f"Refused: {len(refused)} combinations that cannot work"), refusals(refused, cells)]
     title = f"Speed against quality: {', '.join(folder.resolve().name for folder in folders)}"
     (out / "report.md").write_text(markdown(title, pieces))
     page = out / "report.html"

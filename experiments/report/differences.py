@@ -121,7 +121,7 @@ def by_task(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> 
 def one_by_one(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> Table:
     """A line for each setting and sub-task, with its interval."""
     rows = [
-        [name, setting, plain(task), f"{one.items}", points(one), f"{100 * one.low:+.1f}", f"{100 * one.high:+.1f}"]
+        [name, setting, plain(task), f"{one.items}", points(one), signed(one.low), signed(one.high)]
         for name, setting, compared in kept for task in names if (one := compared.of_task(task)) is not None
     ]  # fmt: skip
     return Table(["method", "setting", "sub-task", "items", "difference", "low", "high"], rows, words=3)
@@ -132,8 +132,13 @@ def mark(found: PairedDifference | None) -> str:
 
 
 def points(found: PairedDifference | None) -> str:
-    return "" if found is None else f"{100 * found.mean:+.1f}"
+    return "" if found is None else signed(found.mean)
 
 
 def interval(found: PairedDifference | None) -> str:
-    return "" if found is None else f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+    return "" if found is None else f"{signed(found.low)} to {signed(found.high)}"
+
+
+def signed(share: float) -> str:
+    """In points; nothing is no gain."""
+    return f"{100 * share:+.1f}" if abs(share) >= 5e-4 else "0.0"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from dllm.analysis.frame import typed_settings
 from dllm.app.runs.environment import PACKAGE, checkout_state, version_of
 from dllm.errors import UserError
 from dllm.record.stored import Refused, refuse_versions, version_in
-from dllm.view.scores import cell_label
 from experiments.report.cells import Cell
 from experiments.report.machines import place_of
 from experiments.report.tables import Table
@@ -34,10 +34,17 @@ def mixed_versions(cells: Sequence[Cell]) -> list[str]:
     return []
 
 
-def refusals(refused: Sequence[Refused]) -> Table:
-    """Every combination that was refused, by its parts and options, with the reason."""
-    rows = [[cell_label(one.config) if one.config else one.folder.name, one.sentence] for one in refused]
-    return Table(["setting", "why"], sorted(rows))
+def refusals(refused: Sequence[Refused], cells: Sequence[Cell]) -> Table:
+    """Every combination that was refused, by the settings that tell it from other cells, with the reason."""
+    mine = [dict(typed_settings(one.config)) if one.config else {} for one in refused]
+    values: dict[str, set[str]] = {}
+    for settings in [*mine, *(dict(typed_settings(cell.config)) for cell in cells)]:
+        for key, value in settings.items():
+            values.setdefault(key, set()).add(str(value))
+    shown = {key for key, found in values.items() if len(found) > 1} | {"sampler", "blocks", "cache"}
+    names = [" ".join(f"{key}={value}" for key, value in settings.items() if key in shown) for settings in mine]
+    rows = [[name or one.folder.name, one.sentence] for name, one in zip(names, refused, strict=True)]
+    return Table(["settings", "why"], sorted(rows))
 
 
 def spread(cells: Sequence[Cell], values: Callable[[Cell], list[str]]) -> str:

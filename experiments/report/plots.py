@@ -72,12 +72,14 @@ def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Fi
 def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool = False) -> set[str]:
     """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, FILLED and CROSS.
 
-    Cells without forwards, whose answers were chosen by likelihood, have no place on a log axis.
+    Cells without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star stands in for
+    its cell's own marker, and lies below others of the same place.
     """
     found = [shown for method in found if (shown := method.only(lambda cell: x(cell) > 0)).cells]
-    every, drawn = [cell for method in found for cell in method.cells], {method.name for method in found}
+    every, start = [cell for method in found for cell in method.cells], baseline(found)
     if not every:
-        return drawn
+        return set()
+    drawn = {method.name for method in found if method.only(lambda cell: cell is not start).cells}
     chosen = [cell for method in found if not method.is_reference for cell in method.cells]
     best = dict(zip(map(id, chosen), optimal(chosen, x, timed), strict=True))
     for method in found:
@@ -87,18 +89,18 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
         for cell in method.cells:
             low, high = cell.interval
             axis.plot([x(cell)] * 2, [low, high], color=colour, linewidth=0.7, alpha=0.45)
-            axis.plot(
-                x(cell), cell.quality, marker=marker, color=colour, markersize=5.5, markeredgewidth=1.1,
-                markerfacecolor=colour if best.get(id(cell)) else "white", zorder=3,
-            )  # fmt: skip
-            drawn |= {FILLED} if best.get(id(cell)) else set()
+            if cell is not start:
+                axis.plot(
+                    x(cell), cell.quality, marker=marker, color=colour, markersize=5.5, markeredgewidth=1.1,
+                    markerfacecolor=colour if best.get(id(cell)) else "white", zorder=3,
+                )  # fmt: skip
+                drawn |= {FILLED} if best.get(id(cell)) else set()
             if timed and cell.measures.doubt:
                 drawn.add(CROSS)
                 axis.plot(x(cell), cell.quality, marker="x", color="black", markersize=7, zorder=4)
-    start = baseline(found)
     if start is not None:
         drawn.add(STAR)
-        axis.plot(x(start), start.quality, marker="*", color="black", markersize=12, zorder=4, linestyle="none")
+        axis.plot(x(start), start.quality, marker="*", color="black", markersize=12, zorder=2.5, linestyle="none")
     axis.set_xscale("log", base=2)
     low, high = axis.get_xlim()
     # Powers of two, if the axis shows several.
@@ -139,11 +141,12 @@ def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> 
 
 
 def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
-    """Entries for what was drawn: methods by name, and marks."""
+    """Entries for what was drawn: methods by name, hollow where filled ones have a meaning, and marks."""
     handles = [
-        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * (colour != GREY), label=name)
+        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * (colour != GREY), label=name,
+               markerfacecolor="white" if FILLED in drawn else colour)
         for name, (colour, marker) in style.items()
-    ]
+    ]  # fmt: skip
     star = Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=STAR)
     full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILLED)
     cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
