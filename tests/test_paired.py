@@ -59,7 +59,7 @@ def test_sub_tasks_count_alike_and_what_tells_them_apart_is_no_chance() -> None:
     ids=["equal", "two lost", "all worse", "one better"],
 )
 def test_it_holds_the_true_mean_as_often_as_it_says(chances: list[Chances], graded: bool) -> None:
-    """Of 300 draws 95 % are 285; chance alone goes below 272 in one of 5,000."""
+    """Of 200 draws 95 % are 190; chance alone goes below 178 in one of 5,000."""
     draw = random.Random(f"{chances}{graded}")
     true = fmean(won - lost for lost, won in chances) * (0.5 if graded else 1.0)
 
@@ -67,5 +67,5 @@ def test_it_holds_the_true_mean_as_often_as_it_says(chances: list[Chances], grad
         sides = draw.choices((-1.0, 0.0, 1.0), (lost, 1 - lost - won, won), k=16)
         return [side * draw.random() for side in sides] if graded else sides
 
-    found = [paired_difference([values(*pair) for pair in chances]) for _ in range(300)]
-    assert sum(one.low <= true <= one.high for one in found) >= 272
+    found = [paired_difference([values(*pair) for pair in chances]) for _ in range(200)]
+    assert sum(one.low <= true <= one.high for one in found) >= 178

@@ -65,5 +65,3 @@ def read_results(file: Path) -> tuple[list[ResultRow], int]:
         rows.append(row)
         end += len(line)
     return rows, end
-
-

@@ -16,7 +16,7 @@ from tests.app.conftest import Run, rows_of
 
 SWEEP = ["-m", "name=s", "+task.count=4", "stop=[a,b]"]
 GRIDS = (
-    "grids=[{sampler: confidence, sampler.threshold: [0.7, 0.9], cache: [none, dual]}, {sampler: static}, "
+    "grids=[{sampler: confidence, sampler.threshold: [0.7, 0.9]}, {sampler: static, cache: dual}, "
     "{sampler: prophet, sampler/inner: localleap}]"
 )
 
@@ -30,9 +30,9 @@ def stamp(folder: Path, **changes: Any) -> None:
 def test_an_item_is_a_row_with_what_was_typed_and_what_came_out(run: Run) -> None:
     run(*SWEEP, GRIDS)
     frame = results_frame("runs/s")
-    assert len(frame) == 6 * 4 and frame.columns.is_unique
+    assert len(frame) == 4 * 4 and frame.columns.is_unique
     assert sorted(frame.value_counts(["sampler", "cache"]).to_dict().items()) == [
-        (("confidence", "dual"), 8), (("confidence", "none"), 8), (("prophet", "none"), 4), (("static", "none"), 4),
+        (("confidence", "none"), 8), (("prophet", "none"), 4), (("static", "dual"), 4),
     ]  # fmt: skip
     assert set(frame.loc[frame["sampler"] == "confidence", "sampler.threshold"]) == {0.7, 0.9}
     assert frame.loc[frame["sampler"] == "static", "sampler.threshold"].isna().all()

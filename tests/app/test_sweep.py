@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dllm import UserError
+from dllm.app.command_line import main as cli
+from dllm.app.command_line.grids import combinations
 from dllm.models import bundle
 from tests.app.conftest import Run, cells_of
 
@@ -44,9 +47,20 @@ def test_a_sweep_of_nothing_but_refusals_fails(run: Run) -> None:
     assert run(*SMALL, "sampler=static", "sampler.steps=3,5").code == 2
 
 
-def test_a_value_that_the_user_sets_takes_the_place_of_the_grids(run: Run) -> None:
-    outcome = run(*SMALL, "grids=[{sampler:[static,order],sampler.per_step:[1,2]}]", "sampler=static")
-    assert [line.split(":")[0] for line in outcome.out.splitlines()] == ["cell 1 of 2", "cell 2 of 2"], outcome
+def test_cells_of_other_processes_are_judged_by_what_they_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with hydra/launcher=joblib, whose processes take the cells."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "TAKEN", [])
+    with pytest.raises(UserError, match="nothing was decoded: all of the 3 combinations were refused"):
+        cli.refuse_empty_sweep(3, SWEEP)
+    (SWEEP / "cell").mkdir(parents=True)
+    (SWEEP / "cell" / "results.jsonl").touch()
+    cli.refuse_empty_sweep(3, SWEEP)
+
+
+def test_a_value_that_the_user_sets_takes_the_place_of_the_grids() -> None:
+    grid = ["sampler=static,order", "sampler.per_step=1,2,4", "sampler=static"]  # the grid's values, then the user's
+    assert combinations(grid) == 3
 
 
 def test_several_grids_make_one_sweep(run: Run) -> None:

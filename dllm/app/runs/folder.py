@@ -41,6 +41,7 @@ from dllm.record.folders import (
 )
 from dllm.view.page import Pane, trace_page
 
+
 def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
     """Hash of everything that can change the outcome: settings, and the content of prompts and checkpoint."""
     return json_digest([relevant(config), dict(content)])
