@@ -123,7 +123,7 @@ def test_imports_inside_functions_and_for_types_count(tmp_path: Path) -> None:
 
 PLACES = {
     "triton": {"kernels"},
-    "pandas": {"record", "app", "view"},
+    "pandas": {"record", "analysis"},
     "hydra": {"compose", "app", "tasks"},
 }
 

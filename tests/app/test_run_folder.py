@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from dllm.app.runs import folder
-from dllm.app.runs.folder import RunFolder, identity, read_results, stored_config, trace_name
+from dllm.app.runs.folder import RunFolder, identity, stored_config, trace_name
 from dllm.errors import UserError
+from dllm.record.folders import read_results
 
 STATIC = {"_target_": "dllm.samplers.static.Static", "steps": None}
 CONFIG: dict[str, Any] = {"gen_length": 8, "sampler": STATIC, "live": None}

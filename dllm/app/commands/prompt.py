@@ -14,13 +14,15 @@ from tqdm import tqdm
 
 from dllm.app.commands.chat import chat
 from dllm.app.commands.interruptible import interruptible
+from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.environment import environment_of
-from dllm.app.runs.folder import RunFolder, key_of
+from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.decoder import Decoder, Observer
 from dllm.errors import UserError, name_of
 from dllm.models.bundle import Model
+from dllm.record.folders import key_of
 from dllm.record.results import Result, ResultRow
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.live import LiveView
@@ -32,6 +34,7 @@ MAX_PRINTED = 10  # samples whose text is printed at the end
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Decode what ``config`` asks for."""
+    refuse_engine(config, given)
     plan = RunPlan.of(config)
     if plan.options.chat:
         chat(plan)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dllm.analysis.likelihood import Estimator
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.environment import environment_of, spare_threads
-from dllm.app.runs.folder import SampleKey
+from dllm.record.folders import SampleKey
 from dllm.app.runs.plan import RunPlan, weights_of
 from dllm.app.runs.reference import needs_reference, one_per_step, reference_oracle, with_reference
 from dllm.app.runs.samples import PlannedSample, trace_content

@@ -27,36 +27,19 @@ from dllm.common.digest import digest, json_digest
 from dllm.common.locks import lock_name, locked
 from dllm.errors import UserError
 from dllm.record.results import ResultRow
-from dllm.view.page import Pane, trace_page
-
-SampleKey = tuple[str, int]  # prompt id, number of the sample
-
-CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "results.jsonl", "traces"
-REFUSED_FILE = "refused.json"
-SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
-
-# Settings that cannot change a sample. Prompts, questions, judges and checkpoints count by content, not by place.
-PRESENTATION = frozenset(
-    ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
-    + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
-    + ("model.name", "model.path", "model.prompt")
+from dllm.record.folders import (
+    CONFIG,
+    ENVIRONMENT,
+    REFUSED_FILE,
+    RESULTS,
+    SWEEP,
+    TRACES,
+    SampleKey,
+    key_of,
+    read_results,
+    relevant,
 )
-ENGINE_SETTINGS = "engine."  # where samples are decoded
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        flat |= flatten(value, name + ".") if isinstance(value, Mapping) else {name: value}
-    return flat
-
-
-def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys of a configuration that can change an outcome."""
-    flat = flatten(config)
-    return {key: value for key, value in flat.items() if key not in PRESENTATION and not key.startswith(ENGINE_SETTINGS)}
+from dllm.view.page import Pane, trace_page
 
 
 def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
@@ -161,37 +144,10 @@ class RunFolder:
         self.close()
 
 
-def key_of(row: ResultRow) -> SampleKey:
-    return str(row["id"]), int(row["sample"])
-
-
 def trace_name(key: SampleKey) -> str:
     """The file name of a sample's trace. In an id, characters that no file name takes become _, and a hash is added."""
     plain = re.sub(r"[^\w.-]", "_", key[0])[:80]
     return f"{plain}-{key[1]}.json" if plain == key[0] else f"{plain}-{digest(key[0].encode())}-{key[1]}.json"
-
-
-def read_results(file: Path) -> tuple[list[ResultRow], int]:
-    """Finished samples, and the byte at which the last one ends. A half-written last line is left out.
-
-    Raises UserError when an earlier line is broken, which a killed run does not explain.
-    """
-    rows: list[ResultRow] = []
-    end = 0
-    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            key_of(row)
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):
-                raise UserError(f"line {number} of {file} is broken ({error}). Delete it, then resume.") from None
-            break
-        if not line.endswith(b"\n"):
-            break
-        rows.append(row)
-        end += len(line)
-    return rows, end
 
 
 def stored_config(folder: Path) -> dict[str, Any]:

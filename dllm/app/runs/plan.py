@@ -13,7 +13,7 @@ from dllm.app.command_line.options import Options, checked_sampling
 from dllm.app.runs.code_hash import code_hash, targets
 from dllm.app.runs.samples import PromptEntry, PlannedSample, prompt_entries, planned_samples
 from dllm.app.runs.environment import spare_threads
-from dllm.app.runs.folder import RunFolder, key_of, stored_config, refuse_other, writing
+from dllm.app.runs.folder import RunFolder, stored_config, refuse_other, writing
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.common.kinds import of_kind
@@ -25,6 +25,7 @@ from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
 from dllm.models import bundle
 from dllm.record.fingerprint import fingerprint
+from dllm.record.folders import key_of
 from dllm.models.quantize import check_quantize, check_runtime
 from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dllm.app.runs.folder import SampleKey
+from dllm.record.folders import SampleKey
 from dllm.canvas import Request
 from dllm.errors import UserError
 from dllm.prompts import Prompt, Prompts
