@@ -1,0 +1,141 @@
+"""Two decodes of one prompt as a race: one above the other, both driven by one clock.
+
+They were decoded one after the other, so that neither took the other's cores. The race replays their measured seconds,
+slowed or hurried by one factor that stands on the screen.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from dllm.contract import Turn
+from dllm.record.results import ResultRow
+from dllm.record.stopwatch import Stopwatch
+from dllm.view.brush import DIM_STYLE, Brush
+from dllm.view.picture import Picture
+
+DURATION = 8.0  # seconds that the slower decode takes on the screen
+INTERVAL = 1 / 15  # seconds between two pictures
+SAMPLED = 12  # pictures of a film that are measured for the lines it takes
+
+
+@dataclass
+class Film:
+    """An observer that keeps the picture after every turn of one request, and the decode's seconds then.
+
+    watch: the decode's own clock. pictures: one more than ``seconds``; the first is from before the first turn.
+    """
+
+    watch: Stopwatch
+    pictures: list[Picture] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def __call__(self, turn: Turn) -> None:
+        """Called with every turn."""
+        if not self.pictures:
+            first = Picture.of(turn.canvas).copy()
+            first.open(turn, before=True)
+            self.pictures.append(first)
+        after = self.pictures[-1].copy()
+        after.propose(turn)
+        after.update(turn)
+        self.pictures.append(after)
+        self.seconds.append(self.watch.seconds())
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One decode of a race: how it is called, its film, and its row of results."""
+
+    name: str
+    film: Film
+    row: ResultRow
+
+    @property
+    def end(self) -> float:
+        """Its measured seconds."""
+        return self.film.seconds[-1]
+
+    def turns(self, seconds: float) -> int:
+        """Turns that were done so many measured seconds after its start."""
+        return bisect_right(self.film.seconds, seconds)
+
+    def words(self, seconds: float, ends: list[int], first: bool) -> str:
+        """How far it is. first: it is the one that finishes first."""
+        turns, total = self.turns(seconds), len(self.film.seconds)
+        useful = self.row["useful_tokens"] if turns == total else self.film.pictures[turns].useful(ends)
+        rate = f"{useful / turns if turns else 0:.2f} tokens per forward"
+        if turns < total:
+            return f"forward {turns} of {total} · {shown_seconds(seconds)} · {rate}"
+        return f"{'finished first' if first else 'finished'}: {total} forwards · {shown_seconds(self.end)} · {rate}"
+
+
+class Race:
+    """Two decodes or more of one prompt on one clock. Raises nothing for a lane that took no time."""
+
+    def __init__(self, brush: Brush, lanes: Sequence[Lane]) -> None:
+        self.brush, self.lanes, self.end = brush, lanes, max(lane.end for lane in lanes)
+        self.winner = min(range(len(lanes)), key=lambda number: lanes[number].end)
+        self.factor = DURATION / max(self.end, 1e-9)  # seconds on the screen per measured second
+
+    def play(self) -> None:
+        """Replay it. Ctrl-C goes to its end."""
+        with Live(console=self.brush.console, auto_refresh=False, vertical_overflow="crop") as live:
+            try:
+                began = time.perf_counter()
+                while (now := (time.perf_counter() - began) / self.factor) < self.end:
+                    live.update(self.frame(now), refresh=True)
+                    time.sleep(INTERVAL)
+            except KeyboardInterrupt:
+                pass
+            live.update(self.frame(self.end), refresh=True)
+
+    def frame(self, seconds: float) -> Group:
+        """Both decodes so many measured seconds after their starts, and what the screen shows."""
+        console = self.brush.console
+        width, space = console.width, max(1, (console.height - 2 - 3) // len(self.lanes) - 2)
+        parts: list[RenderableType] = []
+        for number, lane in enumerate(self.lanes):
+            head = Text.assemble((lane.name, "bold"), "  ", no_wrap=True)
+            head.append(lane.words(seconds, self.brush.ends, number == self.winner))
+            head.truncate(width, overflow="ellipsis")
+            parts += [head, self._answer(lane, seconds, width, space), Text()]
+        if seconds < self.end:
+            parts.append(self.brush.legend(width))
+        return Group(*parts, *self._footer(width))
+
+    def _answer(self, lane: Lane, seconds: float, width: int, space: int) -> Text:
+        """The lane's answer, in as many lines as any of its pictures takes."""
+        pictures, turns = lane.film.pictures, lane.turns(seconds)
+        lines = min(space, self._height(lane, width))
+        text = self.brush.window(pictures[turns], 0, max(turns, 1), width, lines)
+        return text.append("\n" * (lines - 1 - text.plain.count("\n")))
+
+    def _height(self, lane: Lane, width: int) -> int:
+        pictures = lane.film.pictures
+        some = [*pictures[:: max(1, len(pictures) // SAMPLED)], pictures[-1]]
+        rows = (self.brush.row(picture, 0, 1)[0] for picture in some)
+        return max(len(row.wrap(self.brush.console, width)) for row in rows)
+
+    def _footer(self, width: int) -> list[Text]:
+        """How the race came about."""
+        pace = f"{self.factor:.0f} times slower" if self.factor > 1.5 else f"{1 / self.factor:.1f} times faster"
+        if 1 / 1.5 <= self.factor <= 1.5:
+            pace = "as fast as they were"
+        lines = [
+            "Decoded one after the other; replayed together by their measured seconds,",
+            f"{pace}, on one clock. Ctrl-C skips to the end.",
+        ]
+        return [Text(line, DIM_STYLE, no_wrap=True, overflow="ellipsis") for line in lines]
+
+
+def shown_seconds(seconds: float) -> str:
+    """Seconds with three digits below one second, else with one below a minute."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
