@@ -104,15 +104,14 @@ class Brush:
             ramp.append(" ", self.shades.turn(1 + step, 8))
         return ramp.append(f" {last}", DIM_STYLE)
 
-    def legend(self, width: int) -> Text:
-        """How to read guesses, in a line."""
-        legend = Text(no_wrap=True)
-        if self.shades.guesses:
-            legend.append("guess, unsure ", DIM_STYLE)
-            for style in self.shades.guesses:
-                legend.append("a", style)
-            legend.append(" sure · ", DIM_STYLE).append("just committed", self.shades.turn(8, 8, True))
-            legend.append(" · ", DIM_STYLE)
-        legend.append(f"{self.glyphs.open} mask without a guess", DIM_STYLE)
+    def legend(self, width: int, last: int) -> list[Text]:
+        """How to read guesses, in a line, and what the ``last`` turn committed. None where no guesses are shown."""
+        if not self.shades.guesses:
+            return []
+        legend = Text("guess, unsure ", DIM_STYLE, no_wrap=True)
+        for style in self.shades.guesses:
+            legend.append("a", style)
+        legend.append(" sure · ", DIM_STYLE).append("just committed", self.shades.turn(last, last, True))
+        legend.append(f" · {self.glyphs.open} mask without a guess", DIM_STYLE)
         legend.truncate(width, overflow="ellipsis")
-        return legend
+        return [legend]

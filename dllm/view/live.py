@@ -90,11 +90,12 @@ class LiveView:
     def frame(self, picture: Picture, width: int, height: int) -> Group:
         """All rows that fit, each in its share of the screen, the legend while there are masks, and the status line."""
         rows = picture.shown.any(1).nonzero()[:, 0].tolist()
-        legend = [self.brush.legend(width)] if height >= LEGEND_HEIGHT and bool(picture.masked.any()) else []
+        last = max(int(picture.fixed.max()), 1)
+        explained = height >= LEGEND_HEIGHT and bool(picture.masked.any())
+        legend = self.brush.legend(width, last) if explained else []
         space = height - len(legend)
         fitting = rows[: max(1, space - 2)]
         share = max(1, (space - 1) // max(len(fitting), 1))
-        last = max(int(picture.fixed.max()), 1)
         parts = [self.brush.window(picture, row, last, width, share) for row in fitting]
         if len(fitting) < len(rows):
             parts.append(Text(f"... and {len(rows) - len(fitting)} rows more", DIM_STYLE))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,8 +71,11 @@ class Picture:
 
     def copy(self) -> Picture:
         """The state now, on the host."""
-        values = (getattr(self, entry.name) for entry in fields(self))
-        return Picture(*(value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value for value in values))
+        copied: dict[str, Any] = {
+            entry.name: value.to("cpu", copy=True)
+            for entry in fields(self) if isinstance(value := getattr(self, entry.name), Tensor)
+        }  # fmt: skip
+        return replace(self, **copied)
 
     def committed(self) -> int:
         """Masks of the answers that are committed."""

@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from dllm.analysis.measures import Measures
 from dllm.contract import Turn
 from dllm.record.results import ResultRow
 from dllm.record.stopwatch import Stopwatch
@@ -23,6 +24,7 @@ from dllm.view.picture import Picture
 
 DURATION = 8.0  # seconds that the slower decode takes on the screen
 INTERVAL = 1 / 15  # seconds between two pictures
+FOOTER = 4  # lines below the lanes
 SAMPLED = 12  # pictures of a film that are measured for the lines it takes
 
 
@@ -30,23 +32,24 @@ SAMPLED = 12  # pictures of a film that are measured for the lines it takes
 class Film:
     """An observer that keeps the picture after every turn of one request, and the decode's seconds then.
 
-    watch: the decode's own clock. pictures: one more than ``seconds``; the first is from before the first turn.
+    watch: the decode's own clock. pictures: one more than ``seconds``; the first is from before the first turn. now:
+    the last of them, on the decode's device.
     """
 
     watch: Stopwatch
     pictures: list[Picture] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    now: Picture | None = None
 
     def __call__(self, turn: Turn) -> None:
         """Called with every turn."""
-        if not self.pictures:
-            first = Picture.of(turn.canvas).copy()
-            first.open(turn, before=True)
-            self.pictures.append(first)
-        after = self.pictures[-1].copy()
-        after.propose(turn)
-        after.update(turn)
-        self.pictures.append(after)
+        if self.now is None:
+            self.now = Picture.of(turn.canvas)
+            self.now.open(turn, before=True)
+            self.pictures.append(self.now.copy())
+        self.now.propose(turn)
+        self.now.update(turn)
+        self.pictures.append(self.now.copy())
         self.seconds.append(self.watch.seconds())
 
 
@@ -78,10 +81,11 @@ class Lane:
 
 
 class Race:
-    """Two decodes or more of one prompt on one clock. Raises nothing for a lane that took no time."""
+    """Decodes of one prompt on one clock, each of at least one turn."""
 
     def __init__(self, brush: Brush, lanes: Sequence[Lane]) -> None:
         self.brush, self.lanes, self.end = brush, lanes, max(lane.end for lane in lanes)
+        self.heights = [self._height(lane.film.pictures) for lane in lanes]
         self.winner = min(range(len(lanes)), key=lambda number: lanes[number].end)
         self.factor = DURATION / max(self.end, 1e-9)  # seconds on the screen per measured second
 
@@ -91,7 +95,7 @@ class Race:
             try:
                 began = time.perf_counter()
                 while (now := (time.perf_counter() - began) / self.factor) < self.end:
-                    live.update(self.frame(now), refresh=True)
+                    live.update(Group(self.frame(now), Text("Ctrl-C skips to the end.", DIM_STYLE)), refresh=True)
                     time.sleep(INTERVAL)
             except KeyboardInterrupt:
                 pass
@@ -100,40 +104,37 @@ class Race:
     def frame(self, seconds: float) -> Group:
         """Both decodes so many measured seconds after their starts, and what the screen shows."""
         console = self.brush.console
-        width, space = console.width, max(1, (console.height - 2 - 3) // len(self.lanes) - 2)
+        width, space = console.width, max(1, (console.height - 2 - FOOTER) // len(self.lanes) - 2)
         parts: list[RenderableType] = []
         for number, lane in enumerate(self.lanes):
             head = Text.assemble((lane.name, "bold"), "  ", no_wrap=True)
             head.append(lane.words(seconds, self.brush.ends, number == self.winner))
             head.truncate(width, overflow="ellipsis")
-            parts += [head, self._answer(lane, seconds, width, space), Text()]
-        if seconds < self.end:
-            parts.append(self.brush.legend(width))
-        return Group(*parts, *self._footer(width))
+            parts += [head, self._answer(lane, seconds, width, min(space, self.heights[number])), Text()]
+        parts += self.brush.legend(width, 2)  # of two turns, the last one has the last colour
+        return Group(*parts, *(Text(line, DIM_STYLE) for line in self._origin()))
 
-    def _answer(self, lane: Lane, seconds: float, width: int, space: int) -> Text:
-        """The lane's answer, in as many lines as any of its pictures takes."""
-        pictures, turns = lane.film.pictures, lane.turns(seconds)
-        lines = min(space, self._height(lane, width))
-        text = self.brush.window(pictures[turns], 0, max(turns, 1), width, lines)
+    def _answer(self, lane: Lane, seconds: float, width: int, lines: int) -> Text:
+        """The lane's answer in so many lines, blank ones included."""
+        turns = lane.turns(seconds)
+        text = self.brush.window(lane.film.pictures[turns], 0, max(turns, 1), width, lines)
         return text.append("\n" * (lines - 1 - text.plain.count("\n")))
 
-    def _height(self, lane: Lane, width: int) -> int:
-        pictures = lane.film.pictures
+    def _height(self, pictures: Sequence[Picture]) -> int:
+        """The most lines that one of the pictures takes, as far as a sample of them tells."""
         some = [*pictures[:: max(1, len(pictures) // SAMPLED)], pictures[-1]]
-        rows = (self.brush.row(picture, 0, 1)[0] for picture in some)
-        return max(len(row.wrap(self.brush.console, width)) for row in rows)
+        rows = (self.brush.row(picture, 0, len(pictures))[0] for picture in some)
+        return max(len(row.wrap(self.brush.console, self.brush.console.width)) for row in rows)
 
-    def _footer(self, width: int) -> list[Text]:
-        """How the race came about."""
-        pace = f"{self.factor:.0f} times slower" if self.factor > 1.5 else f"{1 / self.factor:.1f} times faster"
-        if 1 / 1.5 <= self.factor <= 1.5:
-            pace = "as fast as they were"
-        lines = [
-            "Decoded one after the other; replayed together by their measured seconds,",
-            f"{pace}, on one clock. Ctrl-C skips to the end.",
+    def _origin(self) -> list[str]:
+        """How the race came about, and what makes its seconds doubtful."""
+        pace = f"{self.factor:.3g} times slower" if self.factor > 1 else f"{1 / self.factor:.3g} times faster"
+        doubts = [Measures.of([lane.row]).doubt for lane in self.lanes]
+        busy = [f"{lane.name}: {doubt}" for lane, doubt in zip(self.lanes, doubts, strict=True) if doubt]
+        return [
+            f"Ran one after the other; replayed on one clock by measured seconds, {pace}.",
+            *([f"The machine was busy: {'; '.join(busy)}."] if busy else []),
         ]
-        return [Text(line, DIM_STYLE, no_wrap=True, overflow="ellipsis") for line in lines]
 
 
 def shown_seconds(seconds: float) -> str:

@@ -45,9 +45,8 @@ class Shades:
 
     def turn(self, turn: int, last: int, fresh: bool = False) -> Style:
         """Of a token that ``turn`` (from 1) of ``last`` committed."""
-        style = turn_style(turn, last)
-        if self.turns:
-            style = self.turns[round((turn - 1) / max(last - 1, 1) * (len(self.turns) - 1))]
+        share = (turn - 1) / max(last - 1, 1)
+        style = self.turns[round(share * (len(self.turns) - 1))] if self.turns else turn_style(turn, last)
         return style + self.fresh if fresh else style
 
 

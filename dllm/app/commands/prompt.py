@@ -75,8 +75,9 @@ class PromptRun:
         return columns
 
     def race(self, columns: dict[str, list[ResultRow]]) -> None:
-        """Replay both decodes at once, one token per step above, if this start made films of both."""
-        if len(self.films) > 1 and self.model is not None:
+        """Replay both decodes at once, one token per step above, if this start made films of both. A prompt without a
+        mask has no turns."""
+        if len(self.films) > 1 and all(film.seconds for film in self.films.values()) and self.model is not None:
             lanes = [Lane(name, self.films[name], columns[name][0]) for name in reversed(columns)]
             Race(Brush(self.console, self.plan.prompts.text, self.model.ids), lanes).play()
 
@@ -92,7 +93,7 @@ class PromptRun:
         return self.plan.options.compare and len(self.samples) == 1 and self.watched and self.console.is_terminal
 
     def _column(self, name: str, run_folder: RunFolder, sampler: str | None) -> list[ResultRow]:
-        """The finished rows of the column ``name``, in the order of the prompts. sampler: in place of the plan's own."""
+        """The finished rows of a column, in the order of the prompts. sampler: in place of the plan's own."""
         todo = [sample for sample in self.samples if sample.key not in run_folder.done]
         total, there = len(self.samples), len(self.samples) - len(todo)
         if there:
@@ -165,9 +166,7 @@ def row_of(sample: PlannedSample, result: Result, batch: Sequence[PlannedSample]
     return {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.shown, "batch": mates}
 
 
-def progress(
-    results: Iterable[tuple[int, Result]], total: int, view: LiveView | None
-) -> Iterator[tuple[int, Result]]:
+def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView | None) -> Iterator[tuple[int, Result]]:
     """Count finished samples: in the live view's status line, or as a bar on stderr when there are several."""
     if view is not None:
         began = time.perf_counter()
