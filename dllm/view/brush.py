@@ -108,10 +108,10 @@ class Brush:
         """How to read guesses, in a line, and what the ``last`` turn committed. None where no guesses are shown."""
         if not self.shades.guesses:
             return []
-        legend = Text("guess, unsure ", DIM_STYLE, no_wrap=True)
+        legend = Text(no_wrap=True).append("guess, unsure ", DIM_STYLE)
         for style in self.shades.guesses:
             legend.append("a", style)
         legend.append(" sure · ", DIM_STYLE).append("just committed", self.shades.turn(last, last, True))
-        legend.append(f" · {self.glyphs.open} mask without a guess", DIM_STYLE)
+        legend.append(f" · {self.glyphs.open} no guess", DIM_STYLE)
         legend.truncate(width, overflow="ellipsis")
         return [legend]

@@ -45,5 +45,10 @@ def test_comments_belong_to_their_keys() -> None:
     assert comments("a: 1   # one\nb: '#'\nc:\n  d: null # two, three\n") == {"a": "one", "d": "two, three"}
 
 
+def test_a_choice_that_builds_on_another_has_its_comments_too() -> None:
+    (line,) = [line for line in help_text(["model=mini-dream"], 110).splitlines() if "model.quantize" in line]
+    assert line.endswith("int8: weights in eight bits (needs dllm[quantize])")
+
+
 def test_inner_groups_are_no_choices_of_their_own() -> None:
     assert "sampler/inner" in config_groups() and "sampler/inner" not in top_groups()
