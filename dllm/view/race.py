@@ -132,7 +132,7 @@ class Race:
         doubts = [Measures.of([lane.row]).doubt for lane in self.lanes]
         busy = [f"{lane.name}: {doubt}" for lane, doubt in zip(self.lanes, doubts, strict=True) if doubt]
         return [
-            f"Ran one after the other; replayed on one clock by measured seconds, {pace}.",
+            f"Ran one after the other; replayed by their measured seconds, {pace}.",
             *([f"The machine was busy: {'; '.join(busy)}."] if busy else []),
         ]
 

@@ -7,17 +7,24 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from dllm import Decoder, load, part
 from dllm.app.commands import prompt as command
+from dllm.canvas import Canvas, Request
+from dllm.denoise import denoise
 from dllm.forward import Forward
 from dllm.models.bundle import Model
 from dllm.record.stopwatch import Stopwatch
+from dllm.setting import Sampling
 from dllm.view import race
 from dllm.view.brush import Brush
 from dllm.view.race import DURATION, Film, Lane, Race
 from tests.app.command_line.conftest import Run, run  # noqa: F401  a fixture
+from tests.device_cases import on_gpus
+from tests.fake_gpu import CPU, FakeGPUs, place_of
+from tests.harness import Combination, forward_of, parts_of, with_mask
 
 RUNS = {"one token per step": (12, 0.25), "wide": (4, 1.5)}  # forwards, and seconds of each on the clock of the test
 
@@ -68,6 +75,21 @@ def test_both_clocks_are_the_recorded_seconds(run_race: Race) -> None:
             turns = lane.turns(seconds)
             assert turns == min(int(seconds / cost), forwards)
             assert int(lane.film.pictures[turns].masked.sum()) == 12 - turns * 12 // forwards
+
+
+def test_a_film_of_a_gpu_lies_in_the_hosts_memory() -> None:
+    """A fake GPU, on which a tensor of the host cannot meet one of the GPU."""
+    combination = Combination("static", "whole")
+    with torch.inference_mode(), FakeGPUs():
+        network, (sampler, blocks, kv, eos) = on_gpus(combination.model, split=False), parts_of(combination)
+        forward = forward_of(network, (sampler, blocks, kv, eos), Sampling())
+        request = with_mask(Request.answer([5, 6, 7], 8, 60, 0), network.config.mask_id or 0)
+        film = Film(Stopwatch())
+        for turn in denoise(Canvas.of([request], 0, network.device), forward, sampler, blocks, eos):
+            film(turn)
+        assert film.now is not None and place_of(film.now.tokens) != CPU
+        assert {place_of(picture.tokens) for picture in film.pictures} == {CPU}
+    assert [int(picture.masked.sum()) for picture in film.pictures] == list(range(8, -1, -1))
 
 
 def test_one_clock_drives_both_and_says_who_wins(run_race: Race) -> None:
