@@ -20,10 +20,10 @@ from dllm.contract import Turn
 from dllm.record.results import ResultRow
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.brush import DIM_STYLE, Brush
+from dllm.view.live import INTERVAL
 from dllm.view.picture import Picture
 
 DURATION = 8.0  # seconds that the slower decode takes on the screen
-INTERVAL = 1 / 15  # seconds between two pictures
 FOOTER = 4  # lines below the lanes
 SAMPLED = 12  # pictures of a film that are measured for the lines it takes
 

@@ -9,7 +9,7 @@ from rich.style import Style
 
 from dllm.common.palette import letters_on, turn_style
 
-LEVELS = 10  # of guesses where there are greys: one for every 10 % of probability
+GREYS = 10  # of guesses where there are greys: one for every 10 % of probability
 DARKEST, BRIGHTEST = 0x26, 0xD9  # greys behind a guess of 0 and of 1
 # Sixteen colours have no Viridis and few greys. Contrast of letters on ground: 6.5 at least, in VGA's palette.
 PLAIN_TURNS = ("bright_white on blue", "bright_white on magenta", "black on cyan", "black on bright_green",
@@ -37,7 +37,7 @@ class Shades:
             return Shades(parsed(MARKED_GUESSES), parsed(("none",)), Style(bold=True, reverse=True))
         if console.color_system in ("standard", "windows"):
             return Shades(parsed(PLAIN_GUESSES), parsed(PLAIN_TURNS))
-        return Shades(tuple(grey(level / (LEVELS - 1)) for level in range(LEVELS)))
+        return Shades(tuple(grey(level / (GREYS - 1)) for level in range(GREYS)))
 
     def guess(self, probability: float) -> Style:
         """Behind and of the letters of a guess of this probability, 0 to 1."""
