@@ -34,18 +34,19 @@ def model(tiny: Path) -> Model:
     return load(tiny)
 
 
-@pytest.fixture
-def run_race(model: Model, monkeypatch: pytest.MonkeyPatch) -> Race:
+@pytest.fixture(scope="module")
+def run_race(model: Model) -> Race:
     """A race of 12 forwards of 0.25 s each against 4 of 1.5 s each, by a clock that only forwards move."""
     lanes, clock, call = [], [0.0], Forward.__call__
-    monkeypatch.setattr("dllm.record.stopwatch.time.perf_counter", lambda: clock[0])
+    patch = pytest.MonkeyPatch()
+    patch.setattr("dllm.record.stopwatch.time.perf_counter", lambda: clock[0])
     for name, (steps, seconds) in RUNS.items():
 
         def slow(self: Forward, *arguments: object, cost: float = seconds) -> object:
             clock[0] += cost
             return call(self, *arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Forward, "__call__", slow)
+        patch.setattr(Forward, "__call__", slow)
         rule = part("sampler", "static", steps=steps)
         decoder, watch = Decoder(model, rule, "whole", eos="keep", gen_length=12), Stopwatch()
         film = Film(watch)
@@ -53,6 +54,7 @@ def run_race(model: Model, monkeypatch: pytest.MonkeyPatch) -> Race:
         clock[0] += 7.0  # what comes between two decodes
         quiet = {"id": "1", "sample": 0, "batch": "1/0", "cpu_seconds": result.seconds, "load": 0.0}
         lanes.append(Lane(name, film, result.to_json() | quiet))
+    patch.undo()
     console = Console(file=io.StringIO(), force_terminal=True, width=90, height=24, color_system="truecolor")
     return Race(Brush(console, decoder.prompts.text, model.ids), lanes)
 
@@ -92,7 +94,7 @@ def test_a_film_of_a_gpu_lies_in_the_hosts_memory() -> None:
     assert [int(picture.masked.sum()) for picture in film.pictures] == list(range(8, -1, -1))
 
 
-def test_one_clock_drives_both_and_says_who_wins(run_race: Race) -> None:
+def test_one_clock_drives_both_and_says_who_wins(run_race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer forwards lose where each takes longer: seconds decide."""
     early, late, end = (lines(run_race, seconds) for seconds in (1.6, 3.1, 6.0))
     one, wide = (lane.row["useful_tokens"] for lane in run_race.lanes)
@@ -103,7 +105,7 @@ def test_one_clock_drives_both_and_says_who_wins(run_race: Race) -> None:
     assert end[0] == late[0] and end[3] == f"wide  finished: 4 forwards · 6.0 s · {wide / 4:.2f} tokens per forward"
     assert "1.33 times slower" in end[-1] and run_race.factor == pytest.approx(8 / 6)  # 6 s take 8 on the screen
     assert len(early) == len(late) == len(end) == 8
-    run_race.lanes[1].row["cpu_seconds"] = 2.0
+    monkeypatch.setitem(run_race.lanes[1].row, "cpu_seconds", 2.0)
     assert "The machine was busy: wide: wall time 3.0 x CPU time." in " ".join(lines(run_race, 1.6))
 
 
