@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +12,8 @@ from dllm.app.command_line.options import Options, checked_sampling
 from dllm.app.runs.code_hash import code_hash, targets
 from dllm.app.runs.samples import PromptEntry, PlannedSample, prompt_entries, planned_samples
 from dllm.app.runs.environment import spare_threads
-from dllm.app.runs.folder import RunFolder, stored_config, refuse_other, writing
+from dllm.app.runs.folder import RunFolder, refuse_other
+from dllm.app.runs.places import fresh_folder
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.common.kinds import of_kind
@@ -31,9 +31,6 @@ from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
-
-# Settings that may stand beside resume=FOLDER, since they say nothing about what the run decodes.
-BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
 
 
 @dataclass(frozen=True)
@@ -161,27 +158,3 @@ def weights_of(
 def runtime_of(config: Mapping[str, Any]) -> Runtime:
     """The chosen runtime. Raises UserError for one that does not exist."""
     return Runtime(config["runtime"], of_kind("check_every", config["check_every"], "int"))
-
-
-def fresh_folder(parent: Path, name: str) -> Path:
-    """Make a folder that no other process has. Folders of runs that start in the same second are numbered."""
-    with writing(parent):
-        parent.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 10_000):
-            folder = parent / (name if number == 1 else f"{name}-{number}")
-            with suppress(FileExistsError):
-                folder.mkdir()
-                return folder
-    raise UserError(f"output={str(parent)!r} is full of folders named {name}. Choose another, or name=NAME.")
-
-
-def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
-    """The folder's own configuration, when ``given`` (the names that the user set) holds resume and nothing else that
-    matters; else ``config`` itself. Raises UserError when resume names no run folder."""
-    folder = config["resume"]
-    if folder is None:
-        return config
-    stored = stored_config(Path(str(folder)))
-    if not set(given) <= BESIDE_RESUME:
-        return config
-    return {**config, **stored, **{key: config[key] for key in BESIDE_RESUME if key in given}}

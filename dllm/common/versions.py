@@ -1,0 +1,13 @@
+"""What is installed."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def version_of(name: str) -> str | None:
+    """The installed version of a package; None where it is none, such as in a checkout that was not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
