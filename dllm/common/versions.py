@@ -11,3 +11,9 @@ def version_of(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def release(version: str) -> tuple[int, int]:
+    """Major and minor number: (3, 10) of 3.10.0+git."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
