@@ -86,3 +86,12 @@ def test_a_changed_list_of_dependencies_is_installed_anew(clone: Path) -> None:
     make(clone, "test")
     os.utime(clone / "constraints.txt", (2e9, 2e9))  # later than the stamps
     assert installed(make(clone, "test")) == ["torch", "-e .", "-e .[dev]"]
+
+
+def test_no_code_is_ignored_by_git_or_by_the_linter_that_follows_it() -> None:
+    """``runs/`` alone would mean dllm/app/runs too."""
+    folders = (ROOT / name for name in ("dllm", "experiments", "tests"))
+    files = "\n".join(str(file.relative_to(ROOT)) for folder in folders for file in folder.rglob("*.py"))
+    command = ["git", "check-ignore", "--no-index", "--stdin"]  # exit code 1: none; 0: some; 128: no git here
+    found = subprocess.run(command, cwd=ROOT, input=files, capture_output=True, text=True)
+    assert "dllm/app/runs/plan.py" in files and (found.returncode in (1, 128)), found.stdout

@@ -1,4 +1,4 @@
-"""A run's folder: its configuration, and a line for each finished sample, so that a killed run goes on where it stopped.
+"""A run's folder: its configuration, and a line for each finished sample, so that a killed run goes on from there.
 
 FOLDER/config.yaml        the resolved configuration
 FOLDER/environment.json   versions, device, commit, and the identity of the run with what it was made of

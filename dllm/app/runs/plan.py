@@ -1,4 +1,4 @@
-"""A run's plan: its configuration, checked before any weights are read. Everything a user can get wrong is refused here."""
+"""A run's plan: its configuration, checked before weights are read. What a user can get wrong is refused here."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from dllm.app.command_line.options import Options, checked_sampling
 from dllm.app.runs.code_hash import code_hash, targets
-from dllm.app.runs.samples import PromptEntry, PlannedSample, prompt_entries, planned_samples
 from dllm.app.runs.environment import spare_threads
 from dllm.app.runs.folder import RunFolder, refuse_other
 from dllm.app.runs.places import fresh_folder
+from dllm.app.runs.samples import PlannedSample, PromptEntry, planned_samples, prompt_entries
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.common.kinds import of_kind
@@ -24,10 +24,10 @@ from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
 from dllm.models import bundle
-from dllm.record.fingerprint import fingerprint
-from dllm.record.folders import key_of
 from dllm.models.quantize import check_quantize, check_runtime
 from dllm.prompts import Prompts
+from dllm.record.fingerprint import fingerprint
+from dllm.record.folders import key_of
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
@@ -128,8 +128,8 @@ class RunPlan:
             prompt = None if request is None else (list(request.tokens[: request.answer_start]), request.seed)
             if prompt is not None and prompt != (row["prompt_tokens"], row["seed"]):
                 raise UserError(
-                    f"{run_folder.path} decoded {row['id']!r} from another prompt or seed. Lines of prompts may be mended "
-                    "or added at the end; for other prompts start a new run."
+                    f"{run_folder.path} decoded {row['id']!r} from another prompt or seed. Lines of prompts may be "
+                    "mended or added at the end; for other prompts start a new run."
                 )
         return run_folder
 
