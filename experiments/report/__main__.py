@@ -19,7 +19,8 @@ from experiments.report.page import Heading, Note, Picture, Piece, html, markdow
 try:
     from experiments.report import plots
 except UserError as error:
-    raise SystemExit(f"Error: {error}") from None
+    print("Error:", error, file=sys.stderr)
+    raise SystemExit(2) from None
 
 FORWARD, SECOND = "useful tokens per forward (log scale)", "useful tokens per second (log scale)"
 LEGEND = (

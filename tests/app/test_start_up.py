@@ -114,7 +114,7 @@ DECODES = [
 ]  # fmt: skip
 REFUSED = {
     "model.quantize=int8": "dllm[quantize]", "engine=ray task=parallelbench": "dllm[ray]", "task=gsm8k": "dllm[eval]",
-    "kernels=triton": "kernels=torch",
+    "kernels=triton": "kernels=torch", "-m hydra/launcher=joblib sampler=static,eb": "dllm[sweeps]",
 }  # fmt: skip
 
 
