@@ -10,9 +10,8 @@ from typing import Any
 import yaml
 
 from dllm.errors import UserError
+from dllm.record.folders import CONFIG, SWEEP
 
-CONFIG = "config.yaml"
-SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
 # Settings that may stand beside resume=FOLDER, since they say nothing about what the run decodes.
 BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dllm.record.folders import SampleKey
 from dllm.canvas import Request
 from dllm.errors import UserError
 from dllm.prompts import Prompt, Prompts
+from dllm.record.folders import SampleKey
 from dllm.record.results import Result
 
 PROMPT_KEYS = ("prompt", "messages", "tokens", "infill")
