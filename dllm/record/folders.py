@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dllm.errors import UserError
-from dllm.record.results import ResultRow
+
+if TYPE_CHECKING:  # it imports torch, and the command line does not
+    from dllm.record.results import ResultRow
 
 SampleKey = tuple[str, int]  # prompt id, number of the sample
 

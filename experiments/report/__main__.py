@@ -9,12 +9,18 @@ from pathlib import Path
 
 from dllm.errors import UserError
 from dllm.record.cost import Machine, machine
-from experiments.report import plots, tables
+from experiments.report import tables
 from experiments.report.cells import Cell, read, sections
 from experiments.report.differences import paired
 from experiments.report.machines import machines, warnings
 from experiments.report.origin import mixed_versions, origin, refusals
 from experiments.report.page import Heading, Note, Picture, Piece, html, markdown
+
+try:
+    from experiments.report import plots
+except UserError as error:
+    print("Error:", error, file=sys.stderr)
+    raise SystemExit(2) from None
 
 FORWARD, SECOND = "useful tokens per forward (log scale)", "useful tokens per second (log scale)"
 LEGEND = (

@@ -7,8 +7,12 @@ from itertools import cycle
 from math import ceil, sqrt
 from typing import Any
 
-import matplotlib
+from dllm.errors import not_installed
 
+try:
+    import matplotlib
+except ImportError:
+    raise not_installed("a report", "matplotlib", "report") from None
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes

@@ -23,8 +23,8 @@ from dllm.app.command_line.help import help_text
 from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names
 from dllm.app.command_line.refusals import explain, refuse_settings
-from dllm.app.runs.environment import version_of
-from dllm.app.runs.plan import resumed
+from dllm.app.runs.places import resumed
+from dllm.common.versions import version_of
 from dllm.compose.parts import composed
 from dllm.errors import UserError, first_line
 from dllm.record.folders import REFUSED_FILE, RESULTS
@@ -131,8 +131,6 @@ def obey(arguments: list[str]) -> None:
 
 def run_sweep(overrides: list[str], flags: list[str]) -> None:
     """Run every cell of every grid. Raises UserError when none of them can work."""
-    from dllm.app.commands.evaluate import evaluate_sweep as evaluate
-
     TAKEN.clear()
     grids = expanded(overrides)
     total = sum(map(combinations, grids))
@@ -142,7 +140,9 @@ def run_sweep(overrides: list[str], flags: list[str]) -> None:
         start()
     jobs, TOGETHER[:] = list(TOGETHER), []
     if jobs:
-        TAKEN.extend(evaluate([(settings, given) for settings, given, _ in jobs], jobs[0][2]))
+        from dllm.app.commands.evaluate import evaluate_sweep
+
+        TAKEN.extend(evaluate_sweep([(settings, given) for settings, given, _ in jobs], jobs[0][2]))
     refuse_empty_sweep(total, sweep_place(grids[0]))
 
 

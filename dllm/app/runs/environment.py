@@ -9,18 +9,18 @@ import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dllm.common.versions import version_of
 from dllm.record.stopwatch import machine_load
 
 if TYPE_CHECKING:
     from dllm.models.transformer import Transformer
 
-PACKAGES = ("dllm", "torch", "transformers", "triton", "safetensors", "hydra-core")
+PACKAGES = ("dllm", "torch", "triton", "safetensors", "tokenizers", "jinja2", "hydra-core")
 PACKAGE = Path(__file__).resolve().parents[2]
 CPU_INFO = Path("/proc/cpuinfo")
 SMALL_MODEL = 10_000_000  # parameters
@@ -70,14 +70,6 @@ def spare_threads(network: Transformer) -> None:
     few = sum(weight.numel() for weight in network.parameters()) < SMALL_MODEL
     if network.device.type == "cpu" and few and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-
-
-def version_of(name: str) -> str | None:
-    """The installed version of a package; None where it is none, such as in a checkout that was not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 @lru_cache  # once for all cells of a sweep

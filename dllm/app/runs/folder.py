@@ -1,4 +1,4 @@
-"""A run's folder: its configuration, and a line for each finished sample, so that a killed run goes on where it stopped.
+"""A run's folder: its configuration, and a line for each finished sample, so that a killed run goes on from there.
 
 FOLDER/config.yaml        the resolved configuration
 FOLDER/environment.json   versions, device, commit, and the identity of the run with what it was made of
@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,22 +23,22 @@ from typing import Any, BinaryIO
 import yaml
 from filelock import BaseFileLock
 
+from dllm.app.runs.places import stored_config, writing
 from dllm.common.digest import digest, json_digest
 from dllm.common.locks import lock_name, locked
 from dllm.errors import UserError
-from dllm.record.results import ResultRow
 from dllm.record.folders import (
     CONFIG,
     ENVIRONMENT,
     REFUSED_FILE,
     RESULTS,
-    SWEEP,
     TRACES,
     SampleKey,
     key_of,
     read_results,
     relevant,
 )
+from dllm.record.results import ResultRow
 from dllm.view.page import Pane, trace_page
 
 
@@ -150,16 +150,6 @@ def trace_name(key: SampleKey) -> str:
     return f"{plain}-{key[1]}.json" if plain == key[0] else f"{plain}-{digest(key[0].encode())}-{key[1]}.json"
 
 
-def stored_config(folder: Path) -> dict[str, Any]:
-    """The resolved configuration in a run folder. Raises UserError when there is none."""
-    try:
-        config = yaml.safe_load((folder / CONFIG).read_text())
-    except OSError:
-        if (folder / SWEEP).exists():
-            raise UserError(f"{folder} is a sweep: give its command again, with name={folder.name}.") from None
-        raise UserError(f"{folder} holds no {CONFIG}, so it is no run folder. Point resume at one.") from None
-    assert isinstance(config, dict)
-    return config
 
 
 def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> None:
@@ -207,28 +197,6 @@ def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str
 def _short(value: Any) -> str:
     """A part's class without its module."""
     return value.rpartition(".")[2].lower() if isinstance(value, str) and value.startswith("dllm.") else str(value)
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Raise UserError, with the way out, when the disk refuses to write to ``folder``."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot write to {folder} ({error.strerror or error}). {_way_out(folder)}") from error
-
-
-def _way_out(folder: Path) -> str:
-    """What to do when ``folder`` takes no more. Only a run that has begun can be resumed, and no conversation can."""
-    if not (folder / CONFIG).exists():
-        return "Make room there, or choose another place with output=FOLDER."
-    if (folder.parent / SWEEP).exists():
-        again = f"give the sweep's command again with name={folder.parent.name}"
-    elif stored_config(folder).get("chat"):
-        return "What was said before is kept there. Make room there, or choose another place with output=FOLDER."
-    else:
-        again = f"go on with resume={folder}"
-    return f"Samples finished so far are kept there. Make room and {again}."
 
 
 def _replace(file: Path, text: str) -> None:
