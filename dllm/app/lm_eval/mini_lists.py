@@ -15,8 +15,9 @@ LIST_TASKS, QUESTIONS_PER_TASK = ("copy", "sort", "reverse"), 20
 
 
 def documents(**_: Any) -> dict[str, Dataset]:
-    """Twenty held-back questions of each kind. lm-eval hands in the model's arguments, which do not matter here."""
-    samples = [sample for task in LIST_TASKS for sample in mini.generate(task, 0, QUESTIONS_PER_TASK)]
+    """Twenty held-back questions of each kind, in turn. lm-eval hands in the model's arguments, which do not matter here."""
+    each = (mini.generate(task, 0, QUESTIONS_PER_TASK) for task in LIST_TASKS)
+    samples = [sample for one_of_each in zip(*each, strict=True) for sample in one_of_each]
     rows = [
         {"kind": sample.task, "prompt": sample.prompt, "answer": sample.answer, "truth": json.dumps(sample.truth)}
         for sample in samples
