@@ -1,6 +1,10 @@
 # Works from nothing on a machine that has Python >= 3.11 and pip. "make help" lists the targets.
 PYTHON ?= python3
 BIN := .venv/bin
+# Where else to look for PyTorch: the URL of an index of its builds. pip's own build for Linux is for CUDA and takes
+# several gigabytes, one for CPUs 0.8.
+TORCH_INDEX ?=
+PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
 .PHONY: run help test lint laws clean
 
@@ -10,23 +14,29 @@ run: .venv/installed  ## Install, and decode a prompt with a small model that co
 help:  ## Show this list.
 	@sed -n 's/^\([a-z]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-13s %s\n", $$1, $$2}'
 
-test: .venv/installed lint  ## Install, lint, check types, run all tests: what CI runs. A few minutes on two cores.
+test: .venv/developer lint  ## Install what tests need too, lint, check types, run all tests: what CI runs. A few minutes on two cores.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-lint: .venv/installed  ## ruff and mypy.
+lint: .venv/developer  ## ruff and mypy.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-laws: .venv/installed  ## Laws over as many cases as LAWS_MINUTES (30) allow, in the order of LAWS_SEED (0), LAWS_PROCESSES (2) at once.
+laws: .venv/developer  ## Laws over as many cases as LAWS_MINUTES (30) allow, in the order of LAWS_SEED (0), LAWS_PROCESSES (2) at once.
 	$(BIN)/python tests/laws.py
 
 # torch goes first: anything that depends on it would otherwise pick a build by itself.
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make run PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo 'Installing into .venv, two minutes or more: PyTorch is large.'
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo 'Installing PyTorch into .venv (1 of 2). It is large: a minute or more.'
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	@echo 'Installing dllm and what it needs to run (2 of 2).'
+	$(PIP) -e .
+	touch $@
+
+.venv/developer: .venv/installed
+	@echo 'Installing what tests, lint and documentation need.'
+	$(PIP) -e '.[dev]'
 	touch $@
 
 clean:  ## Remove .venv and what building left behind.

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dllm.analysis.frame import results_frame as results_frame
     from dllm.compose.parts import part as part
     from dllm.decoder import Decoder as Decoder
     from dllm.errors import UserError as UserError
@@ -24,8 +25,9 @@ _PLACES = {
     "Decoder": "dllm.decoder", "Model": "dllm.models.bundle", "Result": "dllm.record.results",
     "Trace": "dllm.record.trace",
     "UserError": "dllm.errors", "load": "dllm.models.bundle", "part": "dllm.compose.parts",
+    "results_frame": "dllm.analysis.frame",
 }  # fmt: skip
-__all__ = ["Decoder", "Model", "Result", "Trace", "UserError", "load", "part"]
+__all__ = ["Decoder", "Model", "Result", "Trace", "UserError", "load", "part", "results_frame"]
 
 
 def __getattr__(name: str) -> Any:

@@ -89,23 +89,20 @@ class Canvas(Rowwise):
             if not request.tokens:
                 raise UserError(f"request {number} is empty: give it at least one token or one mask.")
         lead = max(request.answer_start for request in requests)
-        length = lead + max(len(request.tokens) - request.answer_start for request in requests)
-        tokens = torch.full((len(requests), length), pad_id)
-        masked, valid = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
-        for row, request in enumerate(requests):
-            place = slice(lead - request.answer_start, lead - request.answer_start + len(request.tokens))
-            tokens[row, place] = torch.tensor(list(request.tokens))
-            masked[row, place] = torch.tensor(list(request.masked))
-            valid[row, place] = True
-        rows = torch.tensor([[lead - r.answer_start, lead - r.answer_start + len(r.tokens), r.seed] for r in requests])
-        count = len(requests)
-        start = torch.full((count,), lead)
+        first = torch.tensor([lead - request.answer_start for request in requests])
+        end = first + torch.tensor([len(request.tokens) for request in requests])
+        columns = torch.arange(lead + max(len(request.tokens) - request.answer_start for request in requests))
+        start, valid = torch.full_like(first, lead), (columns >= first[:, None]) & (columns < end[:, None])
+        pairs = [pair for request in requests for pair in zip(request.tokens, request.masked, strict=True)]
+        ids, hidden = torch.tensor(pairs).unbind(1)
+        tokens = torch.full(valid.shape, pad_id).masked_scatter(valid, ids)
+        masked = torch.zeros_like(valid).masked_scatter(valid, hidden.bool())
         canvas = Canvas(
-            tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, first=rows[:, 0], start=start,
-            grid=rows[:, 0] if grid_at_zero else start, end=rows[:, 1], length=rows[:, 1],
-            cut=torch.zeros(count, dtype=torch.bool), seed=rows[:, 2], request=torch.arange(count),
+            tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, first=first, start=start,
+            grid=first if grid_at_zero else start, end=end, length=end, cut=torch.zeros_like(first, dtype=torch.bool),
+            seed=torch.tensor([request.seed for request in requests]), request=torch.arange(len(requests)),
             number=torch.tensor([row if r.number is None else r.number for row, r in enumerate(requests)]),
-            columns=torch.arange(length), positions=(torch.arange(length) - rows[:, :1]).clamp(min=0),
+            columns=columns, positions=(columns - first[:, None]).clamp(min=0),
         )  # fmt: skip
         return move(canvas, device)
 
@@ -161,10 +158,10 @@ def packed(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
     return torch.where(where, columns, len(columns)).sort(dim=1).values[:, :width]
 
 
-def per_row(value: Any, canvas: Canvas, dtype: torch.dtype = torch.float64) -> Tensor:
-    """A parameter as [B], from a number for all rows, or a sequence or tensor with one entry per request. Raises
-    UserError if there are fewer entries than requests."""
-    value = torch.as_tensor(value, dtype=dtype, device=canvas.number.device)
+def per_row(value: Any, canvas: Canvas) -> Tensor:
+    """A parameter as float64 [B], from a number for all rows, or a sequence or tensor with one entry per request.
+    Raises UserError if there are fewer entries than requests."""
+    value = torch.as_tensor(value, dtype=torch.float64, device=canvas.number.device)
     if value.dim() == 0:
         return value.expand(len(canvas.number))
     if int(canvas.number.max()) >= len(value):

@@ -107,7 +107,7 @@ class Forward:
         owner, canvas = rows.owner, rows.candidates
         plan = rows.session.plan(owner.one(canvas), rows.blocks, rows.announced).each(owner)
         blocks = owner.each(rows.blocks)
-        wanted = union([need.mask(canvas, blocks) for need in self.needs])
+        wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
         if blocks.shapes.waits:  # nothing is scored in rows that wait, so nothing can be decided
             wanted, plan = wanted & blocks.active[:, None], replace(plan, forced=plan.forced & blocks.active[:, None])
         if "shadow" in self.proposer.wanted:
@@ -235,7 +235,3 @@ class Forward:
 def hidden_rows(hidden: Tensor, at: Tensor) -> Tensor:
     """Rows ``at`` [N, r] of hidden [N, n, D]."""
     return hidden.gather(1, at.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
-
-
-def union(masks: Sequence[Tensor]) -> Tensor:
-    return reduce(torch.Tensor.__or__, masks)

@@ -68,8 +68,7 @@ class Rows:
 
     def synchronised(self) -> Rows:
         """The rows after the host has synchronised: all take part in the next turn."""
-        blocks = self.blocks.synchronised()
-        return self if blocks is self.blocks else replace(self, blocks=blocks)
+        return replace(self, blocks=self.blocks.synchronised())
 
     def waiting(self, active: Tensor) -> Rows:
         """The rows, of which only the ``active`` [B] ones take part in the next turn."""

@@ -63,11 +63,6 @@ class Setting:
     name: str = ""
     ids_of: Callable[[str], list[int]] | None = None
 
-    @property
-    def block_length(self) -> int | None:
-        """Length of every block but the last; None if lengths differ."""
-        return self.blocks.fixed_length
-
     def require_steps(self, name: str, steps: int | None) -> None:
         """Raise UserError if ``steps`` do not divide evenly over the blocks (the published loops assert the same)."""
         if steps is None or self.gen_length is None:
@@ -83,15 +78,15 @@ class Setting:
         if steps % count:
             raise UserError(
                 f"{name}={steps} does not divide evenly over {count} blocks (gen_length={self.gen_length}, "
-                f"block_length={self.block_length}). Use a multiple of {count}."
+                f"block_length={self.blocks.fixed_length}). Use a multiple of {count}."
             )
 
     def _block_count(self) -> int | None:
-        length = self.gen_length or 0
-        if self.block_length is not None and length % self.block_length:
+        length, block = self.gen_length or 0, self.blocks.fixed_length
+        if block is not None and length % block:
             raise UserError(
-                f"gen_length={length} must be a multiple of blocks.block_length={self.block_length} if the number of "
-                "steps is fixed. Change one of them, or set the steps to null."
+                f"gen_length={length} must be a multiple of blocks.block_length={block} if the number of steps is "
+                "fixed. Change one of them, or set the steps to null."
             )
         count = self.blocks.count(Canvas.of([Request.answer([0], length, 0)], 0))
         return None if count is None else int(count[0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,11 +26,13 @@ from dllm.common.palette import hexes
 from dllm.compose.parts import composed
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, trace_page
+from dllm.view.picture import Picture
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SHUFFLE = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
 SORT = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 LETTER, ROW = 8.4, 26  # width of a monospaced letter at 14 px, height of a line
+TERMINAL_TURNS = 22  # of 32
 INK, DIM, PAPER = "#1b1b1f", "#5d5d66", "#ffffff"
 
 
@@ -145,22 +146,21 @@ def work_of(cache: str) -> list[int]:
 
 def terminal() -> str:
     """The live view in the middle of a decode of the default prompt, as rich draws it."""
-    nowhere = io.StringIO()
-    console = Console(record=True, width=72, height=10, file=nowhere, force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True, width=72, height=12, file=io.StringIO(), force_terminal=True, color_system="truecolor",
+        no_color=False,
+    )  # fmt: skip
     decoder = Decoder(mini(), part("sampler", "static"), gen_length=32)
-    view = LiveView(console, decoder.prompts.text, decoder.model.ids)
+    view = LiveView(console, decoder.prompts.text, decoder.model.ids)  # no watch: a speed differs from run to run
     prompt = str(composed([]).model.prompt).strip()
-    turns = decoder.turns(prompt)
-    first = next(turns)
-    view(first)
-    picture = view.picture
-    assert picture is not None
-    for turn in islice(turns, 6):
+    turns = list(islice(decoder.turns(prompt), TERMINAL_TURNS))
+    picture, view.turn = Picture.of(turns[0].canvas), len(turns)
+    for turn in turns:
+        picture.propose(turn)
         picture.update(turn)
-    view.turn, view.began = 7, math.inf  # no speed in the status line: it would differ from run to run
     console.print("$ python run.py sampler=static animate=true")
     console.print(Text(prompt, "dim"))
-    console.print(view.frame(picture, 70, 6))
+    console.print(view.frame(picture, 70, 8))
     return console.export_svg(title="dllm", unique_id="terminal")
 
 

@@ -148,6 +148,16 @@ def same_ratio(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
         yield f"{said} in the document, {found[1]} now"
 
 
+def same_story(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The made picture tells of the same forwards, tokens and texts; its seconds belong to a machine."""
+    said, made = (
+        re.search("<desc>(.*?)</desc>", file.read_text(), re.DOTALL)
+        for file in (ROOT / entry.document, folder / Path(entry.document).name)
+    )
+    if said is None or made is None or said[1] != made[1]:
+        yield f"{said and said[1]} in the document, {made and made[1]} now"
+
+
 def all_equal(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """The command compares by itself, and its exit code tells the result."""
     if not printed.strip():
@@ -166,6 +176,9 @@ SWEEP = (
 
 ENTRIES = [
     Entry("pictures", "docs/pictures", (("-m", "experiments.doc_pictures", "OUT"),), 0.3, same_files, Tolerance(0.2)),
+    Entry(
+        "race", "docs/pictures/race.svg", (("-m", "experiments.readme_picture", "OUT/race.svg"),), 0.2, same_story,
+    ),
     Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.analysis.compatibility"),), 0.2, same_page),
     Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
     Entry("goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS),), 1, all_equal),

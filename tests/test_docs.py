@@ -20,10 +20,11 @@ import yaml
 
 from dllm import Decoder, load
 from dllm.app.command_line import main as cli
+from dllm.app.command_line.options import DEFAULT_GEN_LENGTH
 from dllm.app.command_line.overrides import hydra_quoted
 from dllm.cache.base import Cache
 from dllm.common import debug
-from dllm.compose.parts import choices, composed
+from dllm.compose.parts import build_part, choices, composed
 from dllm.samplers.base import Sampler
 from dllm.tasks.base import Task
 
@@ -126,15 +127,32 @@ def test_the_small_model_answers_every_prompt_that_is_shown(file: Path) -> None:
             assert answer == {"Copy": given, "Sort": sorted(given), "Reverse": given[::-1]}[ask], f"{ask}: {names}"
 
 
+FIRST_TRY = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
+
+
 @pytest.mark.parametrize("cache", [name for name in choices("cache") if name not in ("dkv_greedy", "finished")])
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
-def test_the_prompt_of_a_first_try_is_answered_under_every_cache(name: str, cache: str) -> None:
-    prompt = yaml.safe_load((ROOT / f"dllm/conf/model/{name}.yaml").read_text())["prompt"]
+def test_a_prompt_of_a_first_try_is_answered_under_every_cache(name: str, cache: str) -> None:
     blocks, alignment = "whole" if cache in ("elastic", "window") else "fixed", cache in ("dkv_prefill", "dkv_pd")
     if alignment and name == "mini-llada":
         pytest.skip("for Dream's alignment")
     decoder = Decoder(load(name), "localleap", blocks, cache, gen_length=32)
-    assert decoder(prompt)[0].text == '["Emma", "Hugo", "Kai", "Nell"]'
+    assert decoder(FIRST_TRY)[0].text == '["Emma", "Hugo", "Kai", "Nell"]'
+
+
+@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
+def test_the_default_prompt_takes_many_forwards_and_is_answered(name: str) -> None:
+    """The first minute shows diffusion: with the parts and options that nothing on the command line changes."""
+    config = composed([f"model={name}"])
+    assert config.model.path == name and composed([]).model.prompt == config.model.prompt
+    parts = {group: build_part(group, config[group]) for group in ("sampler", "blocks", "cache", "eos")}
+    result = Decoder(load(name), **parts, gen_length=DEFAULT_GEN_LENGTH)(str(config.model.prompt))[0]
+    assert result.nfe >= 8 and result.stop_reason == "eos"
+    asked, symbols = str(config.model.prompt).splitlines()
+    square = [row.split(",") for row in result.text.splitlines()]
+    assert asked == "Latin square:" and len(square) == 4
+    for line in [*square, *zip(*square, strict=True)]:
+        assert sorted(line) == sorted(symbols.split(","))
 
 
 # -- commands ---------------------------------------------------------------------------------------------------

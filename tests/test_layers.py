@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -123,7 +125,7 @@ def test_imports_inside_functions_and_for_types_count(tmp_path: Path) -> None:
 
 PLACES = {
     "triton": {"kernels"},
-    "pandas": {"record", "app", "view"},
+    "pandas": {"record", "analysis"},
     "hydra": {"compose", "app", "tasks"},
 }
 
@@ -133,6 +135,43 @@ def test_a_library_stays_where_it_belongs(library: str) -> None:
     users = [file for file in FILES if any(name.partition(".")[0] == library for name in imports(file))]
     places = {file.relative_to(PACKAGE).parts[0] for file in users}
     assert places and places <= PLACES[library]
+
+
+# Read by lm-eval alone, which is then installed.
+OF_LM_EVAL = {"app.lm_eval.lm", "app.lm_eval.mini_lists"}
+MODULE_NAMES = {"hydra-core": {"hydra", "omegaconf"}, "pyyaml": {"yaml"}}  # where they are not the distribution's
+
+
+def at_the_top(file: Path) -> Iterator[str]:
+    """Modules that importing a file imports: outside of functions, and not for types alone."""
+    todo: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            todo += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.Lambda):
+            todo += ast.iter_child_nodes(node)
+
+
+def base_modules() -> set[str]:
+    """The standard library, ourselves, and what ``pip install dllm`` is told to bring along."""
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = [re.match(r"[\w-]+", need)[0] for need in needs]  # type: ignore[index]
+    return {module for name in names for module in MODULE_NAMES.get(name, {name})} | sys.stdlib_module_names | {"dllm"}
+
+
+def test_importing_a_module_takes_no_more_than_the_base_install() -> None:
+    base = base_modules()
+    lacking = {
+        module: more
+        for module, file in MODULES.items()
+        if (more := {name.partition(".")[0] for name in at_the_top(file)} - base) and module not in OF_LM_EVAL
+    }
+    assert lacking == {} and {"torch", "rich"} < base and not {"transformers", "triton", "pandas"} & base
 
 
 def test_types_ship_with_the_package() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from rich.console import Console
@@ -17,7 +18,11 @@ from dllm.forward import Forward
 from dllm.models.bundle import Model
 from dllm.record.stopwatch import Stopwatch
 from dllm.view import live
-from dllm.view.live import LiveView, Picture
+from dllm.view.brush import Brush
+from dllm.view.live import LiveView
+from dllm.view.picture import Picture
+
+Colours = Literal["standard", "256", "truecolor"] | None
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +34,16 @@ def decoder_of(model: Model, batch_size: int = 1) -> Decoder:
     return Decoder(model, sampler="static", blocks="fixed", eos="keep", gen_length=64, batch_size=batch_size)
 
 
-def view_of(decoder: Decoder, width: int = 60, height: int = 12) -> LiveView:
-    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, legacy_windows=False)
-    return LiveView(console, decoder.prompts.text, decoder.model.ids)
+def terminal(colours: Colours = None, width: int = 60, height: int = 12, **options: Any) -> Console:
+    """A terminal of so many colours; None: one without any styles, where masks keep their signs."""
+    return Console(
+        file=io.StringIO(), force_terminal=True, width=width, height=height, legacy_windows=False,
+        color_system=colours, **options,
+    )  # fmt: skip
+
+
+def view_of(decoder: Decoder, colours: Colours = None) -> LiveView:
+    return LiveView(terminal(colours), decoder.prompts.text, decoder.model.ids)
 
 
 def lines(view: LiveView, picture: Picture, width: int = 60, height: int = 10) -> list[str]:
@@ -119,21 +131,24 @@ def test_animation_shows_every_turn_and_the_masks_before_the_first(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    shown: list[tuple[int, int]] = []
+    shown: list[tuple[int, int, int]] = []
     monkeypatch.setattr(live.time, "sleep", slept.append)
-    decoder = decoder_of(model)
+    decoder = Decoder(model, "static", "whole", eos="keep", gen_length=64)
     view = view_of(decoder)
     view.animate = True
 
     def draw() -> None:
         assert view.picture is not None
-        shown.append((view.turn, int(view.picture.masked.sum())))
+        masked = view.picture.masked
+        shown.append((view.turn, int(masked.sum()), int((masked & (view.picture.sure >= 0)).sum())))
 
     monkeypatch.setattr(view, "draw", draw)
     with view:
         decoder("w1", observe=view)
-    assert list(dict.fromkeys(shown)) == [(turn, 64 - turn) for turn in range(65)]
-    assert len(slept) == 64 and slept == sorted(slept, reverse=True) and 10 < sum(slept) < 15
+    # The masks, then every turn's guesses and its commits; the last picture stays.
+    seen = [(0, 64, 0), *((t + late, 64 - t - late, 64 - t - late) for t in range(64) for late in (0, 1)), (64, 0, 0)]
+    assert shown == seen
+    assert len(slept) == 129 and slept == sorted(slept, reverse=True) and 10 < sum(slept) < 15
 
 
 def test_every_turn_is_legible_and_brighter_than_the_one_before() -> None:
@@ -147,8 +162,8 @@ def test_every_turn_is_legible_and_brighter_than_the_one_before() -> None:
 
 def test_a_terminal_without_unicode_gets_plain_signs(model: Model) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), force_terminal=True, width=40)
-    view = LiveView(console, lambda tokens: "w", model.ids)
-    assert view.glyphs.mask == "_" and view.glyphs.edge == "|"
+    brush = Brush(console, lambda tokens: "w", model.ids)
+    assert brush.glyphs.mask == "_" and brush.glyphs.edge == "|"
 
 
 def test_the_status_ends_with_the_speed_that_the_table_says(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

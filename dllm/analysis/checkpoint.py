@@ -22,7 +22,7 @@ from dllm.models.files import Stored, stored_tensors
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
-from dllm.models.weights import check_sizes, check_tensors, check_tie, parameter_sources, read_model_config
+from dllm.models.weights import check_sizes, check_tensors, parameter_sources, read_model_config
 
 BYTES = {"bfloat16": 2, "float32": 4}
 MAX_COUNTED_TENSORS = 25_000  # a model built without weights; LLaDA2-flash has 24,225 tensors, which take 3.5 s
@@ -87,19 +87,19 @@ def inspect_checkpoint(path: str | Path, mask_id: int | None = None) -> Report:
         config = read_model_config(folder)
     except UserError as error:
         return Report(folder, (str(error),))
-    problems, stored, total = _weights(folder, config)
+    problems, stored, model = _weights(folder, config)
     tokenizer, ids, config, more = _tokens(folder, config, mask_id)
-    dtypes = Counter(tensor.dtype for tensor in stored.values())
+    total = 0 if model is None else sum(parameter.numel() for parameter in model.parameters())
+    dtypes, files = Counter(tensor.dtype for tensor in stored.values()), {tensor.file for tensor in stored.values()}
     return Report(
         folder, (*problems, *more), tuple(_notes(config, tokenizer)), config, tokenizer, ids,
         parameters=total, active=max(0, total - _idle(config)), stored=tuple(dtypes.most_common()),
-        shards=len({tensor.file for tensor in stored.values()}),
-        stored_bytes=sum(file.stat().st_size for file in {tensor.file for tensor in stored.values()}),
+        shards=len(files), stored_bytes=sum(file.stat().st_size for file in files),
     )  # fmt: skip
 
 
-def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], dict[str, Stored], int]:
-    """Problems of the weight files, their tensors, and the number of the model's parameters (0: too many to count)."""
+def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], dict[str, Stored], Transformer | None]:
+    """Problems of the weight files, their tensors, and the model without weights (None: it has too many to count)."""
     stored: dict[str, Stored] = {}
     model = None
     try:
@@ -107,17 +107,15 @@ def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], dict[str, St
         check_sizes(config, stored)
         model = _skeleton(config)
         problems = check_tensors(model, stored)
-        if not problems:
-            check_tie(config, stored)
     except UserError as error:
         if not stored and config.least_tensors <= MAX_COUNTED_TENSORS:
             model = _skeleton(config)
-        return [str(error)], stored, _parameters(model)
+        return [str(error)], stored, model
     count = len({source.name for source in parameter_sources(model).values()})
     if len(problems) > MAX_PROBLEMS:
         rest = len(problems) - MAX_PROBLEMS
         problems = [*problems[:MAX_PROBLEMS], f"{rest} further tensors of the {count} expected do not fit"]
-    return [f"{problem}." for problem in problems], stored, _parameters(model)
+    return [f"{problem}." for problem in problems], stored, model
 
 
 def _skeleton(config: ModelConfig) -> Transformer:
@@ -125,19 +123,13 @@ def _skeleton(config: ModelConfig) -> Transformer:
         return Transformer(config)
 
 
-def _parameters(model: Transformer | None) -> int:
-    return 0 if model is None else sum(parameter.numel() for parameter in model.parameters())
-
-
 def _tokens(
     folder: Path, config: ModelConfig, mask_id: int | None
 ) -> tuple[Tokenizer | None, Ids | None, ModelConfig, list[str]]:
     """Tokenizer and ids, the config with its ids filled in, and their problems."""
+    tokenizer = None
     try:
         tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
-    except UserError as error:
-        return None, None, config, [str(error)]
-    try:
         config, ids = resolve_ids(config, tokenizer, mask_id)
     except UserError as error:
         return tokenizer, None, config, [str(error)]

@@ -72,6 +72,30 @@ def scores_of(rows: Sequence[ResultRow], name: str = "score") -> list[float]:
     return [value for row in rows if (value := row.get("scores", {}).get(name)) is not None]
 
 
+def by_task(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
+    """Rows of each sub-task, in the order in which they first appear."""
+    out: dict[str, list[ResultRow]] = {}
+    for row in rows:
+        out.setdefault(row["task"], []).append(row)
+    return out
+
+
+def score_over_tasks(rows: Sequence[ResultRow]) -> tuple[float | None, float | None, float | None]:
+    """The mean over sub-tasks of their mean scores in [0, 1], and its 95 % interval; None where nothing was judged.
+
+    The interval is Wilson's for each sub-task, their variances added (Zou and Donner 2008).
+    """
+    groups = [values for mine in by_task(rows).values() if (values := scores_of(mine))]
+    if not groups:
+        return None, None, None
+    means, below, above = [sum(values) / len(values) for values in groups], 0.0, 0.0
+    for score, values in zip(means, groups, strict=True):
+        low, high = wilson(sum(values), len(values))
+        below, above = below + (score - low) ** 2, above + (high - score) ** 2
+    score, count = sum(means) / len(means), len(groups)
+    return score, max(0.0, score - sqrt(below) / count), min(1.0, score + sqrt(above) / count)
+
+
 @dataclass(frozen=True)
 class Measures:
     """Sums and means over samples.

@@ -20,19 +20,10 @@ from dllm.cache.calls import rows_by_call
 from dllm.cache.passes import Call, Drafts, Pass, SideBySide
 from dllm.canvas import Canvas, packed
 from dllm.common import debug
-from dllm.common.rowwise import Owner, padded, some
+from dllm.common.rowwise import Owner, each_tensor, join, select, some
 from dllm.contract import BlockState, ForwardPlan, State
 from dllm.models.config import ModelConfig
-from dllm.models.memory import (
-    Access,
-    AttentionOrder,
-    Buffers,
-    Copies,
-    Exchanged,
-    KeyValues,
-    Memory,
-    Projected,
-)
+from dllm.models.memory import Access, AttentionOrder, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
 from dllm.shapes import Shapes
 
 
@@ -151,11 +142,8 @@ class BufferSession(Session):
                 self._keep(call, layer, rows, place[chosen[rows]], copies)
 
     def select(self, rows: Tensor) -> Session:
-        copies, stores = Copies(), list[KeyValues | None]()
-        for store in self.stores:
-            at = rows if store is None else copies(rows, store[0].device)
-            stores.append(None if store is None else (moved_up(store[0], at), moved_up(store[1], at)))
-        self.stores = stores
+        copies = Copies()
+        self.stores = each_tensor(lambda buffer: moved_up(buffer, copies(rows, buffer.device)), self.stores)
         return super().select(rows)
 
     def join(self, fresh: Session) -> Session:
@@ -163,9 +151,7 @@ class BufferSession(Session):
         super().join(fresh)
         shape = self.state["written"].shape
         self.length, self.even, self.buffers = shape[1], False, None
-        for layer, store in enumerate(self.stores):
-            self.stores[layer] = None if store is None else (
-                grown(store[0], rows, shape), grown(store[1], rows, shape))  # fmt: skip
+        self.stores = each_tensor(lambda buffer: grown(buffer, rows, shape), self.stores)
         return self
 
     def _saw(self, keys: Tensor, queries: Tensor) -> None:
@@ -240,7 +226,7 @@ class BufferSession(Session):
             assert drafts is not None
             rows, at = copies(rows, drafts[0].device), copies(at, drafts[0].device)
             if store is None:
-                self.stores[layer] = (drafts[0][at], drafts[1][at])
+                self.stores[layer] = select(drafts, at)
                 return
             for buffer, draft in zip(store, drafts, strict=True):
                 size = min(buffer.shape[2], draft.shape[2])
@@ -282,7 +268,7 @@ class BufferMemory(Memory):
         session, key, drafts = self.session, fresh.key, self.call.drafts
         held, size = session.stores[layer], max(self.call.reach, session.length + 1)
         if drafts is not None:
-            own = (blank(key, len(drafts.row), size), blank(key, len(drafts.row), size))
+            own = blank(key, len(drafts.row), size)
             if held is not None and not self.forward.whole:
                 row = self.copies(drafts.row, key.device)
                 for new, old in zip(own, held, strict=True):
@@ -290,7 +276,7 @@ class BufferMemory(Memory):
             drafts.stores[layer] = own
             return own
         if held is None or held[0].shape[2] < size:
-            wider = (blank(key, session.rows, size), blank(key, session.rows, size))
+            wider = blank(key, session.rows, size)
             for new, old in zip(wider, held or (), strict=False):
                 new[:, :, : old.shape[2]] = old
             session.stores[layer] = held = wider
@@ -311,10 +297,11 @@ def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:
     return (None if shapes.all(part) else part), reach
 
 
-def blank(key: Tensor, rows: int, size: int) -> Tensor:
-    """A buffer [rows, H_kv, size, h] for keys like ``key`` [b, n, H_kv, h]. It holds zeros: even a masked NaN would
+def blank(key: Tensor, rows: int, size: int) -> KeyValues:
+    """Buffers [rows, H_kv, size, h] for keys like ``key`` [b, n, H_kv, h]. They hold zeros: even a masked NaN would
     spread."""
-    return key.new_zeros(rows, key.shape[2], size, key.shape[3])
+    keys, values = key.new_zeros(2, rows, key.shape[2], size, key.shape[3])
+    return keys, values
 
 
 def moved_up(store: Tensor, rows: Tensor) -> Tensor:
@@ -325,5 +312,4 @@ def moved_up(store: Tensor, rows: Tensor) -> Tensor:
 
 def grown(store: Tensor, held: int, shape: torch.Size) -> Tensor:
     """A buffer of ``held`` rows [held, H_kv, S, h] with room for ``shape`` rows and columns, and a slot for padding."""
-    wider = padded(store[:held], [store.shape[1], max(store.shape[2], shape[1] + 1), store.shape[3]])
-    return torch.cat([wider, wider.new_zeros(shape[0] - held, *wider.shape[1:])])
+    return join(store[:held], store.new_zeros(shape[0] - held, store.shape[1], shape[1] + 1, store.shape[3]))

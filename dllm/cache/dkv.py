@@ -9,8 +9,6 @@ from dllm.cache.buffer import Buffered, CacheView
 from dllm.contract import ForwardPlan
 from dllm.errors import in_choices, in_range
 
-SHIFTS = ("un", "un_right")
-
 
 class DKV(Buffered):
     """Every forward computes what was still masked one turn ago; every ``refresh_interval``-th forward is full.
@@ -24,7 +22,7 @@ class DKV(Buffered):
 
     def __init__(self, refresh_interval: int = 8, shift_type: str = "un") -> None:
         in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")
-        in_choices("cache.shift_type", shift_type, SHIFTS)
+        in_choices("cache.shift_type", shift_type, ("un", "un_right"))
         self.refresh_interval, self.shift_type = refresh_interval, shift_type
 
     def plan(self, view: CacheView) -> ForwardPlan:

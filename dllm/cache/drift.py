@@ -9,8 +9,6 @@ from dllm.cache.rows import rows_of
 from dllm.canvas import packed
 from dllm.models.memory import Copies, attend
 
-SIMILARITIES = ("heads", "keys")
-
 
 def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:
     """Softmax weights [B, H, r, S], in float32 or wider, of queries [B, r, H, h] over keys [B, H_kv, S, h]. Keys that

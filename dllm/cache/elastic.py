@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
-from dllm.cache.drift import SIMILARITIES, Past, attended, attention_weights, strongest
+from dllm.cache.drift import Past, attended, attention_weights, strongest
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import KeptRows, places, predictors, rows_of
 from dllm.canvas import Canvas, packed
@@ -21,8 +21,6 @@ from dllm.kernels.attention_received import attention_received
 from dllm.kernels.attention_similarity import attention_similarity
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, Projected
-
-TRIGGERS = ("same_step", "next_step")
 
 
 class Elastic(Buffered):
@@ -45,10 +43,10 @@ class Elastic(Buffered):
     ) -> None:  # fmt: skip
         if first_layer is None:
             in_range("cache.gamma", gamma, 0.0, 1.0, "0 never refreshes. cache.first_layer=0 forces a refresh always.")
-        for name, value, known in (("similarity", similarity, [*SIMILARITIES]), ("trigger", trigger, [*TRIGGERS])):
-            in_choices(f"cache.{name}", value, known)
-        for name, count in (("window_length", window_length), ("track_num", track_num)):
-            in_range(f"cache.{name}", count, 1)
+        in_choices("cache.similarity", similarity, ("heads", "keys"))
+        in_choices("cache.trigger", trigger, ("same_step", "next_step"))
+        in_range("cache.window_length", window_length, 1)
+        in_range("cache.track_num", track_num, 1)
         in_range("cache.first_layer", first_layer, 0, advice="It is a layer, or null.")
         self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
@@ -57,30 +55,18 @@ class Elastic(Buffered):
         return Drifting(self, canvas, config)
 
     def state(self, canvas: Canvas) -> State:
-        """tracked [B, L]: decided positions to watch. later [B]: the first layer that computes the whole canvas in the
-        next forward."""
-        return {"tracked": canvas.nothing, "later": torch.zeros_like(canvas.start)}
+        """window [B, L]: the columns that predict the last plan's window. tracked [B, L]: decided positions to watch.
+        later [B]: the first layer that computes the whole canvas in the next forward."""
+        return {"window": canvas.nothing, "tracked": canvas.nothing, "later": torch.zeros_like(canvas.start)}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks = view.canvas, view.blocks
         may = canvas.undecided & blocks.in_open
         window = may & (may.cumsum(1) <= self.window_length)
         live = predictors(window if self.block_caching else may, canvas, view.config)
-        begun, watched = blocks.turn > 0, view.state["tracked"] & canvas.valid
-        plan = view.plan(~begun[:, None] | watched | (view.masks ^ canvas.masked) | live, committable=window)
-        decided = ~canvas.undecided & canvas.valid
-        return DriftPlan(**vars(plan), window=live, watched=watched, decided=decided, bound=view.state["later"] * begun)
-
-
-@dataclass(frozen=True)
-class DriftPlan(ForwardPlan):
-    """window [B, L]: columns that predict the window. watched [B, L]: decided positions whose attention is compared.
-    decided [B, L]: all decided positions. bound [B]: the first layer that computes the whole canvas."""
-
-    window: Tensor
-    watched: Tensor
-    decided: Tensor
-    bound: Tensor
+        first, new = (blocks.turn == 0)[:, None], view.masks ^ canvas.masked
+        columns = first | view.state["tracked"] | new | live
+        return view.plan(columns, committable=window, state={"window": live})
 
 
 @dataclass
@@ -109,9 +95,9 @@ class Progress:
 class DriftPass(Pass):
     """probes [B, w + r]: columns whose attention is read: w of the window, then r watched ones (L: no column).
     in_window [B, w]: which of the former are columns. mean [B, r]: weights of the latter that turn a sum into a mean.
-    seen [B]: keys of each row. columns [L]: 0 to L - 1."""
+    seen [B]: keys of each row. decided [B, L]: what may be watched next. columns [L]: 0 to L - 1."""
 
-    plan: DriftPlan
+    decided: Tensor
     columns: Tensor
     probes: Tensor
     in_window: Tensor
@@ -135,24 +121,22 @@ class Drifting(BufferSession):
         return [(None, max(widths))]
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
-        assert isinstance(plan, DriftPlan)
-        same_keys = torch.equal(self.state["attended"], candidates.valid)
+        valid, columns, bound = candidates.valid, candidates.columns, self.state["later"]
+        same_keys = torch.equal(self.state["attended"], valid)
         forward = super().begin(plan, candidates, owner)
         (call,) = forward.calls
-        columns = candidates.columns
-        window = packed(plan.window & candidates.valid, columns)
-        watched = self.past.match(plan.watched, columns, call.reach, same_keys)
+        in_window, is_watched = self.state["window"] & valid, self.state["tracked"] & valid
+        window, watched = packed(in_window, columns), self.past.match(is_watched, columns, call.reach, same_keys)
         probes, real = torch.cat([window, watched], 1), watched < self.length
         if call.columns is not None:  # first the rows that are read, so that their weights need no copy
-            rest = packed(forward.queries & ~plan.window & ~plan.watched, columns)
-            ordered = torch.cat([probes, rest], 1)
+            ordered = torch.cat([probes, packed(forward.queries & ~in_window & ~is_watched, columns)], 1)
             call = replace(call, columns=ordered, slots=ordered)
         first = self.config.layers if self.policy.first_layer is None else self.policy.first_layer
-        progress = Progress(plan.bound, torch.full_like(plan.bound, first), plan.bound.tolist(), forward.whole)
         return DriftPass(
-            **vars(replace(forward, calls=(call,))), plan=plan, columns=columns, probes=probes,
-            in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1),
-            seen=forward.keys.sum(1), progress=progress,
+            **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
+            probes=probes, in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1),
+            seen=forward.keys.sum(1),
+            progress=Progress(bound, torch.full_like(bound, first), bound.tolist(), forward.whole),
         )  # fmt: skip
 
     def memory(self, forward: Pass, call: Call) -> Memory:
@@ -170,7 +154,7 @@ class Drifting(BufferSession):
         for layer in range(1, len(ran)):  # assigning a number copies nothing from the host; it changes once or twice
             if ran[layer] != ran[layer - 1]:
                 computed[:, layer:] = ran[layer]
-        keys = forward.keys.sum(1, keepdim=True).expand_as(queries)
+        keys = forward.seen[:, None].expand_as(queries)
         return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
 
     def join(self, fresh: Session) -> Session:
@@ -236,31 +220,27 @@ class DriftMemory(BufferMemory):
         return out
 
     def _tests(self, layer: int) -> bool:
-        return (
-            self.forward.progress.reuses(layer) and self.forward.mean.shape[1] > 0
-            and self.session.policy.first_layer is None
-        )  # fmt: skip
+        watches = self.forward.mean.shape[1] > 0 and self.session.policy.first_layer is None
+        return watches and self.forward.progress.reuses(layer)
 
     def _test(self, layer: int, similarity: Tensor) -> None:
         """Make layers after ``layer`` compute the whole canvas in rows whose ``similarity`` [B] is too low."""
         progress, policy, device = self.forward.progress, self.session.policy, similarity.device
-        drifted = (similarity < policy.gamma) & self.copies(self.forward.mean, device).any(1)
-        progress.bound = progress.bound.to(device)  # it follows the rows from device to device
+        bound, later = progress.bound.to(device), progress.later.to(device)  # they follow the rows between devices
+        drifted = (similarity < policy.gamma) & self.copies(self.forward.mean, device).any(1) & (layer < bound)
         if policy.trigger == "next_step":
-            progress.later = progress.later.to(device)
-            unset = progress.later == self.session.config.layers
-            progress.later = torch.where(drifted & unset & ~progress.whole(layer)[:, 0], layer + 1, progress.later)
-            return
-        progress.bound = torch.where(drifted & (layer < progress.bound), layer + 1, progress.bound)
-        progress.bounds = progress.bound.tolist()
+            progress.later = torch.where(drifted & (later == self.session.config.layers), layer + 1, later)
+        else:
+            progress.bound = torch.where(drifted, layer + 1, bound)
+            progress.bounds = progress.bound.tolist()
 
     def _track(self) -> None:
         """After the last layer: watch the decided positions that each layer's window attends to most."""
         session, progress, home = self.session, self.forward.progress, self.forward.valid.device
         keys = self.call.reach
         progress.bound, progress.later = progress.bound.to(home), progress.later.to(home)
-        found = torch.where(self.forward.plan.decided[:, :keys], torch.stack(progress.received), 0.0)
+        found = torch.where(self.forward.decided[:, :keys], torch.stack(progress.received), 0.0)
         most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing
-        tracked = torch.zeros_like(self.forward.plan.decided)
+        tracked = torch.zeros_like(self.forward.decided)
         tracked[:, :keys] = most.any(0)
         session.state = session.state | {"tracked": tracked, "later": progress.later}

@@ -79,12 +79,11 @@ class Call:
     def computed(self, length: int) -> Tensor | int:
         """Rows that the network runs for each candidate, padding included: one number, or [b] where candidates lie side
         by side. ``length``: L."""
-        queries = length if self.columns is None else self.columns.shape[1]
-        if self.side_by_side is None:
+        queries, beside = length if self.columns is None else self.columns.shape[1], self.side_by_side
+        if beside is None:
             return queries
-        out = torch.full_like(self.side_by_side.row, queries)
-        out[self.side_by_side.candidates[:, 0]] += queries * (
-            self.side_by_side.width - self.side_by_side.row.bincount())  # fmt: skip
+        out = torch.full_like(beside.row, queries)
+        out[beside.candidates[:, 0]] += queries * (beside.width - beside.row.bincount())
         return out
 
 

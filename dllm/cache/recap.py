@@ -10,8 +10,6 @@ from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, State
 from dllm.errors import in_choices, in_range
 
-TARGETS = ("block", "all_masked")
-
 
 class Recap(Buffered):
     """After a full forward come ``local_steps`` local ones, which compute the masks and what was committed since.
@@ -24,7 +22,7 @@ class Recap(Buffered):
 
     def __init__(self, local_steps: int = 1, start_fraction: float = 0.0, targets: str = "block") -> None:
         in_range("cache.local_steps", local_steps, 0, advice="0 is cache=none.")
-        in_choices("cache.targets", targets, TARGETS)
+        in_choices("cache.targets", targets, ("block", "all_masked"))
         in_range("cache.start_fraction", start_fraction, 0.0, 1.0)
         self.local_steps, self.start_fraction, self.targets = local_steps, start_fraction, targets
         if targets == "all_masked":

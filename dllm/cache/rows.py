@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
-from dllm.common.rowwise import padded
+from dllm.common.rowwise import each_tensor, join
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Copies
 
@@ -58,10 +58,9 @@ class KeptRows:
     def grow(self, rows: int, length: int) -> None:
         """Make room for so many rows and columns; the new ones hold zeros."""
         self.length = length
-        for layer, held in enumerate(self.layers):
-            wider = padded(held, [length + 1, *held.shape[2:]])
-            self.layers[layer] = torch.cat([wider, wider.new_zeros(rows - len(wider), *wider.shape[1:])])
+        self.layers = [
+            join(held, held.new_zeros(rows - len(held), length + 1, *held.shape[2:])) for held in self.layers]
 
     def select(self, rows: Tensor) -> None:
         copies = Copies()
-        self.layers = [held[copies(rows, held.device)] for held in self.layers]
+        self.layers = each_tensor(lambda held: held[copies(rows, held.device)], self.layers)

@@ -17,9 +17,6 @@ from dllm.errors import UserError, in_choices, in_range
 from dllm.setting import Setting
 from dllm.shapes import Bounded
 
-WINDOW_OPTIONS = {"queries": ("masks", "range"), "refresh_scope": ("window", "all"),
-           "refresh_candidates": ("active", "all", "first")}  # fmt: skip
-
 
 class Window(Buffered):
     """A phase is ``refresh_interval`` forwards. The first one computes everything decided and the first
@@ -42,11 +39,11 @@ class Window(Buffered):
         refresh_scope: str = "window", refresh_candidates: str = "active", recent_includes_refresh: bool = True,
         reference_eos: bool = False,
     ) -> None:  # fmt: skip
-        chosen = {"queries": queries, "refresh_scope": refresh_scope, "refresh_candidates": refresh_candidates}
-        for name, value in chosen.items():
-            in_choices(f"cache.{name}", value, WINDOW_OPTIONS[name])
-        for name, count in (("active_tokens", active_tokens), ("refresh_interval", refresh_interval)):
-            in_range(f"cache.{name}", count, 1)
+        in_choices("cache.queries", queries, ("masks", "range"))
+        in_choices("cache.refresh_scope", refresh_scope, ("window", "all"))
+        in_choices("cache.refresh_candidates", refresh_candidates, ("active", "all", "first"))
+        in_range("cache.active_tokens", active_tokens, 1)
+        in_range("cache.refresh_interval", refresh_interval, 1)
         self.active_tokens, self.window_tokens, self.refresh_interval = active_tokens, window_tokens, refresh_interval
         self.range, self.everywhere, self.candidates = queries == "range", refresh_scope == "all", refresh_candidates
         self.recent_includes_refresh, self.reference_eos = recent_includes_refresh, reference_eos

@@ -32,9 +32,13 @@ def luminance(rgb: tuple[int, int, int]) -> float:
 def hexes(turn: int, last: int) -> tuple[str, str]:
     """Colours behind and of the letters of a token that was fixed in ``turn`` (from 1) of ``last``."""
     rgb = colour((turn - 1) / max(last - 1, 1))
+    return f"#{rgb[0]:02x}{rgb[1]:02x}{rgb[2]:02x}", letters_on(rgb)
+
+
+def letters_on(rgb: tuple[int, int, int]) -> str:
+    """Black or white, whichever has more contrast: 4.58 at least."""
     # Black wins wherever its contrast, (y + 0.05) / 0.05, is above white's, 1.05 / (y + 0.05).
-    letters = "#000000" if (luminance(rgb) + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
-    return f"#{rgb[0]:02x}{rgb[1]:02x}{rgb[2]:02x}", letters
+    return "#000000" if (luminance(rgb) + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
 
 
 @lru_cache(maxsize=512)

@@ -1,7 +1,7 @@
 """Batches as sets of rows: everything that belongs to a request is a tensor that leads with its row.
 
-Only these functions select, join and update rows. They take tensors, and dicts and dataclasses of tensors. Other values
-(numbers, objects shared by all rows) stay as they are.
+Only these functions select, join and update rows. They take tensors, and lists, dicts and dataclasses of tensors. Other
+values (numbers, objects shared by all rows) stay as they are.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def each_tensor(change: Callable[..., Tensor], state: T, *others: T) -> T:
     if isinstance(state, dict):
         names = [(name, *(other.get(name, value) for other in others)) for name, value in state.items()]  # type: ignore[attr-defined]
         return {name: each_tensor(change, state[name], *rest) for name, *rest in names}  # type: ignore[return-value]
-    if isinstance(state, tuple):
-        return tuple(each_tensor(change, *entries) for entries in zip(state, *others, strict=True))  # type: ignore
+    if isinstance(state, tuple | list):
+        return type(state)(each_tensor(change, *entries) for entries in zip(state, *others, strict=True))  # type: ignore
     if is_dataclass(state) and not isinstance(state, type):
         shared = state.shared if isinstance(state, Rowwise) else ()
         changed: dict[str, Any] = {

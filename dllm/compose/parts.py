@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.resources.abc import Traversable
 from pkgutil import resolve_name
 from typing import Any, TypeVar, cast
@@ -140,6 +141,29 @@ def choices(group: str) -> list[str]:
     from importlib.resources import files
 
     return sorted(entry.name[:-5] for entry in (files("dllm.conf") / group).iterdir() if entry.name.endswith(".yaml"))
+
+
+def choice_of(group: str, config: Mapping[str, Any]) -> str:
+    """The name by which users choose what a stored configuration holds; MODULE.CLASS where none of ours has its class.
+
+    Of several choices of one class (``cache=dkv_prefill``, ``dkv_pd``) it is the one whose options agree the most.
+    """
+    target = str(config.get("_target_"))
+    same = {name: options for name, options in options_of_choices(group).items() if options.get("_target_") == target}
+    if not same:
+        return target
+    return max(same, key=lambda name: sum(config.get(key) == value for key, value in same[name].items()))
+
+
+@cache
+def options_of_choices(group: str) -> dict[str, Mapping[str, Any]]:
+    """What the file of each choice of a group sets."""
+    from importlib.resources import files
+
+    import yaml
+
+    found = {name: yaml.safe_load((files("dllm.conf") / group / f"{name}.yaml").read_text()) for name in choices(group)}
+    return {name: options.get(group, options) for name, options in found.items()}
 
 
 def wrappers() -> list[str]:

@@ -9,8 +9,6 @@ the memory traffic. At batch 1 a launch takes longer than the 1 MB that it moves
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -71,12 +69,11 @@ def add_norm(
 
 
 def _build(kind: str, width: int, added: bool) -> Build:
-    types = dict.fromkeys(("x", "residual", "gain", "total", "out"), f"*{kind}") | {"rows": "i32", "D": "i32/16"}
-    constants: dict[str, Any] = {"EPS": 1e-5, "WIDE": False}
-    if not added:
-        del types["residual"]
-        constants["residual"] = None
-    return _config(width).build(f"add_norm-{kind}-{width}-{added}", _add_norm, types, constants)
+    types = dict.fromkeys(("x", "gain", "total", "out"), f"*{kind}") | {"rows": "i32", "D": "i32/16"}
+    return Build(
+        f"add_norm-{kind}-{width}-{added}", _add_norm, _config(width),
+        {**types, "residual": f"*{kind}" if added else None}, {"EPS": 1e-5, "WIDE": False},
+    )  # fmt: skip
 
 
 BUILDS = (

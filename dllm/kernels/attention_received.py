@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, jit, tl
+from dllm.kernels.jit import Build, LaunchConfig, jit, tl
 
 _CONFIG = LaunchConfig({"ROWS": 32, "BLOCK": 64}, warps=4)
 
@@ -51,8 +51,8 @@ def attention_received(weights: Tensor, real: Tensor, triton: bool = False) -> T
 
 
 BUILDS = (
-    _CONFIG.build(
-        "attention_received", _attention_received,
+    Build(
+        "attention_received", _attention_received, _CONFIG,
         {"weights": "*fp32", "real": "*i8", "out": "*fp32", "R": "i32", "M": "i32", "S": "i32"},
     ),
 )  # fmt: skip

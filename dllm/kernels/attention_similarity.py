@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, jit, power_of_two, tl
+from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
 
 _CONFIG = LaunchConfig({"BLOCK": 32}, warps=4)  # of two sets of 32 heads; with more keys at once registers spill
 
@@ -76,8 +76,8 @@ def attention_similarity(old: Tensor, new: Tensor, keys: Tensor, axis: str, trit
 
 
 BUILDS = tuple(
-    _CONFIG.build(
-        f"attention_similarity-{heads}-{by_key}", _attention_similarity,
+    Build(
+        f"attention_similarity-{heads}-{by_key}", _attention_similarity, _CONFIG,
         {"old": "*fp32", "new": "*fp32", "seen": "*i64", "out": "*fp32", "S": "i32", "H": "i32", "M": "i32"},
         {"HEADS": heads, "BY_KEY": by_key},
     )

@@ -6,11 +6,13 @@ from importlib.util import find_spec
 
 import torch
 
+from dllm.common.versions import release, version_of
 from dllm.errors import UserError, in_choices
 from dllm.kernels.jit import interpreted
 
 KERNEL_CHOICES = ("auto", "triton", "torch")
 MIN_CAPABILITY = (8, 0)  # Ampere, the first with bfloat16 and asynchronous copies
+MIN_TRITON = "3.7"  # the oldest that the kernels are compiled and interpreted with; AMD's package has another name
 AMD_GPUS = ("gfx942", "gfx950")
 
 
@@ -32,7 +34,9 @@ def use_triton(choice: str, device: torch.device | str) -> bool:
 def obstacle(device: torch.device) -> str | None:
     """Why Triton kernels cannot run on ``device``, as a sentence. None when they can."""
     if find_spec("triton") is None:
-        return "the package triton is not installed here (it exists for Linux only)."
+        return "the package triton is not installed here (on Linux, PyTorch's builds for GPUs bring it along)."
+    if (there := version_of("triton")) is not None and release(there) < release(MIN_TRITON):
+        return f"triton {there} is installed, and the kernels need {MIN_TRITON} or newer, which a newer PyTorch brings."
     if device.type != "cuda":
         if interpreted():
             return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, jit, tl
+from dllm.kernels.jit import Build, LaunchConfig, jit, tl
 from dllm.kernels.row_statistics import (
     Summaries,
     final_statistics,
@@ -104,8 +104,8 @@ def _config(n: int) -> LaunchConfig:
 
 
 BUILDS = tuple(
-    _config(n).build(
-        f"commit-{n}", _commit,
+    Build(
+        f"commit-{n}", _commit, _config(n),
         {"sums": "*fp32", "index": "*i32", "columns": "*i64", "committable": "*i8", "tokens": "*i64", "masked": "*i8",
          "threshold": "*fp64", "token": "*i64", "first": "*fp64", "n": "i32", "length": "i32", "plane": "i32",
          "splits": "i32"},

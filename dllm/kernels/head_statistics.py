@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, contiguous_rows, interpreted, jit, power_of_two, processors, tl
+from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, interpreted, jit, power_of_two, processors, tl
 from dllm.kernels.row_statistics import (
     ALL_STATISTICS,
     Summaries,
@@ -182,8 +182,8 @@ def can_fuse(hidden: Tensor, weight: Tensor) -> bool:
 
 
 BUILDS = tuple(
-    config.build(
-        f"head_statistics-bf16-{rows}", _head,
+    Build(
+        f"head_statistics-bf16-{rows}", _head, config,
         {"hidden": "*bf16", "weight": "*bf16", "sums": "*fp32", "index": "*i32", "R": "i32", "V": "i32/16",
          "D": "i32/16", "plane": "i32", "splits": "i32", "banned_a": "i32", "banned_b": "i32"},
         {"SCALE": 1.0, "UPCAST": False, "WIDE": False}, wgmma=True,

@@ -86,27 +86,6 @@ def jit(*varying: str) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 @dataclass(frozen=True)
-class Build:
-    """One configuration that we ship: the types of the run-time arguments, in order, and the compile-time constants.
-
-    types: Triton's names ("*bf16", "i32", "fp32"; "i32/16": a multiple of 16). wgmma: on Hopper it must compile to the
-    warp-group matrix instruction.
-    """
-
-    name: str
-    kernel: Kernel
-    types: Mapping[str, str]
-    constants: Mapping[str, Any]
-    warps: int = 4
-    stages: int = 2
-    wgmma: bool = False
-
-    @property
-    def options(self) -> dict[str, int]:
-        return {"num_warps": self.warps, "num_stages": self.stages}
-
-
-@dataclass(frozen=True)
 class LaunchConfig:
     """How a launch is tiled: block sizes by their names in the kernel, warps and pipeline stages."""
 
@@ -119,12 +98,22 @@ class LaunchConfig:
         """Keyword arguments of a launch."""
         return {**self.blocks, "num_warps": self.warps, "num_stages": self.stages}
 
-    def build(
-        self, name: str, kernel: Kernel, types: Mapping[str, str], constants: Mapping[str, Any] | None = None,
-        wgmma: bool = False,
-    ) -> Build:  # fmt: skip
-        """The kernel in this configuration. constants: those beside the block sizes."""
-        return Build(name, kernel, types, {**(constants or {}), **self.blocks}, self.warps, self.stages, wgmma)
+
+@dataclass(frozen=True)
+class Build:
+    """One configuration that we ship.
+
+    types: Triton's names of the run-time arguments' types ("*bf16", "i32", "fp32"; "i32/16": a multiple of 16; None:
+    the argument is None). constants: compile-time ones beside the block sizes. wgmma: on Hopper it must compile to the
+    warp-group matrix instruction.
+    """
+
+    name: str
+    kernel: Kernel
+    config: LaunchConfig
+    types: Mapping[str, str | None]
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    wgmma: bool = False
 
 
 def interpreted() -> bool:

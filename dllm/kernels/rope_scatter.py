@@ -11,8 +11,6 @@ launches for the rotations and two for the indexed stores.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from einops import rearrange
 from torch import Tensor
@@ -138,13 +136,10 @@ def _config(size: int, half: int) -> LaunchConfig:
 def _build(kind: str, size: int, half: int, listed: bool, rounded: bool) -> Build:
     types = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
     types |= {"cosine": "*fp32", "sine": "*fp32", "T": "i32", "n": "i32", "S": "i32", "H": "i32", "H_KV": "i32"}
-    constants: dict[str, Any] = {"SIZE": size, "HALF": half, "ROUND": rounded}
-    if listed:
-        types["columns"] = "*i64"
-    else:
-        constants["columns"] = None
-    name = f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}"
-    return _config(size, half).build(name, _rope_scatter, types, constants)
+    return Build(
+        f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}", _rope_scatter, _config(size, half),
+        {**types, "columns": "*i64" if listed else None}, {"SIZE": size, "HALF": half, "ROUND": rounded},
+    )  # fmt: skip
 
 
 BUILDS = (

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dllm.kernels.jit import LaunchConfig, contiguous_rows, jit, power_of_two, processors, tl
+from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, jit, power_of_two, processors, tl
 
 ROW_STATISTICS = ("first", "second", "gap", "entropy", "logsumexp")  # first, second: p1 and p2
 ALL_STATISTICS = frozenset(ROW_STATISTICS)
@@ -233,13 +233,13 @@ def row_statistics(logits: Tensor, wanted: frozenset[str] = ALL_STATISTICS, trit
 
 
 BUILDS = (
-    *(_SUMMARISE.build(
-        f"row_statistics.summarise-{kind}", _summarise,
+    *(Build(
+        f"row_statistics.summarise-{kind}", _summarise, _SUMMARISE,
         {"logits": f"*{kind}", "sums": "*fp32", "index": "*i32",
          "V": "i32/16", "stride": "i32/16", "plane": "i32", "splits": "i32"}, {"WIDE": False},
     ) for kind in ("bf16", "fp16", "fp32")),
-    _FINISH.build(
-        "row_statistics.finish", _finish,
+    Build(
+        "row_statistics.finish", _finish, _FINISH,
         {"sums": "*fp32", "index": "*i32", "token": "*i64", "out": "*fp64",
          "rows": "i32", "plane": "i32", "splits": "i32"},
     ),

@@ -64,7 +64,8 @@ def check_groups(values: Values) -> None:
           "num_experts_per_tok", "topk_group", "n_group", "num_experts")  # fmt: skip
 
 
-def check_block(values: Values, key: str) -> None:
-    """An attention block must not be longer than the longest canvas."""
+def attention_block(values: Values, key: str) -> int:
+    """The length of an attention block, which must not be longer than the longest canvas."""
     longest = "max_position_embeddings"
     agree(values[key] <= values[longest], values, "the first must not be larger", key, longest)
+    return int(values[key])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from dllm.models.ids import Ids, resolve_ids
 from dllm.models.quantize import check_quantize, quantize_weights
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_model_config, resolve
+from dllm.models.weights import load_model, read_model_config
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
+DATA_FILES = ["*.json", "*.txt", "*.jinja"]
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
 
@@ -41,17 +43,27 @@ def shipped_models() -> list[str]:
 
 
 def locate(path: str | Path, weights: bool = True) -> Path:
-    """The folder of a shipped model, a local folder or a hub id. A hub id is downloaded, without weights if ``weights``
-    is False. Raises UserError when there is no such model."""
-    name, known = str(path), shipped_models()
+    """The folder of a shipped model, a local folder or a hub id. A hub id is downloaded: data files only, never code,
+    and no weights if ``weights`` is False. Raises UserError when there is no such model."""
+    name, known, folder = str(path), shipped_models(), Path(path).expanduser()
     if name in known:
         return CHECKPOINTS / name
-    if "/" not in name and not Path(name).expanduser().is_dir():
+    if folder.is_dir():
+        return folder
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(
-            f"model.path={name!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder here and no "
-            f"hub id of the form owner/name.{nearest(name, known)}"
+            f"model.path={name!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder and no hub "
+            f"id of the form owner/name.{nearest(name, known)}"
         )
-    return resolve(path, weights)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=DATA_FILES + ["*.safetensors"] * weights))
+    except Exception as error:
+        raise UserError(
+            f"model.path={name!r} is no folder here, and could not be downloaded as a hub id "
+            f"({type(error).__name__}: {error}). Download it elsewhere and pass the folder: model.path=FOLDER."
+        ) from error
 
 
 def load(

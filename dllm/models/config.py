@@ -12,18 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dllm.errors import UserError
-from dllm.models import tables
-from dllm.models.agreement import (
-    FILE,
-    Values,
-    agree,
-    check_block,
-    check_groups,
-    check_routing,
-    head_dim,
-    kv_heads,
-    rotary_dim,
-)
+from dllm.models import agreement, tables
+from dllm.models.agreement import FILE, Values, agree
 from dllm.models.keys import read_keys, shown
 
 
@@ -133,27 +123,24 @@ def architecture_of(published: Mapping[str, Any]) -> str:
     return MODEL_TYPES.get(str(values["model_type"]), "") if not names else ""
 
 
-def _usual(values: Values, key: str, usual: int) -> int | None:
+def _special(values: Values, key: str, usual: int | None = None) -> int | None:
     """The file's id, the first where it lists several. Without one: the family's usual id, if the vocabulary has it."""
-    number = _first(values[key])
-    return usual if values[key] is None and usual < values["vocab_size"] else number
-
-
-def _first(ids: int | list[int] | None) -> int | None:
-    return (ids[0] if ids else None) if isinstance(ids, list) else ids
+    if values[key] is None:
+        return usual if usual is not None and usual < values["vocab_size"] else None
+    return next(iter(values[key]), None) if isinstance(values[key], list) else int(values[key])
 
 
 def _llada(values: Values) -> ModelConfig:
     width, vocab = values["d_model"], values["embedding_size"] or values["vocab_size"]
     agree(vocab >= values["vocab_size"], values, "the first must not be smaller", "embedding_size", "vocab_size")
-    features = head_dim(values, "d_model", "n_heads")
+    features = agreement.head_dim(values, "d_model", "n_heads")
     return ModelConfig(
         family="llada", width=width, layers=values["n_layers"], heads=values["n_heads"],
-        kv_heads=kv_heads(values, "n_heads", "n_kv_heads"), head_dim=features,
-        rotary_dim=rotary_dim(values, features),
+        kv_heads=agreement.kv_heads(values, "n_heads", "n_kv_heads"), head_dim=features,
+        rotary_dim=agreement.rotary_dim(values, features),
         mlp_width=values["mlp_hidden_size"] or int(values["mlp_ratio"] * width),
         vocab=vocab, max_length=values["max_sequence_length"], eps=values["rms_norm_eps"], theta=_theta(values),
-        mask_id=values["mask_token_id"], eos_id=_first(values["eos_token_id"]), pad_id=values["pad_token_id"],
+        mask_id=values["mask_token_id"], eos_id=_special(values, "eos_token_id"), pad_id=values["pad_token_id"],
         rope_float32=values["rope_full_precision"], qkv_bias=values["include_bias"] or values["include_qkv_bias"],
         output_bias=values["include_bias"], mlp_bias=values["include_bias"], tied=values["weight_tying"],
         logit_scale=width**-0.5 if values["scale_logits"] else 1.0,
@@ -166,21 +153,20 @@ def _theta(values: Values) -> float:
     return float(values["rope_theta"] or values["rope_parameters"].get("rope_theta") or tables.ROPE_THETA.default)
 
 
-def _common(values: Values, family: str, **more: Any) -> ModelConfig:
-    """The keys that Dream, LLaDA-MoE, LLaDA2 and SDAR share with Hugging Face's Qwen classes."""
-    features = head_dim(values, "hidden_size", "num_attention_heads")
-    usual: dict[str, Any] = {
-        "mlp_width": values.get("intermediate_size") or 0,
-        "mask_id": values["mask_token_id"],
-        "eos_id": _first(values["eos_token_id"]),
-        "pad_id": values["pad_token_id"],
-    }
+def _common(
+    values: Values, family: str, mlp: str = "intermediate_size", mask: int | None = None, eos: int | None = None,
+    **more: Any,
+) -> ModelConfig:  # fmt: skip
+    """The keys that Dream, LLaDA-MoE, LLaDA2 and SDAR share with Hugging Face's Qwen classes. mlp: the key of the dense
+    layers' width. mask, eos: the family's usual ids."""
+    features = agreement.head_dim(values, "hidden_size", "num_attention_heads")
     return ModelConfig(
         family=family, width=values["hidden_size"], layers=values["num_hidden_layers"],
-        heads=values["num_attention_heads"], head_dim=features, rotary_dim=rotary_dim(values, features),
-        kv_heads=kv_heads(values, "num_attention_heads", "num_key_value_heads"),
+        heads=values["num_attention_heads"], head_dim=features, rotary_dim=agreement.rotary_dim(values, features),
+        kv_heads=agreement.kv_heads(values, "num_attention_heads", "num_key_value_heads"), mlp_width=values[mlp] or 0,
         vocab=values["vocab_size"], max_length=values["max_position_embeddings"], eps=values["rms_norm_eps"],
-        theta=_theta(values), tied=values["tie_word_embeddings"], **{**usual, **more},
+        theta=_theta(values), tied=values["tie_word_embeddings"], mask_id=_special(values, "mask_token_id", mask),
+        eos_id=_special(values, "eos_token_id", eos), pad_id=values["pad_token_id"], **more,
     )  # fmt: skip
 
 
@@ -197,11 +183,10 @@ def _llada_moe(values: Values) -> ModelConfig:
         experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["expert_intermediate_size"],
         router="softmax", sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
     )  # fmt: skip
-    check_routing(values, moe.sparse_layers, "dense_intermediate_size")
+    agreement.check_routing(values, moe.sparse_layers, "dense_intermediate_size")
     return _common(
-        values, "llada_moe", qk_norm=values["qk_layernorm"], moe=moe, mlp_width=values["dense_intermediate_size"] or 0,
-        # 156895 is not in the published config; it is the tokenizer's <|mask|> (Ling tokenizer).
-        mask_id=_usual(values, "mask_token_id", 156895), eos_id=_usual(values, "eos_token_id", 156892),
+        values, "llada_moe", qk_norm=values["qk_layernorm"], moe=moe, mlp="dense_intermediate_size",
+        mask=156895, eos=156892,  # 156895 is not in the published config; it is the Ling tokenizer's <|mask|>
     )  # fmt: skip
 
 
@@ -214,22 +199,18 @@ def _llada2(values: Values) -> ModelConfig:
         groups=values["n_group"], top_groups=values["topk_group"], scale=values["routed_scaling_factor"],
         expert_bias=True, sparse_layers=tuple(range(dense, layers)),
     )  # fmt: skip
-    check_routing(values, moe.sparse_layers, "intermediate_size")
-    check_groups(values)
-    check_block(values, "block_length")
+    agreement.check_routing(values, moe.sparse_layers, "intermediate_size")
+    agreement.check_groups(values)
     return _common(
-        values, "llada2", moe=moe, qk_norm=True,
-        qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"], attention_block=values["block_length"],
-        mask_id=_usual(values, "mask_token_id", 156895), eos_id=_usual(values, "eos_token_id", 156892),
+        values, "llada2", moe=moe, qk_norm=True, qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"],
+        attention_block=agreement.attention_block(values, "block_length"), mask=156895, eos=156892,
     )  # fmt: skip
 
 
 def _sdar(values: Values) -> ModelConfig:
-    check_block(values, "block_size")
     return _common(
-        values, "sdar", qk_norm=True, attention_block=values["block_size"],
-        # Published inference configs may lack the id; 151669 is the tokenizer's <|MASK|>.
-        mask_id=_usual(values, "mask_token_id", 151669),
+        values, "sdar", qk_norm=True, attention_block=agreement.attention_block(values, "block_size"),
+        mask=151669,  # published inference configs may lack the id; this is the tokenizer's <|MASK|>
     )  # fmt: skip
 
 

@@ -62,7 +62,8 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     for file in _weight_files(folder):
         try:
             with safe_open(file, framework="pt") as shard:
-                headers = [Stored(name, file, *_header(shard, name)) for name in shard.keys()]  # noqa: SIM118
+                parts = [(name, shard.get_slice(name)) for name in shard.keys()]  # noqa: SIM118
+                headers = [Stored(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
         except Exception as error:
             raise broken(f"{file} is no readable safetensors file ({error})") from error
         for tensor in headers:
@@ -71,11 +72,6 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
                 raise broken(f"{folder}: tensor {shown(tensor.name)} is in {both}")
             found[tensor.name] = tensor
     return found
-
-
-def _header(shard: Any, name: str) -> tuple[tuple[int, ...], str]:
-    part = shard.get_slice(name)
-    return tuple(part.get_shape()), part.get_dtype()
 
 
 def _weight_files(folder: Path) -> list[Path]:

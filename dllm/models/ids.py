@@ -54,37 +54,33 @@ def _check_range(known: SourcedId, config: ModelConfig, advice: str) -> None:
         raise UserError(f"{known} lies outside the embedding's ids, 0 to {config.vocab - 1}. {advice}")
 
 
-def _first(known: Mapping[str, int | None]) -> SourcedId | None:
-    return next((SourcedId(name, number) for name, number in known.items() if number is not None), None)
+def _first(known: Mapping[str, int | None], missing: str) -> SourcedId:
+    """The id of the first source that has one. Raises UserError, which says ``missing``, if none has."""
+    for name, number in known.items():
+        if number is not None:
+            return SourcedId(name, number)
+    raise UserError(missing)
 
 
 def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> SourcedId:
     if mask_id is not None and not is_whole(mask_id):
         raise UserError(f"mask_id={mask_id!r} must be an integer, the id of the mask token.")
-    mask = _first({
-        "mask_id": mask_id, "config.json: mask_token_id": config.mask_id,
-        "the tokenizer's mask token": tokenizer.mask_id if tokenizer else None,
-    })  # fmt: skip
-    if mask is None:
-        raise UserError(
-            "mask_id=None: neither config.json (mask_token_id) nor the tokenizer names a mask token, which masked "
-            "diffusion needs. Pass mask_id=ID (model.mask_id=ID on the command line)."
-        )
-    return mask
+    return _first(
+        {"mask_id": mask_id, "config.json: mask_token_id": config.mask_id,
+         "the tokenizer's mask token": tokenizer.mask_id if tokenizer else None},
+        "mask_id=None: neither config.json (mask_token_id) nor the tokenizer names a mask token, which masked "
+        "diffusion needs. Pass mask_id=ID (model.mask_id=ID on the command line).",
+    )  # fmt: skip
 
 
 def _eos(config: ModelConfig, tokenizer: Tokenizer | None) -> SourcedId:
-    eos = _first({
-        "config.json: eos_token_id": config.eos_id,
-        "the tokenizer's eos_token": tokenizer.eos_id if tokenizer else None,
-        "config.json: pad_token_id": config.pad_id,
-    })  # fmt: skip
-    if eos is None:
-        raise UserError(
-            "eos_token_id=null: neither config.json nor the tokenizer names the token that ends a text. "
-            "Add eos_token_id to config.json."
-        )
-    return eos
+    return _first(
+        {"config.json: eos_token_id": config.eos_id,
+         "the tokenizer's eos_token": tokenizer.eos_id if tokenizer else None,
+         "config.json: pad_token_id": config.pad_id},
+        "eos_token_id=null: neither config.json nor the tokenizer names the token that ends a text. "
+        "Add eos_token_id to config.json.",
+    )  # fmt: skip
 
 
 def _check_mask(mask: SourcedId, eos: int, pad: int, config: ModelConfig, tokenizer: Tokenizer | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from dllm.kernels.rope_scatter import rope_scatter, rotated
 from dllm.models.config import ModelConfig
+
+M = TypeVar("M", bound=Tensor | None)
 
 # Projected rows of one layer and their columns [B, n] to what they attend to [B, n, H * h].
 Attend = Callable[["Projected", "Tensor | None"], Tensor]
@@ -96,20 +98,14 @@ class Copies:
     def __init__(self) -> None:
         self.made: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
 
-    @overload
-    def __call__(self, tensor: Tensor, device: torch.device) -> Tensor: ...
-
-    @overload
-    def __call__(self, tensor: None, device: torch.device) -> None: ...
-
-    def __call__(self, tensor: Tensor | None, device: torch.device) -> Tensor | None:
+    def __call__(self, tensor: M, device: torch.device) -> M:
         """The tensor itself, or its copy on ``device``."""
         if tensor is None or tensor.device == device:
             return tensor
         key = id(tensor), device  # holding the tensor keeps its id
         if key not in self.made:
             self.made[key] = tensor, tensor.to(device)
-        return self.made[key][1]
+        return self.made[key][1]  # type: ignore[return-value]
 
 
 class Fresh(Memory):

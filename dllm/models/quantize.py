@@ -43,7 +43,5 @@ def quantize_weights(model: nn.Module, kind: str) -> None:
     check_quantize(kind)
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
-    def chosen(module: nn.Module, name: str) -> bool:
-        return type(module) is nn.Linear and name != UNQUANTIZED
-
-    quantize_(model, Int8WeightOnlyConfig(version=2), filter_fn=chosen)
+    config = Int8WeightOnlyConfig(version=2)
+    quantize_(model, config, lambda module, name: type(module) is nn.Linear and name != UNQUANTIZED)

@@ -21,10 +21,6 @@ def size(default: Any = REQUIRED) -> KeyRule:
     return integer(1, MAX_SIZE, default, size=True)
 
 
-def layers() -> KeyRule:
-    return integer(1, MAX_LAYERS, REQUIRED)
-
-
 def experts(default: Any = REQUIRED) -> KeyRule:
     return integer(1, MAX_EXPERTS, default)
 
@@ -39,6 +35,7 @@ def _unscaled(value: Any) -> bool:
     return kind == "default" and ("rope_theta" not in value or ROPE_THETA.fits(value["rope_theta"]))
 
 
+LAYERS = integer(1, MAX_LAYERS, REQUIRED)
 ROPE_THETA = real(1, 1e12, 10000.0)
 UNSCALED = KeyRule(
     "null or of rope_type 'default' with a rope_theta from 1 to 1e+12 (only unscaled rotary embeddings are supported)",
@@ -48,7 +45,7 @@ UNSCALED = KeyRule(
 # The keys that decide the family.
 ARCHITECTURE: Table = {
     "architectures": KeyRule("a list of names", lambda value: isinstance(value, list) and all(map(_text, value)), []),
-    "model_type": KeyRule("a name", lambda value: isinstance(value, str), None),
+    "model_type": KeyRule("a name", lambda value: isinstance(value, str)),
 }
 
 _ALL: Table = {
@@ -59,7 +56,7 @@ _ALL: Table = {
 
 LLADA: Table = {
     **_ALL,
-    "d_model": size(), "n_layers": layers(), "n_heads": size(), "n_kv_heads": size(None),
+    "d_model": size(), "n_layers": LAYERS, "n_heads": size(), "n_kv_heads": size(None),
     "multi_query_attention": boolean(None), "mlp_hidden_size": size(None), "mlp_ratio": real(1e-3, 1e3, 4),
     "embedding_size": size(None), "max_sequence_length": integer(1, MAX_SIZE, 4096), "rms_norm_eps": epsilon(1e-5),
     "rope_full_precision": boolean(True), "include_bias": boolean(), "include_qkv_bias": boolean(),
@@ -73,7 +70,7 @@ LLADA: Table = {
 # What Dream, LLaDA-MoE, LLaDA2 and SDAR share with Hugging Face's Qwen classes.
 _QWEN: Table = {
     **_ALL,
-    "hidden_size": size(), "num_hidden_layers": layers(), "num_attention_heads": size(),
+    "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
     "num_key_value_heads": size(None), "head_dim": size(None), "max_position_embeddings": integer(1, MAX_SIZE, 32768),
     "rms_norm_eps": epsilon(1e-6), "tie_word_embeddings": boolean(),
     "hidden_act": allowed("silu"), "use_sliding_window": allowed(False),

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Template, TemplateError
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from dllm.errors import UserError
 from dllm.models import tables
+from dllm.models.chat_template import compile_template, parse_template, render_messages
 from dllm.models.files import broken, read_json, read_text
 from dllm.models.keys import read_keys, shown
 
@@ -93,21 +94,20 @@ class Tokenizer:
                 "this tokenizer has no chat template (neither chat_template.jinja nor tokenizer_config.json gives "
                 "one), so messages cannot be rendered. Pass the prompt as plain text, or use an instruct checkpoint."
             )
+        if not messages:
+            raise UserError("messages=[] is an empty conversation. Give it at least one message.")
         for number, message in enumerate(messages):
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
                 raise UserError(f"messages[{number}]={dict(message)!r} must give a role and a content, both strings.")
         try:
-            return str(self._renderer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+            return render_messages(self._compiled, messages, self.special_tokens)
         except Exception as error:  # a template may fail in any way that Python can
             raise UserError(f"the chat template refuses these messages: {error}. Change them to fit it.") from error
 
     @cached_property
-    def _renderer(self) -> Any:
-        """transformers' template engine. It needs the special tokens, not the vocabulary."""
-        from transformers import PreTrainedTokenizerFast
-
-        empty = Backend(models.BPE())
-        return PreTrainedTokenizerFast(tokenizer_object=empty, chat_template=self.template, **self.special_tokens)
+    def _compiled(self) -> Template:
+        assert self.template is not None
+        return compile_template(self.template)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
         """Text of ids, without ``special_ids`` unless ``skip_special`` is False. Unknown ids give no text."""
@@ -190,8 +190,7 @@ def _add_tokens(backend: Backend, tokens: Mapping[int, AddedToken], folder: Path
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens that the settings name, by their keys."""
-    given = {key: _text(settings.get(key)) for key in tables.SPECIAL_TOKEN_KEYS}
-    return {key: text for key, text in given.items() if text is not None}
+    return {key: text for key in tables.SPECIAL_TOKEN_KEYS if (text := _text(settings.get(key))) is not None}
 
 
 def _special_ids(
@@ -232,12 +231,7 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _check_template(template: str, file: Path) -> None:
-    """Parse the template in transformers' dialect, which has loop controls and ``generation`` blocks."""
-    from jinja2 import Environment, TemplateError
-    from jinja2.ext import loopcontrols
-
-    plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)
     try:
-        Environment(extensions=[loopcontrols]).parse(plain)
+        parse_template(template)
     except (TemplateError, RecursionError) as error:
         raise broken(f"{file} holds a chat_template that cannot be parsed ({error})") from error

@@ -97,9 +97,8 @@ class Layer(nn.Module):
         self.attn_norm = RMSNorm(config.width, config.eps)
         self.attn = Attention(config)
         self.mlp_norm = AddNorm(config.width, config.eps)
-        routed = config.moe is not None and index in config.moe.sparse_layers
-        self.mlp = MoE(config.width, config.moe) if routed and config.moe else MLP(
-            config.width, config.mlp_width, config.mlp_bias)  # fmt: skip
+        moe = config.moe if config.moe is not None and index in config.moe.sparse_layers else None
+        self.mlp = MoE(config.width, moe) if moe else MLP(config.width, config.mlp_width, config.mlp_bias)
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend) -> Tensor:
         """Rows [B, n, D] that leave the layer, from rows x that enter it. ``attend`` decides what they attend to."""
@@ -192,9 +191,8 @@ class Transformer(nn.Module):
         for index, layer in enumerate(cast("Iterable[Layer]", self.layers)):
             if self.places is not None and x.device != self.places.layers[index]:
                 x, positions, columns = (at(one, self.places.layers[index]) for one in (x, positions, columns))
-                angles, placed = self.angles(positions, columns), columns
             x, columns = memory.enter(index, x, columns)
-            if columns is not placed:  # the memory widened the forward: the new rows need angles too
+            if columns is not placed or angles[0].device != x.device:  # the memory widened the forward, or it moved
                 angles, placed = self.angles(positions, columns), columns
             x = run(layer, x, angles, columns, memory, index)
         if self.places is None:

@@ -24,7 +24,6 @@ from dllm.models.files import SINGLE, Stored, mismatched, read_json, stored_tens
 from dllm.models.keys import shown
 from dllm.models.transformer import Places, Transformer
 
-DATA_FILES = ["*.json", "*.txt", "*.jinja"]
 FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors call them
 
 _LLADA = {
@@ -65,8 +64,7 @@ def parameter_source(parameter: str, config: ModelConfig) -> Source:
     if match is None:
         module, _, leaf = parameter.rpartition(".")
         return Source(f"{names[module]}.{leaf}")
-    index, inner = int(match[1]), match[2]
-    place = names["layer"] + _layer_name(index, config)
+    place, inner = _layer_name(int(match[1]), config), match[2]
     if inner in names:  # a bare parameter: the router's expert_bias
         return Source(f"{place}.{names[inner]}")
     expert = re.fullmatch(r"mlp\.(experts\.\d+|shared)\.(gate|up|down)\.(\w+)", inner)
@@ -78,8 +76,11 @@ def parameter_source(parameter: str, config: ModelConfig) -> Source:
 
 
 def _layer_name(index: int, config: ModelConfig) -> str:
-    group = int(config.published.get("block_group_size") or 1)
-    return str(index) if group == 1 else f"{index // group}.{index % group}"
+    """The published name of a layer. Grouped layers have another prefix (LLaDA)."""
+    prefix, group = PUBLISHED_NAMES[config.family]["layer"], int(config.published.get("block_group_size") or 1)
+    if group == 1:
+        return f"{prefix}{index}"
+    return f"{prefix.replace('.blocks.', '.block_groups.')}{index // group}.{index % group}"
 
 
 def _fused_rows(module: str, names: Mapping[str, str], config: ModelConfig) -> tuple[int, int] | None:
@@ -90,33 +91,8 @@ def _fused_rows(module: str, names: Mapping[str, str], config: ModelConfig) -> t
 
 
 def parameter_sources(model: Transformer) -> dict[str, Source]:
-    """For every parameter of ours its place in the published file. Grouped layers have another prefix."""
-    sources = {name: parameter_source(name, model.config) for name, _ in model.named_parameters()}
-    if int(model.config.published.get("block_group_size") or 1) > 1:
-        swap = ("transformer.blocks.", "transformer.block_groups.")
-        sources = {name: Source(s.name.replace(*swap), s.rows) for name, s in sources.items()}
-    return sources
-
-
-def resolve(path: str | Path, weights: bool = True) -> Path:
-    """A local checkpoint folder, or the folder of a hub id after its download (data files only, never code).
-
-    weights: False downloads config and tokenizer alone. Raises UserError when neither can be found.
-    """
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        return folder
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)):
-        raise UserError(f"model.path={str(path)!r} is no folder and no hub id of the form owner/name.")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(str(path), allow_patterns=DATA_FILES + ["*.safetensors"] * weights))
-    except Exception as error:
-        raise UserError(
-            f"model.path={str(path)!r} is no folder here, and could not be downloaded as a hub id "
-            f"({type(error).__name__}: {error}). Download it elsewhere and pass the folder: model.path=FOLDER."
-        ) from error
+    """For every parameter of ours its place in the published file."""
+    return {name: parameter_source(name, model.config) for name, _ in model.named_parameters()}
 
 
 def read_model_config(folder: Path) -> ModelConfig:
@@ -145,7 +121,8 @@ def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
 
 
 def check_tensors(model: Transformer, stored: Mapping[str, Stored]) -> list[str]:
-    """A sentence for each tensor that is missing, misshapen, of no float type or unexpected. Empty: the files fit."""
+    """A sentence for each tensor that is missing, misshapen, of no float type, unexpected, or no copy of the one that
+    it is tied to. Empty: the files fit."""
     problems, shapes = [], {name: tuple(p.shape) for name, p in model.named_parameters()}
     needed: dict[str, list[tuple[str, Source]]] = {}
     for ours, source in parameter_sources(model).items():
@@ -162,7 +139,7 @@ def check_tensors(model: Transformer, stored: Mapping[str, Stored]) -> list[str]
     tied_head = PUBLISHED_NAMES[model.config.family]["lm_head"] + ".weight" if model.config.tied else None
     problems += [f"tensor {_printed(name)} is not part of this architecture" for name in stored
                  if name not in needed and name != tied_head and not name.endswith("rotary_emb.inv_freq")]  # fmt: skip
-    return problems
+    return problems or tie_problems(model.config, stored)
 
 
 def _printed(name: str) -> str:
@@ -178,7 +155,7 @@ def load_model(
     device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. Raises UserError
     that names the tensor when the files do not fit the config.
     """
-    path = resolve(folder)
+    path = Path(folder)
     config = config or read_model_config(path)
     stored = stored_tensors(path)
     check_sizes(config, stored)
@@ -187,7 +164,6 @@ def load_model(
     problems = check_tensors(model, stored)
     if problems:
         raise UserError(f"{path}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
-    check_tie(model.config, stored)
     placement = device_map(model, dtype) if device == "auto" else {"": device}
     tensors = dict(_read(model, stored, placement, dtype))
     model.load_state_dict(tensors, assign=True, strict=not model.config.tied)
@@ -251,16 +227,15 @@ def device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
     return placement
 
 
-def check_tie(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
-    """Where the config ties the head to the embedding and the files hold a head too, both must be equal. Raises
-    UserError where they differ."""
+def tie_problems(config: ModelConfig, stored: Mapping[str, Stored]) -> list[str]:
+    """Where the config ties the head to the embedding and the files hold a head too, both must be equal."""
     names = PUBLISHED_NAMES[config.family]
     head, embed = stored.get(names["lm_head"] + ".weight"), stored.get(names["embed"] + ".weight")
     if not config.tied or head is None or embed is None:
-        return
+        return []
     with safe_open(head.file, framework="pt") as a, safe_open(embed.file, framework="pt") as b:
-        if not torch.equal(a.get_tensor(head.name), b.get_tensor(embed.name)):
-            raise UserError(f"config.json ties head and embedding, but {head.name} differs from {embed.name}.")
+        equal = torch.equal(a.get_tensor(head.name), b.get_tensor(embed.name))
+    return [] if equal else [f"config.json ties head and embedding, but {head.name} differs from {embed.name}"]
 
 
 def save_model(model: Transformer, folder: str | Path) -> None:
@@ -271,7 +246,6 @@ def save_model(model: Transformer, folder: str | Path) -> None:
     parameters = dict(model.named_parameters())
     for ours, source in parameter_sources(model).items():
         grouped.setdefault(source.name, []).append(parameters[ours].detach())
-    tensors = {name: torch.cat(parts).cpu().contiguous() if len(parts) > 1 else parts[0].cpu().contiguous()
-               for name, parts in grouped.items()}  # fmt: skip
+    tensors = {name: torch.cat(parts).cpu() for name, parts in grouped.items()}
     save_file(tensors, path / SINGLE, metadata={"format": "pt"})
     (path / "config.json").write_text(json.dumps(dict(model.config.published), indent=1) + "\n")

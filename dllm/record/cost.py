@@ -90,9 +90,7 @@ class CostModel:
     @cached_property
     def rows(self) -> Tensor:
         """FLOPs [layers] of one query row in each layer, without attention scores."""
-        c = self.config
-        row = 4 * c.width * c.heads * c.head_dim + 4 * c.width * c.kv_width
-        return torch.tensor([float(row + self._mlp(layer)) for layer in range(c.layers)], dtype=torch.float64)
+        return 2 * torch.tensor([self._layer(index) for index in range(self.config.layers)], dtype=torch.float64)
 
     def bytes(self, cost: ForwardCost) -> Tensor:
         """Bytes [N] of the candidates in float64, without the weights, which a batch shares."""
@@ -103,9 +101,7 @@ class CostModel:
     def weights(self) -> float:
         """The least bytes of weights that a forward reads. The embedding is a lookup and does not count."""
         c = self.config
-        layer = 2 * c.width * c.heads * c.head_dim + 2 * c.width * c.kv_width
-        values = c.layers * layer + sum(self._mlp_weights(index) for index in range(c.layers))
-        return self.width * (values + c.width * c.vocab)
+        return self.width * (sum(self._layer(index) for index in range(c.layers)) + c.width * c.vocab)
 
     def floor(self, flops: float, moved: float, machine: Machine) -> float:
         """The least seconds of one forward: of its arithmetic or of its memory traffic, whichever takes longer.
@@ -114,15 +110,10 @@ class CostModel:
         """
         return max(flops / machine.flops, (moved + self.weights()) / machine.bytes)
 
-    def _mlp(self, layer: int) -> float:
+    def _layer(self, index: int) -> float:
+        """Weights that a layer multiplies one row with."""
         c, moe = self.config, self.config.moe
-        if moe is None or layer not in moe.sparse_layers:
-            return 6 * c.width * c.mlp_width
-        return 6 * c.width * (moe.top_k * moe.width + moe.shared_width) + 2 * c.width * moe.experts
-
-    def _mlp_weights(self, layer: int) -> float:
-        c, moe = self.config, self.config.moe
-        if moe is None or layer not in moe.sparse_layers:
-            return 3 * c.width * c.mlp_width
-        return 3 * c.width * (moe.top_k * moe.width + moe.shared_width) + c.width * moe.experts
-
+        attention = 2 * c.width * (c.heads * c.head_dim + c.kv_width)
+        if moe is None or index not in moe.sparse_layers:
+            return attention + 3 * c.width * c.mlp_width
+        return attention + 3 * c.width * (moe.top_k * moe.width + moe.shared_width) + c.width * moe.experts

@@ -7,13 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isnan, nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from dllm.contract import Turn
 from dllm.errors import UserError
 from dllm.record.cost import CostModel
+from dllm.record.tabular import data_frame
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 ADVICE = "Name a file of a run's traces folder; decode with trace=true to get one."
 
@@ -120,17 +124,15 @@ class Trace:
         words = {int(token): word for token, word in data.get("words", {}).items()}  # JSON's keys are strings
         return Trace(**{**data, "turns": turns, "words": words})
 
-    def to_frame(self) -> Any:
-        """One row per committed token as a pandas DataFrame (pandas comes with the extra ``frame``)."""
-        import pandas
-
+    def to_frame(self) -> DataFrame:
+        """One row per committed token. Raises UserError where pandas is not installed, the extra ``frame``."""
         columns = ["turn", "candidate", "position", "token", "word", "confidence", "entropy", "forced"]
         rows = [
             (record.turn, number, position, token, self.words.get(token), confidence, entropy, forced)
             for record in self.turns for number, commits in enumerate(record.candidates)
             for position, token, confidence, entropy, forced in commits.rows()
         ]  # fmt: skip
-        return pandas.DataFrame(rows, columns=columns)
+        return data_frame("to_frame", rows, columns)
 
 
 def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dllm.models.memory import Access, Buffers, KeyValues, Memory
+from dllm.models.memory import Access, Buffers, Memory
 from dllm.models.transformer import Transformer
 
 MAX_RECORDINGS = 64  # recordings kept; the least recently replayed one is dropped first
@@ -155,7 +155,7 @@ class Graphs:
     def _key(self, inputs: dict[str, Tensor], access: Access) -> RecordingKey:
         shapes = tuple((name, value.shape) for name, value in inputs.items())
         addresses = tuple(buffer.data_ptr() for store in access.stores for buffer in store or ())
-        rows = 0 if access.rows is None else len(furnished(access.stores[0])[0])
+        rows = 0 if access.rows is None else next(len(store[0]) for store in access.stores if store is not None)
         return RecordingKey(shapes, access.reach, self.model.triton, addresses, rows)
 
     def _record(self, inputs: dict[str, Tensor], access: Access) -> Recorded:
@@ -193,11 +193,6 @@ class Graphs:
         first = pool.flat[0].data_ptr()
         for key in [key for key in self.recorded if first in key.addresses]:
             self.recorded.pop(key).recording.release()
-
-
-def furnished(store: KeyValues | None) -> KeyValues:
-    assert store is not None, "buffers are furnished before the first forward"
-    return store
 
 
 def remember(known: OrderedDict[RecordingKey, Any], key: RecordingKey, value: Any, most: int) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dllm.canvas import Canvas, per_row
+from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, in_choices, in_range
@@ -22,6 +22,7 @@ class BACD(Sampler):
     """
 
     stateless = False
+    per_request = ("lower", "upper")
 
     def __init__(self, lower: Any = 0.6, upper: Any = 0.9, history: str = "block") -> None:
         in_range("sampler.lower", lower, 0.0, 1.0)
@@ -33,10 +34,7 @@ class BACD(Sampler):
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         zero = torch.zeros_like(canvas.start)
-        return {
-            "lower": per_row(self.lower, canvas), "upper": per_row(self.upper, canvas),
-            "sum": zero.double(), "count": zero, "block": zero - 1,
-        }  # fmt: skip
+        return super().start(canvas, blocks) | {"sum": zero.double(), "count": zero, "block": zero - 1}
 
     def step(self, view: View, state: State) -> Step:
         confidence = view.scores.confidence

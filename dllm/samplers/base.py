@@ -12,23 +12,24 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, Request
+from dllm.canvas import Canvas, Request, per_row
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, Scores, State, Step, View
+from dllm.errors import UserError, in_range
 from dllm.setting import Setting
 
 
 class Sampler:
     """Base of all samplers. Order of calls: ``resolved`` and ``check`` before weights are read, ``prepare`` for every
     request, ``start`` once for a batch, then in every turn ``choose`` (if the last step made several candidates) and
-    ``propose``, which calls ``step``. A rule implements ``step``, and ``start`` if it has state or parameters; the rest
-    has defaults. B rows, N candidates, L columns.
+    ``propose``, which calls ``step``. A rule implements ``step``, and ``start`` if it has state; the rest has defaults.
+    B rows, N candidates, L columns.
 
     deterministic: the same scores always give the same step. stateless: it carries nothing but parameters from turn to
     turn. revocable: it may remask. branches: it may offer several candidates. announces: it says what it will commit in
     its next turn. tempered: confidences come from the tempered distribution (Dream's convention). by_confidence: it
     never commits a position before one of higher confidence. lookahead: how many blocks are open beyond the current
-    one.
+    one. per_request: names of the parameters that may be one number for all rows, or have one entry per request.
     """
 
     deterministic = True
@@ -39,6 +40,7 @@ class Sampler:
     tempered = False
     by_confidence = True
     lookahead = 0
+    per_request: tuple[str, ...] = ()
 
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for this rule. The head runs on the union of all parts' needs."""
@@ -62,8 +64,8 @@ class Sampler:
         return None
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """State and per-request parameters before the first turn, every tensor [B, ...]."""
-        return {}
+        """State before the first turn, every tensor [B, ...]: the ``per_request`` parameters, and what a rule adds."""
+        return {name: per_row(getattr(self, name), canvas) for name in self.per_request}
 
     def step(self, view: View, state: State) -> Step:
         """Decide from one forward, and return it by ``view.step``. Commits outside ``view.open`` are ignored. The
@@ -93,6 +95,43 @@ class Sampler:
         """Index [B] of the candidate each row goes on with, from a view of all candidates [N]; ``state`` is [B].
         Called only when the last ``step`` made several."""
         raise NotImplementedError
+
+
+class Scheduled(Sampler):
+    """Base of the rules that follow a fixed schedule. ``steps`` is the number of forwards for the whole answer. It is
+    split evenly over the blocks, and each block's masks over the block's forwards. steps None: ``per_step`` positions
+    per forward, or one fewer where a block's masks do not divide evenly.
+    """
+
+    def __init__(self, steps: int | None = None, per_step: int = 1) -> None:
+        in_range("sampler.steps", steps, 1, advice="null is one token per step.")
+        in_range("sampler.per_step", per_step, 1)
+        if steps is not None and per_step != 1:
+            raise UserError(
+                f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one.")
+        self.steps, self.per_step = steps, per_step
+
+    def check(self, setting: Setting) -> None:
+        setting.require_steps("sampler.steps", self.steps)
+
+    def turns(self, canvas: Canvas) -> Tensor | None:
+        masks = canvas.undecided.sum(1)
+        return -(-masks // self.per_step) if self.steps is None else torch.full_like(masks, self.steps)
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        """steps [B]: forwards of each block, its share of ``steps``; 0: ``block_steps`` counts them by the masks."""
+        steps, count = torch.zeros_like(canvas.start), blocks.count(canvas)
+        if self.steps is not None and count is not None:
+            steps = (self.steps // count).clamp(min=1)
+        return super().start(canvas, blocks) | {"steps": steps}
+
+    def block_steps(self, view: View, state: State) -> Tensor:
+        """Forwards in the schedule of the current block [B]."""
+        return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masks.clamp(min=1) // self.per_step))
+
+    def due(self, view: View, state: State) -> Tensor:
+        """How many positions the schedule commits in this forward [B]."""
+        return quota(view, self.block_steps(view, state))
 
 
 def each_row(value: Tensor, canvas: Canvas) -> Tensor:

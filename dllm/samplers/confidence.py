@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -14,12 +13,11 @@ from dllm.samplers.base import Sampler
 class Confidence(Sampler):
     """Commit each open position whose confidence is at least ``threshold``, and always the most confident one."""
 
+    per_request = ("threshold",)
+
     def __init__(self, threshold: Any = 0.9) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         self.threshold = threshold
-
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {"threshold": per_row(self.threshold, canvas)}
 
     def step(self, view: View, state: State) -> Step:
         confidence = view.scores.confidence

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, per_row
+from dllm.canvas import Canvas
 from dllm.contract import Need, Schedule, Scores, State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.kernels.credit import SLOTS, sparse_credit
@@ -27,6 +27,8 @@ class Credit(Wrapper):
     vocabulary. That is exact until more tokens than slots were top-1 at one position of a block; then the token with
     the least credit loses its slot. ``dllm.kernels.credit`` holds the dense definition and the kernel.
     """
+
+    per_request = ("beta", "gamma", "alpha")
 
     def __init__(
         self, inner: Sampler, beta: Any = 0.7, gamma: Any = 0.2, alpha: Any = 0.65, slots: int = SLOTS
@@ -63,12 +65,8 @@ class Credit(Wrapper):
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         ids = canvas.tokens.new_zeros(*canvas.tokens.shape, self.slots)
-        return {
-            **super().start(canvas, blocks),
-            "beta": per_row(self.beta, canvas), "gamma": per_row(self.gamma, canvas),
-            "alpha": per_row(self.alpha, canvas), "block": torch.zeros_like(canvas.start) - 1,
-            "ids": ids, "credit": torch.zeros_like(ids, dtype=torch.float64),
-        }  # fmt: skip
+        credit, block = torch.zeros_like(ids, dtype=torch.float64), torch.zeros_like(canvas.start) - 1
+        return super().start(canvas, blocks) | {"block": block, "ids": ids, "credit": credit}
 
     def propose(self, view: View, state: State) -> Step:
         if not view.blocks.shapes.any(view.active):

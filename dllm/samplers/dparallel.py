@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -16,6 +15,7 @@ class DParallel(Sampler):
     works with any model, and gains most with one distilled for it."""
 
     by_confidence = False
+    per_request = ("threshold",)
 
     def __init__(self, threshold: Any = 0.5) -> None:
         in_range("sampler.threshold", threshold, 0.0)
@@ -23,9 +23,6 @@ class DParallel(Sampler):
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=frozenset({"entropy"})),)
-
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {"threshold": per_row(self.threshold, canvas)}
 
     def step(self, view: View, state: State) -> Step:
         entropy = view.scores.stat("entropy")

@@ -5,19 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
-from dllm.common.noise import gumbel, uniform
+from dllm.common.noise import gumbel
 from dllm.common.ranking import top
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import in_choices, in_range
-from dllm.samplers.base import Sampler, margin
-from dllm.samplers.static import block_steps, scheduled, steps_per_block
-from dllm.setting import Setting
+from dllm.samplers.static import Static
 
-ALGORITHMS = ("maskgit_plus", "topk_margin", "entropy", "origin")
+# The scores by which Dream's algorithms rank positions.
+ALGORITHMS = {"maskgit_plus": "low_confidence", "topk_margin": "margin", "entropy": "entropy", "origin": "random"}
 
 
-class Dream(Sampler):
+class Dream(Static):
     """Forward i of S commits int(m (1 - t[i+1] / t[i])) of the m masks, where t = linspace(1, eps, S + 1). The last
     forward commits all of them.
 
@@ -35,34 +33,20 @@ class Dream(Sampler):
         in_choices("sampler.alg", alg, ALGORITHMS)
         in_range("sampler.eps", eps, 0.0, 1.0)
         in_range("sampler.alg_temp", alg_temp, 0.0)
-        in_range("sampler.steps", steps, 1, advice="null is one forward per mask.")
-        self.alg, self.steps, self.eps, self.alg_temp = alg, steps, eps, alg_temp
-        self.stateless = self.deterministic = alg != "origin" and alg_temp == 0
-        self.by_confidence = alg not in ("origin", "entropy") and alg_temp == 0
-
-    def needs(self) -> tuple[Need, ...]:
-        wanted = {"topk_margin": {"first", "second"}, "entropy": {"entropy"}}.get(self.alg, set())
-        return (Need(statistics=frozenset(wanted)),)
-
-    def check(self, setting: Setting) -> None:
-        setting.require_steps("sampler.steps", self.steps)
-
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {"steps": steps_per_block(self.steps, canvas, blocks)}
-
-    def turns(self, canvas: Canvas) -> Tensor:
-        return scheduled(canvas, self.steps)
+        super().__init__(steps, ALGORITHMS[alg])
+        self.alg, self.eps, self.alg_temp = alg, eps, alg_temp
+        if alg_temp > 0:
+            self.stateless = self.deterministic = self.by_confidence = False
 
     def step(self, view: View, state: State) -> Step:
-        steps = block_steps(view, state)
+        steps = self.block_steps(view, state)
         share, last = self._share(view.index, steps)
         masks = (view.canvas.undecided & view.blocks.in_open).sum(1)  # a cache may let only some be committed
         if self.alg == "origin":
-            drawn = uniform(view.canvas.seed[:, None], view.canvas.positions, view.blocks.turn[:, None], 1)
-            return view.step(view.open & ((drawn < share[:, None]) | last[:, None]))
+            return view.step(view.open & ((self.rate(view) < share[:, None]) | last[:, None]))
         # float32 with truncation, as released: the integers of the schedule depend on it.
         count = torch.where(last, masks, (masks.float() * share).long())
-        return view.step(top(self._rate(view), view.open, count))
+        return view.step(top(self._drawn(view), view.open, count))
 
     def _share(self, index: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
         """1 - t[i+1] / t[i] [B] in float32, and whether this is the last forward of the grid."""
@@ -73,12 +57,9 @@ class Dream(Sampler):
             shares = torch.where(steps == total, 1 - grid[at + 1] / grid[at], shares)
         return shares, index >= steps - 1
 
-    def _rate(self, view: View) -> Tensor:
-        scores = view.scores
-        if self.alg == "topk_margin":
-            rate = margin(scores)
-        else:
-            rate = -scores.stat("entropy") if self.alg == "entropy" else scores.confidence
+    def _drawn(self, view: View) -> Tensor:
+        """The ranking score [B, L], higher first; with noise for ``alg_temp``."""
+        rate = self.rate(view)
         if self.alg_temp == 0:
             return rate
         # The k largest of score / T + Gumbel noise are k draws without replacement from softmax(score / T).

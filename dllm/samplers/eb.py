@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best, top
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -18,6 +17,7 @@ class EntropyBound(Sampler):
     entry is at most ``gamma`` nats. That is always at least one position: its sum without itself is 0."""
 
     by_confidence = False
+    per_request = ("gamma",)
 
     def __init__(self, gamma: Any = 0.1) -> None:
         in_range("sampler.gamma", gamma, 0.0)
@@ -25,9 +25,6 @@ class EntropyBound(Sampler):
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=frozenset({"entropy"})),)
-
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {"gamma": per_row(self.gamma, canvas)}
 
     def step(self, view: View, state: State) -> Step:
         entropy = view.scores.stat("entropy")

@@ -11,15 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, per_row
+from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
-
-EXPLORE_POSITIONS = ("entropy", "lowest_confidence", "leftmost")
-EXPLORE_SCORES = ("pseudo_likelihood", "cascade_count", "prior")
 
 
 class ETE(Sampler):
@@ -31,6 +28,7 @@ class ETE(Sampler):
 
     stateless = False
     branches = True
+    per_request = ("threshold", "cross_threshold")
     by_confidence = False
 
     def __init__(
@@ -43,10 +41,8 @@ class ETE(Sampler):
         in_range("sampler.explore_mass", explore_mass, 0.0, 1.0)
         in_range("sampler.lookahead_blocks", lookahead_blocks, 0, 64)
         in_range("sampler.explore_width", explore_width, 1, 64)
-        for name, value, known in (
-            ("explore_position", explore_position, EXPLORE_POSITIONS), ("explore_score", explore_score, EXPLORE_SCORES)
-        ):  # fmt: skip
-            in_choices(f"sampler.{name}", value, known)
+        in_choices("sampler.explore_position", explore_position, ("entropy", "lowest_confidence", "leftmost"))
+        in_choices("sampler.explore_score", explore_score, ("pseudo_likelihood", "cascade_count", "prior"))
         self.threshold, self.cross_threshold, self.lookahead = threshold, cross_threshold, lookahead_blocks
         self.min_commit, self.width, self.mass = explore_min_commit, explore_width, explore_mass
         self.position, self.score = explore_position, explore_score
@@ -55,16 +51,13 @@ class ETE(Sampler):
         return (Need(statistics=frozenset({"first", "entropy"}), logits=self.min_commit > 0),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        rows = len(canvas.start)
-        return {
-            "threshold": per_row(self.threshold, canvas), "cross": per_row(self.cross_threshold, canvas),
-            "prior": torch.zeros(rows, self.width, dtype=torch.float64, device=canvas.start.device),
-        }  # fmt: skip
+        prior = canvas.start.new_zeros(len(canvas.start), self.width, dtype=torch.float64)
+        return super().start(canvas, blocks) | {"prior": prior}
 
     def step(self, view: View, state: State) -> Step:
         current = view.open & (view.canvas.columns < view.blocks.end[:, None])
         confidence = view.scores.confidence
-        bar = torch.where(current, state["threshold"][:, None], state["cross"][:, None])
+        bar = torch.where(current, state["threshold"][:, None], state["cross_threshold"][:, None])
         exploit = view.open & (confidence >= bar)
         rest = current & ~exploit
         few = (exploit.sum(1) < self.min_commit) & rest.any(1)

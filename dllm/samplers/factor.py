@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import rank
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -20,12 +19,11 @@ class Factor(Sampler):
     commit_last: if only the very last rank fails, commit it too (the published code does, the paper does not).
     """
 
+    per_request = ("factor",)
+
     def __init__(self, factor: Any = 1.0, commit_last: bool = True) -> None:
         in_range("sampler.factor", factor, 0.0)
         self.factor, self.commit_last = factor, commit_last
-
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {"factor": per_row(self.factor, canvas)}
 
     def step(self, view: View, state: State) -> Step:
         ranked, place = rank(view.scores.confidence, view.open)

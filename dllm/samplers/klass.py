@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, per_row
+from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import Need, Schedule, Scores, State, Step, View
 from dllm.errors import in_range
@@ -24,6 +24,7 @@ class KLASS(Sampler):
     """
 
     stateless = False
+    per_request = ("threshold", "kl")
 
     def __init__(self, threshold: Any = 0.9, kl: Any = 0.01, history: int = 2) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -41,9 +42,8 @@ class KLASS(Sampler):
         # Only the first scores tell the vocabulary and the precision. Until then: no token, in the type that every
         # other one absorbs.
         nothing = canvas.masked.new_zeros(len(canvas.start), width, 0)
-        return {
-            "threshold": per_row(self.threshold, canvas), "kl": per_row(self.kl, canvas), "before": nothing,
-            "calm": torch.zeros_like(canvas.tokens) - 1, "block": torch.zeros_like(canvas.start) - 1,
+        return super().start(canvas, blocks) | {
+            "before": nothing, "calm": torch.zeros_like(canvas.tokens) - 1, "block": torch.zeros_like(canvas.start) - 1,
         }  # fmt: skip
 
     def step(self, view: View, state: State) -> Step:

@@ -10,19 +10,18 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from dllm.canvas import Canvas, per_row
+from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError, in_range, name_of
-from dllm.samplers.base import Sampler, each_row, quota
-from dllm.samplers.static import block_steps, steps_per_block
+from dllm.samplers.base import Scheduled, each_row
 from dllm.setting import Setting, altered
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"
 WEIGHTS = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")
 
 
-class Learn2PD(Sampler):
+class Learn2PD(Scheduled):
     """Commit the open positions to which the filter gives a probability above ``threshold``, and those that the fixed
     schedule commits.
 
@@ -33,12 +32,14 @@ class Learn2PD(Sampler):
     """
 
     by_confidence = False
+    per_request = ("threshold",)
 
     def __init__(
         self, filter: str | dict[str, Tensor] | None = None, threshold: Any = 0.96, steps: int | None = None
     ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
-        self.threshold, self.steps = threshold, steps
+        super().__init__(steps)
+        self.threshold = threshold
         self.shipped = filter is None  # ``resolved`` finds it, when the model is known
         self.weights, self.trained = read_filter(Path(filter)) if isinstance(filter, str) else (filter or {}, {})
 
@@ -50,7 +51,7 @@ class Learn2PD(Sampler):
         """The rule with the filter that comes with the model, for its block length, if none was named."""
         if not self.shipped:
             return self
-        length = setting.block_length or setting.gen_length
+        length = setting.blocks.fixed_length or setting.gen_length
         file = FILTERS / f"{setting.name}-b{length}.safetensors"
         if not file.is_file():
             raise UserError(
@@ -65,8 +66,8 @@ class Learn2PD(Sampler):
         return (Need(committed=True),)
 
     def check(self, setting: Setting) -> None:
-        setting.require_steps("sampler.steps", self.steps)
-        length, trained = setting.block_length, self.trained.get("block_length")
+        super().check(setting)
+        length, trained = setting.blocks.fixed_length, self.trained.get("block_length")
         if length is not None and (length > self.width or trained not in (None, str(length))):
             raise UserError(
                 f"blocks.block_length={length} is not the {self.width} positions that sampler.filter was trained for. "
@@ -79,18 +80,18 @@ class Learn2PD(Sampler):
                 "do not compare. Train a filter for it: python -m experiments.train_filter model=NAME"
             )
 
+    def turns(self, canvas: Canvas) -> None:
+        """None: the filter saves turns, and the scores decide how many."""
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {
-            "threshold": per_row(self.threshold, canvas),
-            "steps": steps_per_block(self.steps, canvas, blocks),
-            **{name: each_row(tensor, canvas) for name, tensor in self.weights.items()},
-        }
+        filter = {name: each_row(tensor, canvas) for name, tensor in self.weights.items()}
+        return super().start(canvas, blocks) | filter
 
     def step(self, view: View, state: State) -> Step:
         chance = right(view, state)
         accepted = view.open & (chance > state["threshold"][:, None])
-        steps = block_steps(view, state)
-        return view.step(accepted | top(view.scores.confidence, view.open, quota(view, steps)), accepted=accepted)
+        due = top(view.scores.confidence, view.open, self.due(view, state))
+        return view.step(accepted | due, accepted=accepted)
 
 
 def right(view: View, filter: State) -> Tensor:

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler
 
@@ -17,6 +16,8 @@ from dllm.samplers.base import Sampler
 class LocalLeap(Sampler):
     """Open positions whose confidence reaches ``threshold`` are anchors. Within ``radius`` columns of an anchor,
     ``relaxed_threshold`` is enough. Positions committed by the relaxed threshold are no anchors in the same turn."""
+
+    per_request = ("threshold", "relaxed_threshold", "radius")
 
     def __init__(self, threshold: Any = 0.9, relaxed_threshold: Any = 0.75, radius: Any = 4) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -29,18 +30,11 @@ class LocalLeap(Sampler):
             )
         self.threshold, self.relaxed_threshold, self.radius = threshold, relaxed_threshold, radius
 
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {
-            "threshold": per_row(self.threshold, canvas),
-            "relaxed": per_row(self.relaxed_threshold, canvas),
-            "radius": per_row(self.radius, canvas),
-        }
-
     def step(self, view: View, state: State) -> Step:
         confidence = view.scores.confidence
         anchors = view.open & (confidence >= state["threshold"][:, None])
         near = distance_to(anchors) <= state["radius"][:, None]
-        accepted = anchors | (view.open & near & (confidence >= state["relaxed"][:, None]))
+        accepted = anchors | (view.open & near & (confidence >= state["relaxed_threshold"][:, None]))
         return view.step(accepted | best(confidence, view.open), accepted=accepted)
 
 

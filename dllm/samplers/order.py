@@ -13,12 +13,11 @@ from dllm.common.noise import uniform
 from dllm.common.ranking import rank, top
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError
-from dllm.samplers.base import Sampler, quota
-from dllm.samplers.static import block_steps, check_per_step, scheduled, steps_per_block
+from dllm.samplers.base import Scheduled
 from dllm.setting import Setting
 
 
-class Order(Sampler):
+class Order(Scheduled):
     """Commit positions in a fixed order, as many per forward as ``steps`` implies (None: ``per_step``).
 
     positions: ``random``, ``left_to_right``, or the answer-relative positions in order, each named once.
@@ -36,11 +35,11 @@ class Order(Sampler):
             )
         if not isinstance(positions, str) and len(set(positions)) != len(positions):
             raise UserError("sampler.positions names a position twice; every position of the answer is committed once.")
-        check_per_step(per_step, steps)
-        self.positions, self.steps, self.per_step = positions, steps, per_step
+        super().__init__(steps, per_step)
+        self.positions = positions
 
     def check(self, setting: Setting) -> None:
-        setting.require_steps("sampler.steps", self.steps)
+        super().check(setting)
         if isinstance(self.positions, str) or setting.gen_length is None:
             return
         if sorted(self.positions) != list(range(setting.gen_length)):
@@ -49,7 +48,7 @@ class Order(Sampler):
             )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {"steps": steps_per_block(self.steps, canvas, blocks), "priority": self._priority(canvas)}
+        return super().start(canvas, blocks) | {"priority": self._priority(canvas)}
 
     def _priority(self, canvas: Canvas) -> Tensor:
         """Priority of each column [B, L]; the largest comes first."""
@@ -59,13 +58,9 @@ class Order(Sampler):
         rank = torch.argsort(torch.tensor(list(self.positions), device=relative.device))
         return -rank[relative.clamp(0, len(rank) - 1)].double()
 
-    def turns(self, canvas: Canvas) -> Tensor:
-        return scheduled(canvas, self.steps, self.per_step)
-
     def step(self, view: View, state: State) -> Step:
-        steps = block_steps(view, state, self.per_step)
-        commit = top(state["priority"], view.open, quota(view, steps))
+        commit = top(state["priority"], view.open, self.due(view, state))
         rest = view.canvas.undecided & view.blocks.in_open & ~commit
         later = replace(view, open=rest, blocks=view.blocks.after_forward())
         place = rank(state["priority"], rest)[1]
-        return view.step(commit, announced=torch.where(rest & (place < quota(later, steps)[:, None]), place + 1, 0))
+        return view.step(commit, announced=torch.where(rest & (place < self.due(later, state)[:, None]), place + 1, 0))

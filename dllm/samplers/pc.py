@@ -8,16 +8,14 @@ from typing import Any
 
 import torch
 
-from dllm.canvas import Canvas, per_row
+from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, in_range
-from dllm.samplers.base import Sampler, each_row, quota
-from dllm.samplers.static import block_steps, scheduled, steps_per_block
-from dllm.setting import Setting
+from dllm.samplers.base import Scheduled, each_row
 
 
-class PC(Sampler):
+class PC(Scheduled):
     """Rank by exp(-decay * offset) * min(cap, -p log f(token)) and commit as many as the fixed schedule says.
 
     offset counts from the answer's start. frequencies: a JSON file that maps token ids to relative frequencies f in
@@ -25,23 +23,20 @@ class PC(Sampler):
     that it holds. Without a file the second factor is the probability p itself. steps None: one token per forward.
     """
 
+    per_request = ("decay",)
+
     def __init__(
         self, decay: Any = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None
     ) -> None:
         in_range("sampler.decay", decay, 0.0)
         in_range("sampler.cap", cap, 0.0)
-        self.decay, self.cap, self.steps = decay, cap, steps
+        super().__init__(steps)
+        self.decay, self.cap = decay, cap
         self.surprise = None if frequencies is None else surprises(Path(frequencies))
-
-    def check(self, setting: Setting) -> None:
-        setting.require_steps("sampler.steps", self.steps)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         surprise = {} if self.surprise is None else {"surprise": each_row(self.surprise, canvas)}
-        return {"decay": per_row(self.decay, canvas), "steps": steps_per_block(self.steps, canvas, blocks), **surprise}
-
-    def turns(self, canvas: Canvas) -> torch.Tensor:
-        return scheduled(canvas, self.steps)
+        return super().start(canvas, blocks) | surprise
 
     def step(self, view: View, state: State) -> Step:
         offset = view.canvas.columns - view.canvas.start[:, None]
@@ -50,8 +45,7 @@ class PC(Sampler):
             token = view.scores.token.clamp(max=state["surprise"].shape[1] - 1)
             rate = (rate * state["surprise"].gather(1, token)).clamp(max=self.cap)
         rate = rate * torch.exp(-state["decay"][:, None] * offset)
-        steps = block_steps(view, state)
-        return view.step(top(rate, view.open, quota(view, steps)))
+        return view.step(top(rate, view.open, self.due(view, state)))
 
 
 def surprises(file: Path) -> torch.Tensor:

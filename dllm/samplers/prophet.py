@@ -16,8 +16,6 @@ from dllm.samplers.base import Sampler, each_row
 from dllm.samplers.wrapper import Wrapper, alone
 from dllm.setting import Setting, altered
 
-REGIONS = ("none", "offset", "anchor", "all_masked")
-
 
 class Prophet(Wrapper):
     """When the mean top-2 logit gap over the answer region reaches the threshold, commit every mask of the row.
@@ -38,7 +36,7 @@ class Prophet(Wrapper):
     ) -> None:  # fmt: skip
         if len(thresholds) != 3 or len(breakpoints) != 2:
             raise UserError("sampler.thresholds needs 3 numbers (early, middle, late), sampler.breakpoints 2.")
-        in_choices("sampler.region", region, REGIONS)
+        in_choices("sampler.region", region, ("none", "offset", "anchor", "all_masked"))
         if region == "offset" and start is None:
             raise UserError("sampler.region=offset needs sampler.start, the region's first answer position.")
         if region == "anchor" and (anchor_text is None or anchor_position is None):
@@ -50,8 +48,8 @@ class Prophet(Wrapper):
                 "again. Use an inner sampler that keeps what it commits, such as static, confidence or localleap."
             )
         in_range("sampler.breakpoints", breakpoints, 0.0, 1.0)
-        for name, value in (("anchor_position", anchor_position or 0), ("skip", skip)):
-            in_range(f"sampler.{name}", value, 0)
+        in_range("sampler.anchor_position", anchor_position, 0)
+        in_range("sampler.skip", skip, 0)
         super().__init__(inner)
         self.thresholds, self.breakpoints = tuple(thresholds), tuple(breakpoints)
         self.region, self.begin, self.length = region, start, length

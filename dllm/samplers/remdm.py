@@ -8,13 +8,11 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, in_range
-from dllm.samplers.base import Sampler, quota
-from dllm.samplers.rcr import no_record
-from dllm.samplers.static import block_steps, check_per_step
+from dllm.samplers.base import Scheduled, quota
 from dllm.setting import Setting
 
 
-class ReMDM(Sampler):
+class ReMDM(Scheduled):
     """Commit ``per_step`` positions per forward, the most confident first. After 7/8 of a block's S scheduled forwards
     (at least one, at most S - 1) come ``extra`` further ones. Each of these remasks the ``number`` committed tokens
     that were least confident when committed, then commits as many masks.
@@ -27,10 +25,10 @@ class ReMDM(Sampler):
     revocable = True
 
     def __init__(self, per_step: int = 4, extra: int = 2, number: int = 2) -> None:
-        check_per_step(per_step)
+        super().__init__(per_step=per_step)
         for name, value in (("extra", extra), ("number", number)):
             in_range(f"sampler.{name}", value, 0, advice="0 is the fixed schedule.")
-        self.per_step, self.extra, self.number = per_step, extra, number
+        self.extra, self.number = extra, number
 
     def check(self, setting: Setting) -> None:
         if self.number >= self.per_step and self.extra:
@@ -39,14 +37,20 @@ class ReMDM(Sampler):
                 "as many positions as it commits. Lower one or raise the other."
             )
 
+    def turns(self, canvas: Canvas) -> None:
+        """None: further forwards come on top of the schedule."""
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        zero = torch.zeros_like(canvas.start)
-        return {**no_record(canvas), "block": zero - 1, "extras": zero, "owed": zero}
+        """record [B, L]: the confidence of each commit. extras [B]: further forwards of the block. owed [B]: what the
+        last forward remasked."""
+        zero, record = torch.zeros_like(canvas.start), torch.zeros_like(canvas.tokens, dtype=torch.float64)
+        own = {"record": record, "block": zero - 1, "extras": zero, "owed": zero}
+        return super().start(canvas, blocks) | own
 
     def step(self, view: View, state: State) -> Step:
         same = state["block"] == view.blocks.number
         extras, owed = (torch.where(same, state[name], 0) for name in ("extras", "owed"))
-        steps = block_steps(view, state, self.per_step)
+        steps = self.block_steps(view, state)
         scheduled = view.index - extras  # forwards of the schedule before this one; extras: the further ones
         due = quota(view, steps, scheduled)
         chosen = top(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))

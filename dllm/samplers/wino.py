@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import best, top
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
@@ -19,6 +18,7 @@ class WINO(Sampler):
     """
 
     revocable = True
+    per_request = ("threshold", "back_threshold")
 
     def __init__(self, threshold: Any = 0.6, back_threshold: Any = 0.9) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -37,9 +37,6 @@ class WINO(Sampler):
         if setting.sampling.guidance:
             raise UserError(f"sampler={name_of(self)}'s shadow rows are not guided: set sampling.guidance=0.")
 
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return {"threshold": per_row(self.threshold, canvas), "back": per_row(self.back_threshold, canvas)}
-
     def step(self, view: View, state: State) -> Step:
         confidence = view.scores.confidence
         accepted = view.open & (confidence > state["threshold"][:, None])
@@ -48,5 +45,5 @@ class WINO(Sampler):
         commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
         committed = view.blocks.in_block & view.canvas.committed
         shadow = view.scores.stat("shadow")
-        doubtful = committed & (shadow.exp() < state["back"][:, None])
+        doubtful = committed & (shadow.exp() < state["back_threshold"][:, None])
         return view.step(commit, accepted=accepted, remask=top(-shadow, doubtful, commit.sum(1) - 1))

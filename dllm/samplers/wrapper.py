@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from dllm.canvas import Canvas, Request
-from dllm.common.rowwise import Owner
+from dllm.common.rowwise import Owner, select
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting, altered
@@ -50,7 +50,7 @@ class Wrapper(Sampler):
         return self.inner.turns(canvas)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        return outside(self.inner.start(canvas, blocks))
+        return super().start(canvas, blocks) | outside(self.inner.start(canvas, blocks))
 
     def propose(self, view: View, state: State) -> Step:
         step = self.inner.propose(view, inside(state))
@@ -76,6 +76,6 @@ def alone(step: Step, rows: Tensor) -> Step:
         return step
     row, first = step.owner.row, step.owner.first
     kept = (~rows[row]).index_fill(0, first, True).nonzero()[:, 0]
-    parts = {name: getattr(step, name)[kept] for name in ("commit", "tokens", "confidence", "remask")}
-    accepted = None if step.accepted is None else step.accepted[kept]
-    return replace(step, **parts, accepted=accepted, owner=Owner(row[kept], len(rows)))
+    names = ("commit", "tokens", "confidence", "accepted", "remask")
+    parts = {name: select(getattr(step, name), kept) for name in names}
+    return replace(step, **parts, owner=Owner(row[kept], len(rows)))

@@ -10,18 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from dllm.analysis.measures import Measures, mean, scores_of
+from dllm.analysis.measures import Measures, by_task, mean, scores_of
 from dllm.record.results import ResultRow
 
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")
-
-
-def by_task(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
-    """Rows of each sub-task, in the order in which they first appear."""
-    out: dict[str, list[ResultRow]] = {}
-    for row in rows:
-        out.setdefault(row["task"], []).append(row)
-    return out
 
 
 def scores_table(rows: Sequence[ResultRow]) -> Group:

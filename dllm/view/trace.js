@@ -309,9 +309,11 @@ function play(on) {
   playing.textContent = on ? "❚❚ Pause" : "▶ Play";
   if (!on) return;
   if (step >= last) go(0);
-  const pace = Math.min(Math.max(12000 / last, 25), 400), from = step, began = performance.now();
-  const frame = () => {
-    go(from + Math.floor((performance.now() - began) / pace));
+  const pace = Math.min(Math.max(12000 / last, 25), 400), from = step;
+  let began = null; // the first frame's time: a page opened in the background has none before somebody sees it
+  const frame = (now) => {
+    began ??= now;
+    go(from + Math.floor((now - began) / pace));
     if (step >= last) play(false);
     else timer = requestAnimationFrame(frame);
   };
@@ -340,3 +342,8 @@ byId("last").textContent = last;
 const ramp = data.colours.map((pair) => pair[0]);
 byId("ramp").style.background = `linear-gradient(90deg, ${[...ramp, ...ramp.slice(-1)].join(",")})`;
 go(last);
+panes.forEach((pane) => { pane.text.style.minHeight = `${pane.text.offsetHeight}px`; }); // what is below stays in place
+if (!matchMedia("(prefers-reduced-motion: reduce)").matches) {
+  go(0);
+  play(true);
+}

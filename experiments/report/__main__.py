@@ -9,10 +9,18 @@ from pathlib import Path
 
 from dllm.errors import UserError
 from dllm.record.cost import Machine, machine
-from experiments.report import plots, tables
+from experiments.report import tables
 from experiments.report.cells import Cell, read, sections
+from experiments.report.differences import paired
 from experiments.report.machines import machines, warnings
+from experiments.report.origin import mixed_versions, origin, refusals
 from experiments.report.page import Heading, Note, Picture, Piece, html, markdown
+
+try:
+    from experiments.report import plots
+except UserError as error:
+    print("Error:", error, file=sys.stderr)
+    raise SystemExit(2) from None
 
 FORWARD, SECOND = "useful tokens per forward (log scale)", "useful tokens per second (log scale)"
 LEGEND = (
@@ -47,14 +55,14 @@ def report(folders: Sequence[Path], out: Path, machine_name: str | None = None) 
     Raises UserError when there are no results.
     """
     found = [read(folder) for folder in folders]
-    cells, refused = [cell for one, _ in found for cell in one], sorted({text for _, many in found for text in many})
+    cells, refused = [cell for one, _ in found for cell in one], [one for _, many in found for one in many]
     out.mkdir(parents=True, exist_ok=True)
     rates = None if machine_name is None else machine(machine_name)
-    pieces: list[Piece] = [Note(LEGEND)]
+    pieces: list[Piece] = [origin(cells), *map(Note, mixed_versions(cells)), Note(LEGEND)]
     for number, (suite, mine) in enumerate(sections(cells)):
         pieces += section(suite, mine, out, "" if number == 0 else f"-{number + 1}", rates)
     if refused:
-        pieces += [Heading("Combinations that cannot work"), *map(Note, refused)]
+        pieces += [Heading(f"Refused: {len(refused)} combinations that cannot work"), refusals(refused, cells)]
     title = f"Speed against quality: {', '.join(folder.resolve().name for folder in folders)}"
     (out / "report.md").write_text(markdown(title, pieces))
     page = out / "report.html"
@@ -83,7 +91,19 @@ def section(
         for kind, (head, table) in made.items():
             pieces += [Heading(f"{model}: {head}", 3), table]
             (out / f"{kind}-{model}{mark}.csv").write_text(table.csv())
+        pieces += comparison(model, mine, out, mark)
     return pieces
+
+
+def comparison(model: str, cells: Sequence[Cell], out: Path, mark: str) -> list[Piece]:
+    """The differences of a model's settings from their baseline, on the same items."""
+    found = paired(cells)
+    if found is None:
+        return []
+    (out / f"differences-{model}{mark}.csv").write_text(found.whole.csv())
+    (out / f"differences_by_task-{model}{mark}.csv").write_text(found.every_task.csv())
+    heads = [Heading(f"{model}: {head}", 3) for head in ("Paired differences", "Paired differences by sub-task")]
+    return [heads[0], *map(Note, found.notes), found.whole, heads[1], found.tasks]
 
 
 def pictures(cells: Sequence[Cell], out: Path, mark: str) -> list[Piece]:

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
-from dllm.analysis.measures import Measures, scores_of, sum_over_batches, wilson
-from dllm.app.runs.folder import REFUSED_FILE, flatten, read_results
-from dllm.errors import UserError
-from dllm.view.scores import by_task
+from dllm.analysis.measures import Measures, by_task, score_over_tasks, scores_of, sum_over_batches
+from dllm.record.folders import flatten
+from dllm.record.stored import Refused, StoredCell, refused_cells, stored_cells
 
 Row = dict[str, Any]
 STAMPS = ("suite", "template", "data")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """The results of one configuration on one task. Numbers of two suites are never mixed."""
-
-    folder: Path
-    config: Mapping[str, Any]
-    rows: list[Row]
-    environment: Mapping[str, Any] = field(default_factory=dict)
+class Cell(StoredCell):
+    """The results of one configuration on one task, with their measures. Numbers of two suites are never mixed."""
 
     @property
     def model(self) -> str:
@@ -61,14 +51,9 @@ class Cell:
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of ``quality``: Wilson's for each sub-task, their variances added (Zou and Donner 2008)."""
-        below = above = 0.0
-        for task, score in self.scores.items():
-            values = scores_of(self.tasks[task])
-            low, high = wilson(sum(values), len(values))
-            below, above = below + (score - 100 * low) ** 2, above + (100 * high - score) ** 2
-        count = max(1, len(self.scores))
-        return max(0.0, self.quality - sqrt(below) / count), min(100.0, self.quality + sqrt(above) / count)
+        """95 % interval of ``quality``."""
+        _, low, high = score_over_tasks(self.rows)
+        return (0.0, 100.0) if low is None or high is None else (100 * low, 100 * high)
 
     @cached_property
     def tokens_per_step(self) -> float:
@@ -99,28 +84,13 @@ class Cell:
         return float(sum(values)) if len(values) == len(self.rows) else None
 
 
-def read(folder: Path) -> tuple[list[Cell], list[str]]:
-    """The cells in ``folder``, and the error messages of the combinations that were refused.
+def read(folder: Path) -> tuple[list[Cell], list[Refused]]:
+    """The cells in ``folder``, and the combinations that were refused.
 
-    Raises UserError when there is no cell.
+    Raises UserError when there is no cell, and for a broken file.
     """
-    places = sorted({file.parent for file in folder.glob("**/results.jsonl")})
-    cells = [cell for place in places if (cell := cell_of(place)) is not None]
-    if not cells:
-        raise UserError(
-            f"{folder} holds no results of a task. Make some with: python run.py -m experiment=small name=NAME"
-        )
-    return cells, sorted({json.loads(file.read_text())["sentence"] for file in folder.glob(f"**/{REFUSED_FILE}")})
-
-
-def cell_of(folder: Path) -> Cell | None:
-    """None for a run of prompts, which has no scores, and for a cell without a finished sample."""
-    found, _ = read_results(folder / "results.jsonl")
-    if not found or "scores" not in found[0]:
-        return None
-    rows = sorted(found, key=lambda row: (row["task"], row["id"], row["sample"]))
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    return Cell(folder, config, rows, json.loads((folder / "environment.json").read_text()))
+    cells = [Cell(one.folder, one.config, one.rows, one.environment) for one in stored_cells(folder)]
+    return cells, refused_cells(folder)
 
 
 def sections(cells: Sequence[Cell]) -> Iterator[tuple[tuple[str, ...], list[Cell]]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -18,16 +19,16 @@ def warnings(cells: Sequence[Cell], rates: Machine | None) -> list[str]:
     if doubted:
         busy = f"The machine was busy during {doubted} of {len(cells)} settings"
         found.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
-    others = sorted({place_of(cell) for cell in cells if rates is not None and not ran_on(rates.name, cell)})
+    apart = [cell for cell in cells if rates is not None and not ran_on(rates.name, cell)]
+    others = sorted({place_of(cell.environment) for cell in apart})
     if rates is not None and others:
-        apart = f"The floors are those of {rates.name}, and the times were taken on {'; '.join(others)}"
-        found.append(f"{apart}: floor / time compares two machines.")
+        floors = f"The floors are those of {rates.name}, and the times were taken on {'; '.join(others)}"
+        found.append(f"{floors}: floor / time compares two machines.")
     return found
 
 
-def place_of(cell: Cell) -> str:
-    """The device that a cell ran on, by its name."""
-    there = cell.environment
+def place_of(there: Mapping[str, Any]) -> str:
+    """The device in a stamp, by its name."""
     gpus = [] if there.get("device", "cpu") == "cpu" else list(map(str, there.get("gpus") or ()))
     return gpus[0] if gpus else f"{there.get('device', 'an unknown device')} ({there.get('processor', 'unknown')})"
 
@@ -35,7 +36,7 @@ def place_of(cell: Cell) -> str:
 def ran_on(name: str, cell: Cell) -> bool:
     """Whether a cell's times are those of the machine called ``name``. ``this`` is the one at hand."""
     if not name.startswith("this "):
-        return re.search(rf"\b{re.escape(name)}\b", place_of(cell), re.IGNORECASE) is not None
+        return re.search(rf"\b{re.escape(name)}\b", place_of(cell.environment), re.IGNORECASE) is not None
     there, device = cell.environment, str(cell.environment.get("device"))
     here = environment_stamp(torch.device(device), torch.float32, 0)
     return all(there.get(key) == here[key] for key in ("platform", "processor", "cores", "gpus")) and (

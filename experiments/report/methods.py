@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -35,6 +35,10 @@ class Method:
         mine = numbers(cell.config)
         shown = {key: mine[key] for key in self.differing if key in mine} or unusual(cell.config["sampler"])
         return ", ".join(f"{short(key)}={number(value)}" for key, value in shown.items()) or "defaults"
+
+    def only(self, kept: Callable[[Cell], bool]) -> Method:
+        """The method with the cells that pass."""
+        return Method(self.model, self.name, [cell for cell in self.cells if kept(cell)])
 
     @property
     def is_reference(self) -> bool:
@@ -98,6 +102,19 @@ def methods(cells: Sequence[Cell]) -> list[Method]:
         Method(model, name, sorted(group, key=lambda cell: (cell.measures.tpf, cell.folder.name)))
         for (model, name), group in sorted(found.items())
     ]
+
+
+def baseline(found: Sequence[Method]) -> Cell | None:
+    """The cell of one token per forward, the most confident first."""
+    cells = (cell for method in found for cell in method.cells)
+    return next((cell for cell in cells if is_baseline(cell)), None)
+
+
+def is_baseline(cell: Cell) -> bool:
+    sampler = cell.config["sampler"]
+    plain_cache = str(cell.config["cache"]["_target_"]).endswith(".NoCache")
+    one = sampler.get("per_step", 1) == 1 and sampler.get("steps") is None
+    return str(sampler["_target_"]).endswith(".Static") and one and plain_cache and sampler["score"] == "low_confidence"
 
 
 def by_model(cells: Sequence[Cell]) -> dict[str, list[Method]]:

@@ -7,8 +7,12 @@ from itertools import cycle
 from math import ceil, sqrt
 from typing import Any
 
-import matplotlib
+from dllm.errors import not_installed
 
+try:
+    import matplotlib
+except ImportError:
+    raise not_installed("a report", "matplotlib", "report") from None
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -18,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from experiments.report.cells import Cell
 from experiments.report.figures import pareto, tpf_of
-from experiments.report.methods import Method, by_model
+from experiments.report.methods import Method, baseline, by_model
 from experiments.report.tables import plain
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -30,6 +34,8 @@ STYLE = {
     "grid.color": "#dddddd", "grid.linewidth": 0.6, "svg.fonttype": "none", "figure.dpi": 100, "savefig.dpi": 200,
     "savefig.bbox": "tight", "axes.axisbelow": True,
 }  # fmt: skip
+# Marks that are no method's; their names in the legend.
+STAR, FILLED, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
 X = Callable[[Cell], float]
 Styles = dict[str, tuple[str, str]]  # method to colour and marker
 
@@ -57,17 +63,27 @@ def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Fi
         figure, axes = plt.subplots(
             1, len(groups), figsize=(1.2 + 3.6 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
         )
+        drawn: set[str] = set()
         for axis, (model, found) in zip(axes[0], groups.items(), strict=True):
-            panel(axis, found, x, style, timed)
+            drawn |= panel(axis, found, x, style, timed)
             axis.set(title=model, xlabel=label)
             speedups(axis, found, x, timed)
         axes[0][0].set_ylabel("score, mean over tasks (%)")
-        legend(figure, style, crossed=timed and any(cell.measures.doubt for cell in cells))
+        legend(figure, style, drawn)
     return figure
 
 
-def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool = False) -> None:
-    every = [cell for method in found for cell in method.cells]
+def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool = False) -> set[str]:
+    """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, FILLED and CROSS.
+
+    Cells without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star stands in for
+    its cell's own marker, and lies below others of the same place.
+    """
+    found = [shown for method in found if (shown := method.only(lambda cell: x(cell) > 0)).cells]
+    every, start = [cell for method in found for cell in method.cells], baseline(found)
+    if not every:
+        return set()
+    drawn = {method.name for method in found if method.only(lambda cell: cell is not start).cells}
     chosen = [cell for method in found if not method.is_reference for cell in method.cells]
     best = dict(zip(map(id, chosen), optimal(chosen, x, timed), strict=True))
     for method in found:
@@ -77,15 +93,18 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
         for cell in method.cells:
             low, high = cell.interval
             axis.plot([x(cell)] * 2, [low, high], color=colour, linewidth=0.7, alpha=0.45)
-            axis.plot(
-                x(cell), cell.quality, marker=marker, color=colour, markersize=5.5, markeredgewidth=1.1,
-                markerfacecolor=colour if best.get(id(cell)) else "white", zorder=3,
-            )  # fmt: skip
+            if cell is not start:
+                axis.plot(
+                    x(cell), cell.quality, marker=marker, color=colour, markersize=5.5, markeredgewidth=1.1,
+                    markerfacecolor=colour if best.get(id(cell)) else "white", zorder=3,
+                )  # fmt: skip
+                drawn |= {FILLED} if best.get(id(cell)) else set()
             if timed and cell.measures.doubt:
+                drawn.add(CROSS)
                 axis.plot(x(cell), cell.quality, marker="x", color="black", markersize=7, zorder=4)
-    start = baseline(found)
     if start is not None:
-        axis.plot(x(start), start.quality, marker="*", color="black", markersize=12, zorder=4, linestyle="none")
+        drawn.add(STAR)
+        axis.plot(x(start), start.quality, marker="*", color="black", markersize=12, zorder=2.5, linestyle="none")
     axis.set_xscale("log", base=2)
     low, high = axis.get_xlim()
     # Powers of two, if the axis shows several.
@@ -93,6 +112,7 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_ylim(min(50.0, *(cell.interval[0] for cell in every)) - 2, 103)
+    return drawn
 
 
 def optimal(cells: Sequence[Cell], x: X, timed: bool) -> list[bool]:
@@ -109,23 +129,10 @@ def joined(method: Method, x: X) -> list[Cell]:
     return sorted((cell for cell, is_best in zip(method.cells, best, strict=True) if is_best), key=x)
 
 
-def baseline(found: Sequence[Method]) -> Cell | None:
-    """The cell of one token per forward, the most confident first."""
-    cells = (cell for method in found for cell in method.cells)
-    return next((cell for cell in cells if is_baseline(cell)), None)
-
-
-def is_baseline(cell: Cell) -> bool:
-    sampler = cell.config["sampler"]
-    plain_cache = str(cell.config["cache"]["_target_"]).endswith(".NoCache")
-    one = sampler.get("per_step", 1) == 1 and sampler.get("steps") is None
-    return str(sampler["_target_"]).endswith(".Static") and one and plain_cache and sampler["score"] == "low_confidence"
-
-
 def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> None:
     """A second axis: how many times as fast as one token per forward."""
     start = baseline(found)
-    if start is None or not x(start) or (timed and start.measures.doubt):
+    if start is None or not x(start) > 0 or (timed and start.measures.doubt):
         return
     unit = x(start)
     above = axis.secondary_xaxis("top", functions=(lambda v: v / unit, lambda v: v * unit))
@@ -137,16 +144,18 @@ def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> 
     above.tick_params(labelsize=7, colors="#444444")
 
 
-def legend(figure: Figure, style: Styles, starred: bool = True, crossed: bool = False) -> None:
+def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
+    """Entries for what was drawn: methods by name, hollow where filled ones have a meaning, and marks."""
     handles = [
-        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * (colour != GREY), label=name)
+        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * (colour != GREY), label=name,
+               markerfacecolor="white" if FILLED in drawn else colour)
         for name, (colour, marker) in style.items()
-    ]
-    star = Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label="one token per step")
-    full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label="filled: Pareto-optimal")
-    cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label="crossed: busy machine")
-    handles += ([star, full] if starred else []) + ([cross] if crossed else [])
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, handlelength=2.2)
+    ]  # fmt: skip
+    star = Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=STAR)
+    full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILLED)
+    cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
+    entries = [handle for handle in (*handles, star, full, cross) if handle.get_label() in drawn]
+    figure.legend(handles=entries, loc="outside right upper", frameon=False, handlelength=2.2)
 
 
 def curves_of_tasks(cells: Sequence[Cell]) -> dict[str, Figure]:
@@ -164,9 +173,12 @@ def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
             lines, columns, figsize=(2.0 * columns + 1.4, 1.65 * lines + 0.4), sharex=True, sharey=True, squeeze=False,
             layout="constrained",
         )  # fmt: skip
+        drawn: set[str] = set()
         for axis, task in zip(axes.flat, names, strict=False):
             for method in curves:
-                points = sorted((tpf_of(cell, task), cell.scores[task]) for cell in method.cells if task in cell.scores)
+                here = [(tpf_of(cell, task), cell.scores[task]) for cell in method.cells if task in cell.scores]
+                points = sorted(point for point in here if point[0] > 0)
+                drawn |= {method.name} if points else set()
                 colour, marker = style[method.name]
                 xs, ys = zip(*points, strict=True) if points else ((), ())
                 width = 1.0 if len(method.differing) < 2 else 0.0
@@ -181,7 +193,7 @@ def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
         figure.supxlabel("useful tokens per forward", fontsize=9)
         figure.supylabel("score (%)", fontsize=9)
         figure.suptitle(model, fontsize=10)
-        legend(figure, {method.name: style[method.name] for method in curves}, starred=False)
+        legend(figure, style, drawn)
     return figure
 
 

@@ -13,6 +13,7 @@ from experiments.report import figures
 from experiments.report.cells import Cell
 from experiments.report.methods import Method, methods
 
+LONG = 60  # characters of a text that is wrapped
 LEVELS = (90, 80, 70, 60)
 
 
@@ -30,8 +31,10 @@ class Table:
 
     def html(self) -> str:
         def line(cells: Sequence[str], tag: str) -> str:
+            kinds = ["n" if at >= self.words else "w" if len(cell) > LONG else "" for at, cell in enumerate(cells)]
             shown = [
-                f'<{tag}{"" if at < self.words else " class=n"}>{escape(cell)}</{tag}>' for at, cell in enumerate(cells)
+                f"<{tag}{f' class={kind}' if kind else ''}>{escape(cell)}</{tag}>"
+                for kind, cell in zip(kinds, cells, strict=True)
             ]
             return f"<tr>{''.join(shown)}</tr>"
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from typing import Any
+
 import pytest
 
-from dllm.app.command_line.help import choice_summary, comments, help_text, module_summary, top_groups
-from dllm.compose.parts import choices, config_groups
+from dllm.app.command_line.help import choice_summary, comments, help_text, module_summary, settings, top_groups
+from dllm.compose.parts import build_part, choices, composed, config_groups, plain_config
+from dllm.errors import UserError
 
 TEXT = help_text([], width=110)
 
@@ -45,5 +49,36 @@ def test_comments_belong_to_their_keys() -> None:
     assert comments("a: 1   # one\nb: '#'\nc:\n  d: null # two, three\n") == {"a": "one", "d": "two, three"}
 
 
+def test_a_choice_that_builds_on_another_has_its_comments_too() -> None:
+    (line,) = [line for line in help_text(["model=mini-dream"], 110).splitlines() if "model.quantize" in line]
+    assert line.endswith("int8: weights in eight bits (needs dllm[quantize])")
+
+
 def test_inner_groups_are_no_choices_of_their_own() -> None:
     assert "sampler/inner" in config_groups() and "sampler/inner" not in top_groups()
+
+
+def every_part() -> list[tuple[str, str, dict[str, Any]]]:
+    """Group, name and configuration of every part: each composition chooses one from every group."""
+    groups, found = ("sampler", "blocks", "cache", "eos", "engine"), []
+    for names in zip_longest(*map(choices, groups)):
+        chosen = [(group, name) for group, name in zip(groups, names, strict=True) if name is not None]
+        config = composed([f"{group}={name}" for group, name in chosen])
+        found += [(group, name, plain_config(config[group])) for group, name in chosen]
+    return found
+
+
+def test_help_shows_the_options_that_building_takes() -> None:
+    """Help reads YAML files alone, and building the class: neither may have an option that the other lacks. Where a
+    class has several names, each file sets what differs, and what is shown together is what the class takes."""
+    parts = every_part()
+    assert len(parts) == sum(len(choices(group)) for group in ("sampler", "blocks", "cache", "eos", "engine"))
+    shown: dict[str, set[str]] = {}
+    taken: dict[str, set[str]] = {}
+    for group, _, config in parts:
+        with pytest.raises(UserError, match="no such option; it has") as refused:
+            build_part(group, {**config, "no_such_option": 1})
+        target, listed = config["_target_"], str(refused.value).partition("it has ")[2].rstrip(".").split(", ")
+        taken[target] = set(listed) - {"none"}
+        shown.setdefault(target, set()).update(key.split(".")[1] for key, _ in settings({group: config}))
+    assert shown == taken

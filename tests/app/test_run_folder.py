@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from dllm.app.runs import folder
-from dllm.app.runs.folder import RunFolder, identity, read_results, stored_config, trace_name
+from dllm.app.runs.folder import RunFolder, identity, trace_name
+from dllm.app.runs.places import stored_config
 from dllm.errors import UserError
+from dllm.record.folders import read_results
 
 STATIC = {"_target_": "dllm.samplers.static.Static", "steps": None}
 CONFIG: dict[str, Any] = {"gen_length": 8, "sampler": STATIC, "live": None}

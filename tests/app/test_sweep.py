@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dllm import UserError
+from dllm.app.command_line import main as cli
+from dllm.app.command_line.grids import combinations
 from dllm.models import bundle
 from tests.app.conftest import Run, cells_of
 
@@ -33,6 +36,31 @@ def test_what_the_declarations_refuse_is_noted_and_the_rest_goes_on(run: Run) ->
     assert "sampler.steps=3" in json.loads(note.read_text())["sentence"] and len(cells_of(SWEEP)) == 1
     again = run(*SMALL, "sampler=static", "sampler.steps=3,null")
     assert again.code == 0 and len(list(SWEEP.iterdir())) == 3  # note, cell, Hydra's record
+
+
+def test_a_sweep_of_nothing_but_refusals_fails(run: Run) -> None:
+    outcome = run(*SMALL, "sampler=static", "sampler.steps=3,5")
+    assert outcome.code == 2 and outcome.out.count("refused: ") == 2
+    assert outcome.err.startswith("Error: ") and outcome.err.count("\n") == 1
+    assert "2 combinations" in outcome.err and "runs/s/*/refused.json" in outcome.err
+    run(*SMALL, "sampler=static")  # a cell of an earlier command does not make up for it
+    assert run(*SMALL, "sampler=static", "sampler.steps=3,5").code == 2
+
+
+def test_cells_of_other_processes_are_judged_by_what_they_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with hydra/launcher=joblib, whose processes take the cells."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "TAKEN", [])
+    with pytest.raises(UserError, match="nothing was decoded: all of the 3 combinations were refused"):
+        cli.refuse_empty_sweep(3, SWEEP)
+    (SWEEP / "cell").mkdir(parents=True)
+    (SWEEP / "cell" / "results.jsonl").touch()
+    cli.refuse_empty_sweep(3, SWEEP)
+
+
+def test_a_value_that_the_user_sets_takes_the_place_of_the_grids() -> None:
+    grid = ["sampler=static,order", "sampler.per_step=1,2,4", "sampler=static"]  # the grid's values, then the user's
+    assert combinations(grid) == 3
 
 
 def test_several_grids_make_one_sweep(run: Run) -> None:

@@ -28,15 +28,17 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuob
 
 def compiled(build: Build, target: GPUTarget) -> Any:
     kernel = build.kernel.built
-    constants = {name: build.constants[name] for name in kernel.arg_names if name in build.constants}
-    types = {name: kind.removesuffix("/16") for name, kind in build.types.items()}
-    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    types = {name: kind for name, kind in build.types.items() if kind is not None}
+    given = {**dict.fromkeys(build.types.keys() - types.keys()), **build.constants, **build.config.blocks}
+    constants = {name: given[name] for name in kernel.arg_names if name in given}
+    signature = {name: types.get(name, "constexpr").removesuffix("/16") for name in kernel.arg_names}
     # What Triton finds out by itself at a launch: pointers of tensors, and arguments marked /16, are multiples of 16.
     aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names)
-               if build.types.get(name, "").startswith("*") or build.types.get(name, "").endswith("/16")}  # fmt: skip
+               if types.get(name, "").startswith("*") or types.get(name, "").endswith("/16")}  # fmt: skip
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, values, aligned)
-    return triton.compile(source, target=target, options=build.options)
+    options = {"num_warps": build.config.warps, "num_stages": build.config.stages}
+    return triton.compile(source, target=target, options=options)
 
 
 def nvidia(result: Any) -> dict[str, int | bool]:
@@ -63,7 +65,7 @@ def main() -> None:
                 continue
             result = compiled(build, target)
             usage = amd(result) if target.backend == "hip" else nvidia(result)
-            line = {"build": build.name, "target": name, "claims_wgmma": build.wgmma, "warps": build.warps}
+            line = {"build": build.name, "target": name, "claims_wgmma": build.wgmma, "warps": build.config.warps}
             print(json.dumps(line | {"shared": result.metadata.shared} | usage), flush=True)
 
 

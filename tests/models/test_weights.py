@@ -21,10 +21,11 @@ from model_folders import (
 from safetensors.torch import load_file, save_file
 
 from dllm.errors import UserError
+from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.files import stored_tensors
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, parameter_sources, resolve, save_model
+from dllm.models.weights import load_model, parameter_sources, save_model
 
 TOKENS = torch.arange(90).view(2, 45)
 
@@ -185,7 +186,7 @@ def test_config_and_weights_must_agree(tmp_path: Path) -> None:
 
 def test_a_path_that_is_nothing_is_refused_without_the_network(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no folder and no hub id"):
-        resolve(tmp_path / "nothing" / "here")
+        locate(tmp_path / "nothing" / "here")
 
 
 def test_auto_uses_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def shown(browser: Any, static: Trace, tmp_path: Path) -> Iterator[Any]:
     """A page with one decode of 8 forwards."""
     file = tmp_path / "trace.html"
     file.write_text(trace_page([Pane("static", static, {"sampler": "static"})]))
-    tab = opened(browser, file)
+    tab = opened(browser, file, reduced_motion="reduce")
     yield tab
     assert tab.problems == []
     tab.close()
@@ -169,6 +169,40 @@ def test_the_play_button_runs_to_the_end_and_pauses(shown: Any, static: Trace) -
     assert_shows(shown, static, 8)
 
 
+# Every forward that a page has stood at: noted before each picture, from before the page's own script runs.
+NOTED = """
+window.seen = [];
+const note = () => {
+  const where = document.getElementById("where")?.textContent;
+  if (where && seen.at(-1) !== where) seen.push(where);
+  requestAnimationFrame(note);
+};
+requestAnimationFrame(note);
+"""
+
+
+def test_an_opened_page_plays_from_the_first_forward(browser: Any, static: Trace, tmp_path: Path) -> None:
+    file = tmp_path / "trace.html"
+    file.write_text(trace_page([Pane("static", static)]))
+    tab = browser.new_page(reduced_motion="no-preference")
+    tab.add_init_script(NOTED)
+    tab.goto(file.as_uri())
+    assert tab.get_attribute("#play", "aria-pressed") == "true"
+    tab.wait_for_function("seen.length > 2")
+    tab.click("#play")
+    seen = [int(place.split()[1]) for place in tab.evaluate("seen")]
+    assert seen[:2] == [0, 1] and seen == sorted(seen)
+    assert_shows(tab, static, where(tab))
+    tab.close()
+
+
+def test_a_page_stands_still_for_people_who_want_no_motion(shown: Any, static: Trace) -> None:
+    assert shown.get_attribute("#play", "aria-pressed") == "false" and where(shown) == 8
+    shown.wait_for_timeout(500)  # a page that played would be at forward 1
+    assert where(shown) == 8
+    assert_shows(shown, static, 8)
+
+
 def test_hovering_and_walking_say_what_happened_to_a_token(shown: Any, static: Trace) -> None:
     commits = {at: (turn.turn, p, h) for turn in static.turns for at, _, p, h, _ in turn.candidates[0].rows()}
     for at in (0, 3):
@@ -213,7 +247,7 @@ def test_two_decodes_stand_side_by_side_with_their_marks(browser: Any, static: T
     made = long_trace(60, 20)
     file = tmp_path / "two.html"
     file.write_text(trace_page([Pane("static", static), Pane("made", made)]))
-    tab = opened(browser, file)
+    tab = opened(browser, file, reduced_motion="reduce")
     boxes = [tab.locator(".pane").nth(number).bounding_box() for number in range(2)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
     for step in (20, 10, 8, 1):
@@ -233,7 +267,7 @@ def test_two_decodes_stand_side_by_side_with_their_marks(browser: Any, static: T
 def test_the_page_is_legible_in_both_schemes(browser: Any, static: Trace, tmp_path: Path, scheme: str) -> None:
     file = tmp_path / "trace.html"
     file.write_text(trace_page([Pane("static", static)]))
-    tab = opened(browser, file, color_scheme=scheme)
+    tab = opened(browser, file, color_scheme=scheme, reduced_motion="reduce")
     tab.keyboard.press("Home")
     for place in ("h1", ".legend li", ".status", ".t.mask", ".keys", "#play", ".strip span"):
         assert tab.evaluate(CONTRAST, place) >= 4.5, place
@@ -269,7 +303,7 @@ PICTURE = """async step => {
 def test_a_thousand_tokens_follow_the_slider_in_under_50_ms(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "long.html"
     file.write_text(trace_page([Pane("long", long_trace())]))
-    tab = opened(browser, file)
+    tab = opened(browser, file, reduced_motion="reduce")
     assert len(texts(tab)) == 1000
     times = [tab.evaluate(PICTURE, step) for step in (0, 500, 1, 250, 251, 252, 499, 10, 400, 0, 333, 100, 500)]
     print("ms from event to picture:", [round(t, 1) for t in times])

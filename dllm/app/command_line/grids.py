@@ -15,8 +15,7 @@ from hydra.core.override_parser.types import Glob, Override
 from dllm.app.command_line.options import check_name
 from dllm.app.command_line.overrides import hydra_quote, parsed_override, setting_names
 from dllm.app.command_line.refusals import refuse_settings
-from dllm.app.runs.folder import writing
-from dllm.app.runs.plan import fresh_folder
+from dllm.app.runs.places import fresh_folder, writing
 from dllm.compose.parts import choices, composed
 from dllm.errors import UserError
 
@@ -46,6 +45,13 @@ def expanded(overrides: Sequence[str]) -> list[list[str]]:
     return [[*grid, *kept, *place] for grid in grids]
 
 
+def sweep_place(grid: Sequence[str]) -> Path:
+    """The folder that the cells of an expanded grid go into."""
+    override = parsed_override(grid[-1])
+    assert override is not None
+    return Path(str(override.value()))
+
+
 def sweep_folder(config: Any, given: Sequence[str]) -> Path:
     """The sweep's folder. given: the names that the user set."""
     if "hydra.sweep.dir" in given:
@@ -62,8 +68,9 @@ def sweep_folder(config: Any, given: Sequence[str]) -> Path:
 
 
 def combinations(overrides: Sequence[str]) -> int:
-    """How many combinations Hydra makes of the settings of a grid."""
-    return prod(_tried(override) for text in overrides if (override := parsed_override(text)) is not None)
+    """How many combinations Hydra makes of the settings of a grid. The last value given to a setting is its value."""
+    last = {found.key_or_group: found for text in overrides if (found := parsed_override(text)) is not None}
+    return prod(map(_tried, last.values()))
 
 
 def _tried(override: Override) -> int:

@@ -122,12 +122,19 @@ def setting_lines(config: DictConfig, chosen: dict[str, str | None], width: int)
     notes = comments((CONF / "config.yaml").read_text())
     for group, name in chosen.items():
         if name is not None:
-            notes |= {f"{group}.{key}": note for key, note in comments(choice_file(group, name)).items()}
+            notes |= {f"{group}.{key}": note for key, note in choice_notes(group, name).items()}
     for key, value in settings(OmegaConf.to_container(config, resolve=False)):
         shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         name = key.rpartition(".")[2]
         note = notes.get(key) or (notes.get(name) if key.startswith("sampling.") else None) or ""
         yield from two_columns(f"  {key}={shown[:60]}", note, 46, width)
+
+
+def choice_notes(group: str, name: str) -> dict[str, str]:
+    """The comments of a choice's file, after those of the choices of its group that it builds on."""
+    text = choice_file(group, name)
+    bases = [base for base in choices(group) if re.search(rf"^  - {re.escape(base)}\b", text, re.MULTILINE)]
+    return {key: note for base in bases for key, note in choice_notes(group, base).items()} | comments(text)
 
 
 def choice_file(group: str, name: str) -> str:

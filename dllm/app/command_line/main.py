@@ -18,19 +18,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.grids import combinations, expanded, refuse_grids
+from dllm.app.command_line.grids import combinations, expanded, refuse_grids, sweep_place
 from dllm.app.command_line.help import help_text
 from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names
 from dllm.app.command_line.refusals import explain, refuse_settings
-from dllm.app.runs.environment import version_of
-from dllm.app.runs.plan import resumed
+from dllm.app.runs.places import resumed
+from dllm.common.versions import version_of
 from dllm.compose.parts import composed
 from dllm.errors import UserError, first_line
+from dllm.record.folders import REFUSED_FILE, RESULTS
 
 # Cells that an engine takes together when Hydra has started all, since it spreads their samples over its workers.
 TOGETHER: list[tuple[dict[str, Any], list[str], Path]] = []
 CELL_LABELS: list[str] = []  # of the cells that Hydra is still to start, such as "cell 2 of 6"
+TAKEN: list[bool] = []  # for each cell that this process took: whether it was evaluated, or refused
 MEMORY_ADVICE = "Lower batch_size or gen_length, or choose model.dtype=bfloat16 or a smaller model."
 
 
@@ -86,7 +88,7 @@ def take_cell(settings: dict[str, Any], given: list[str], folder: Path) -> None:
     if takes_all_cells(settings):
         TOGETHER.append((settings, given, folder))
     else:
-        evaluate_sweep([(settings, given)], folder, CELL_LABELS.pop(0) if CELL_LABELS else "")
+        TAKEN.extend(evaluate_sweep([(settings, given)], folder, CELL_LABELS.pop(0) if CELL_LABELS else ""))
 
 
 def main() -> None:
@@ -128,9 +130,8 @@ def obey(arguments: list[str]) -> None:
 
 
 def run_sweep(overrides: list[str], flags: list[str]) -> None:
-    """Run every cell of every grid."""
-    from dllm.app.commands.evaluate import evaluate_sweep as evaluate
-
+    """Run every cell of every grid. Raises UserError when none of them can work."""
+    TAKEN.clear()
     grids = expanded(overrides)
     total = sum(map(combinations, grids))
     CELL_LABELS[:] = [f"cell {number} of {total}" for number in range(1, total + 1)]
@@ -139,7 +140,17 @@ def run_sweep(overrides: list[str], flags: list[str]) -> None:
         start()
     jobs, TOGETHER[:] = list(TOGETHER), []
     if jobs:
-        evaluate([(settings, given) for settings, given, _ in jobs], jobs[0][2])
+        from dllm.app.commands.evaluate import evaluate_sweep
+
+        TAKEN.extend(evaluate_sweep([(settings, given) for settings, given, _ in jobs], jobs[0][2]))
+    refuse_empty_sweep(total, sweep_place(grids[0]))
+
+
+def refuse_empty_sweep(total: int, folder: Path) -> None:
+    """Raise UserError when every cell was refused. Launchers of other processes leave nothing here but the folder."""
+    if not (any(TAKEN) if TAKEN else any(folder.glob(f"*/{RESULTS}"))):
+        where = f"The reasons stand in {folder}/*/{REFUSED_FILE}"
+        raise UserError(f"nothing was decoded: all of the {total} combinations were refused. {where}. Choose others.")
 
 
 @contextmanager

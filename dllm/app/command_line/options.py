@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dllm.common.kinds import of_kind
 from dllm.errors import UserError
-from dllm.setting import Sampling
+
+if TYPE_CHECKING:
+    from dllm.setting import Sampling
 
 MAX_NAME_BYTES = 200  # bytes of a folder's name; most disks take 255, and a number may follow
 DEFAULT_GEN_LENGTH = 32  # where neither the user nor a task sets the length of an answer
@@ -87,6 +89,8 @@ def check_name(name: str) -> None:
 
 def checked_sampling(config: Mapping[str, Any]) -> Sampling:
     """How tokens are proposed. Raises UserError for values out of range."""
+    from dllm.setting import Sampling  # here, since it imports torch, which takes longer than refusing a misspelt name
+
     return Sampling(**{key: of_kind(f"sampling.{key}", value, SAMPLING_KINDS[key]) for key, value in config.items()})
 
 

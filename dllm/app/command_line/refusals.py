@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.compose.parts import choices, composed, config_groups, wrappers
-from dllm.errors import UserError, first_line, nearest
+from dllm.errors import UserError, first_line, nearest, not_installed
 
 # Hydra's own settings that have an effect here; one that ends with a dot stands for all that begin with it.
 OF_RUN = ("hydra.run.dir",)
@@ -43,6 +43,9 @@ def explain(error: Exception, arguments: Sequence[str]) -> str:
     if lacking:
         asked = [o.input_line for o in overrides if str(o.key_or_group).endswith(lacking[1])]
         first = f"{asked[0] if asked else repr(lacking[1])} is unknown"
+    launcher = re.search("Could not find 'hydra/launcher/(joblib|submitit_local|submitit_slurm)'", first)  # of Hydra
+    if launcher:
+        return str(not_installed(f"hydra/launcher={launcher[1]}", f"Hydra's {launcher[1]} launcher", "sweeps"))
     shaped = [o.input_line for o in overrides if isinstance(o.value(), list | dict)]
     if "DictConfig" in first or "ListConfig" in first:
         first = f"{' or '.join(shaped)} has another shape than its default"

@@ -35,8 +35,9 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     exit_if_failed(engine)
 
 
-def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str = "") -> None:
-    """Evaluate cells of a sweep and print a line for each. What cannot work is noted, and the rest goes on.
+def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str = "") -> list[bool]:
+    """Evaluate cells of a sweep and print a line for each. What cannot work is noted, and the rest goes on. Returns for
+    each cell whether it was evaluated.
 
     place: which of the sweep's cells this is, where ``combinations`` holds one.
     """
@@ -45,11 +46,13 @@ def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str
         task_of(first["task"])  # raises the error of a task without questions
     engine = engine_of(first)
     printed: set[str] = set()
+    evaluated: list[bool] = []
     before = f"{place}: " if place else ""
 
     def planned() -> Iterator[Cell]:
         for config, given in combinations:
             cell = sweep_cell(config, folder, given)
+            evaluated.append(isinstance(cell, Cell))
             if isinstance(cell, UserError):
                 print_line(engine, f"{before}{cell_label(config)}: refused: {cell}")
                 continue
@@ -61,6 +64,7 @@ def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str
         for cell in engine.run(planned()):
             print_line(engine, before + headline(cell.evaluation.config, cell.rows()))
     exit_if_failed(engine)
+    return evaluated
 
 
 def takes_all_cells(config: Mapping[str, Any]) -> bool:

@@ -14,24 +14,31 @@ from tqdm import tqdm
 
 from dllm.app.commands.chat import chat
 from dllm.app.commands.interruptible import interruptible
+from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.environment import environment_of
-from dllm.app.runs.folder import RunFolder, key_of
+from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import PlannedSample, trace_content
+from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer
 from dllm.errors import UserError, name_of
 from dllm.models.bundle import Model
+from dllm.record.folders import key_of
 from dllm.record.results import Result, ResultRow
 from dllm.record.stopwatch import Stopwatch
+from dllm.view.brush import Brush
 from dllm.view.live import LiveView
+from dllm.view.race import Film, Lane, Race
 from dllm.view.table import answer_text, sample_label, summary_table, text_table
 
 COMPARE_RESULTS = "compare.jsonl"
+ONE_BY_ONE = "one token per step"
 MAX_PRINTED = 10  # samples whose text is printed at the end
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Decode what ``config`` asks for."""
+    refuse_engine(config, given)
     plan = RunPlan.of(config)
     if plan.options.chat:
         chat(plan)
@@ -39,7 +46,9 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     plan.refuse_folder()
     samples = plan.samples()
     with plan.open_folder(samples) as run_folder:
-        columns = PromptRun(plan, samples, run_folder).decode()
+        started = PromptRun(plan, samples, run_folder)
+        columns = started.decode()
+    started.race(columns)
     report(columns, run_folder)
     if plan.options.trace:
         pages = list(run_folder.path.glob("traces/*.html"))
@@ -53,24 +62,45 @@ class PromptRun:
     def __init__(self, plan: RunPlan, samples: Sequence[PlannedSample], run_folder: RunFolder) -> None:
         self.plan, self.samples, self.run_folder = plan, samples, run_folder
         self.model: Model | None = None  # loaded when a sample is missing
+        self.console = Console()
+        self.films: dict[str, Film] = {}  # of each column, if the run ends as a race
 
     def decode(self) -> dict[str, list[ResultRow]]:
         """Results by column of the final table: the chosen sampler, and one token per step if asked for."""
-        columns = {name_of(self.plan.parts.sampler): self._column(self.run_folder, None)}
+        name = name_of(self.plan.parts.sampler)
+        columns = {name: self._column(name, self.run_folder, None)}
         if self.plan.options.compare:
             with self.run_folder.beside(COMPARE_RESULTS) as other:
-                columns["one token per step"] = self._column(other, "static")
+                columns[ONE_BY_ONE] = self._column(ONE_BY_ONE, other, "static")
         return columns
 
-    def _column(self, run_folder: RunFolder, sampler: str | None) -> list[ResultRow]:
-        """The finished rows, in the order of the prompts. sampler: in place of the plan's own."""
+    def race(self, columns: dict[str, list[ResultRow]]) -> None:
+        """Replay both decodes at once, one token per step above, if this start made films of both. A prompt without a
+        mask has no turns."""
+        if len(self.films) > 1 and all(film.seconds for film in self.films.values()) and self.model is not None:
+            lanes = [Lane(name, self.films[name], columns[name][0]) for name in reversed(columns)]
+            Race(Brush(self.console, self.plan.prompts.text, self.model.ids), lanes).play()
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody sees the canvas while it denoises."""
+        live = self.plan.options.live
+        return self.console.is_terminal if live is None else live
+
+    @property
+    def races(self) -> bool:
+        """Whether the run ends as a race: two decodes of one sample, watched in a terminal."""
+        return self.plan.options.compare and len(self.samples) == 1 and self.watched and self.console.is_terminal
+
+    def _column(self, name: str, run_folder: RunFolder, sampler: str | None) -> list[ResultRow]:
+        """The finished rows of a column, in the order of the prompts. sampler: in place of the plan's own."""
         todo = [sample for sample in self.samples if sample.key not in run_folder.done]
         total, there = len(self.samples), len(self.samples) - len(todo)
         if there:
             print(f"{run_folder.path} holds {there} samples already, {len(todo)} to go.", file=sys.stderr)
         if todo:
             with interruptible(lambda: way_on(run_folder, total)):
-                self._fill(self._decoder(sampler, todo[0]), todo, run_folder)
+                self._fill(name, self._decoder(sampler, todo[0]), todo, run_folder)
         order = {sample.key: number for number, sample in enumerate(self.samples)}
         return sorted((row for row in run_folder.rows if key_of(row) in order), key=lambda row: order[key_of(row)])
 
@@ -87,16 +117,42 @@ class PromptRun:
         next(decoder.turns(sample.request), None)
         return decoder
 
-    def _fill(self, decoder: Decoder, todo: Sequence[PlannedSample], run_folder: RunFolder) -> None:
+    def _fill(self, name: str, decoder: Decoder, todo: Sequence[PlannedSample], run_folder: RunFolder) -> None:
         trace = bool(self.plan.options.trace)
         watch = Stopwatch.on(decoder.model.transformer.device)
-        with observing(self.plan, decoder, todo, watch) as observe:
+        with self._view(decoder, todo, watch) as view:
+            observe = self._observer(name, view, watch)
             done = decoder.run([sample.request for sample in todo], trace, observe, watch)
-            for number, result in progress(done, len(todo), observe):
+            for number, result in progress(done, len(todo), view):
                 first = number - number % decoder.batch_size
                 batch = todo[first : first + decoder.batch_size]
                 content = trace_content(todo[number], result, [mate.key for mate in batch], self.plan.config)
                 run_folder.write(row_of(todo[number], result, batch), content)
+
+    @contextmanager
+    def _view(self, decoder: Decoder, todo: Sequence[PlannedSample], watch: Stopwatch) -> Iterator[LiveView | None]:
+        """The live view, where somebody can see it. Before a race it is not animated, and leaves nothing behind."""
+        if not self.watched:
+            yield None
+            return
+        if len(todo) == 1 and not self.films:
+            self.console.print(Text(todo[0].shown, "dim"))
+        animate = self.plan.options.animate and not self.races
+        text, ids = decoder.prompts.text, decoder.model.ids
+        with LiveView(self.console, text, ids, animate, self.races, watch) as view:
+            yield view
+
+    def _observer(self, name: str, view: LiveView | None, watch: Stopwatch) -> Observer | None:
+        """What sees the turns of a column: the view and, before a race, a film."""
+        if view is None or not self.races:
+            return view
+        film = self.films[name] = Film(watch)
+
+        def both(turn: Turn) -> None:
+            film(turn)
+            view(turn)
+
+        return both
 
 
 def way_on(run_folder: RunFolder, total: int) -> str:
@@ -110,30 +166,13 @@ def row_of(sample: PlannedSample, result: Result, batch: Sequence[PlannedSample]
     return {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.shown, "batch": mates}
 
 
-@contextmanager
-def observing(
-    plan: RunPlan, decoder: Decoder, todo: Sequence[PlannedSample], watch: Stopwatch
-) -> Iterator[Observer | None]:
-    """The live view, where somebody can see it."""
-    console = Console()
-    if plan.options.live is False or (plan.options.live is None and not console.is_terminal):
-        yield None
-        return
-    if len(todo) == 1:
-        console.print(Text(todo[0].shown, "dim"))
-    with LiveView(console, decoder.prompts.text, decoder.model.ids, plan.options.animate, watch=watch) as view:
-        yield view
-
-
-def progress(
-    results: Iterable[tuple[int, Result]], total: int, observe: Observer | None
-) -> Iterator[tuple[int, Result]]:
+def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView | None) -> Iterator[tuple[int, Result]]:
     """Count finished samples: in the live view's status line, or as a bar on stderr when there are several."""
-    if isinstance(observe, LiveView):
+    if view is not None:
         began = time.perf_counter()
         for count, entry in enumerate(results, 1):
             left = (time.perf_counter() - began) / count * (total - count)
-            observe.note = f"sample {count} of {total}, about {left:.0f} s left" if total > 1 else ""
+            view.note = f"sample {count} of {total}, about {left:.0f} s left" if total > 1 else ""
             yield entry
     else:
         pause = 0.1 if sys.stderr.isatty() else 10

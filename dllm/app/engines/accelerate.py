@@ -8,8 +8,9 @@ from typing import Any
 
 from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.runs.cells import Cell
-from dllm.app.runs.folder import RESULTS, RunFolder, key_of
+from dllm.app.runs.folder import RunFolder
 from dllm.errors import UserError
+from dllm.record.folders import RESULTS, key_of
 
 PART_RESULTS = RESULTS.replace(".", "-{}.")  # written by one process, gathered by the first
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 from dllm.app.runs.cells import Cell
-from dllm.app.runs.folder import SampleKey
+from dllm.compose.parts import choice_of
+from dllm.errors import UserError
+from dllm.record.folders import SampleKey
 
 Failure = tuple[Cell, list[SampleKey], str]
 
@@ -30,6 +32,15 @@ class Engine:
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
         """Decode and score. Yields each cell when its folder holds all samples that could be decoded."""
         raise NotImplementedError
+
+
+def refuse_engine(config: Mapping[str, Any], given: Sequence[str]) -> None:
+    """Raise UserError where the user chose an engine for a task of one process. given: settings by name."""
+    chosen = choice_of("engine", config["engine"])
+    if chosen != "local" and any(name.partition(".")[0] == "engine" for name in given):
+        task = config["task"]["name"]
+        rule = f"engine={chosen} shares out the questions of a task, and task={task} runs in one process"
+        raise UserError(f"{rule}. Drop it, or choose a task with questions, such as task=jsonl for a file of your own.")
 
 
 def progress_bar(total: int, done: int, shown: bool = True, title: str = "") -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.runs.cells import Cell
-from dllm.app.runs.folder import RunFolder, key_of
+from dllm.app.runs.folder import RunFolder
 from dllm.errors import UserError
+from dllm.record.folders import key_of
 
 
 class Local(Engine):

@@ -13,8 +13,9 @@ from typing import Any
 from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.engines.replica import Replica
 from dllm.app.runs.cells import Cell
-from dllm.app.runs.folder import RunFolder, SampleKey, key_of
+from dllm.app.runs.folder import RunFolder
 from dllm.errors import UserError, first_line, not_installed
+from dllm.record.folders import SampleKey, key_of
 
 
 @dataclass

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dllm.app.runs.evaluation import Evaluation
-from dllm.app.runs.folder import SampleKey
+from dllm.record.folders import SampleKey
 
 
 class Replica:

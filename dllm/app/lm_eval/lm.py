@@ -28,7 +28,7 @@ from dllm.app.lm_eval.requests import (
     whole_batch_size,
 )
 from dllm.app.lm_eval.settings import composed_settings
-from dllm.app.runs.folder import writing
+from dllm.app.runs.places import writing
 from dllm.app.runs.plan import RunPlan, weights_of
 from dllm.decoder import Decoder
 from dllm.errors import UserError

@@ -9,17 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dllm.app.runs.evaluation import Evaluation
-from dllm.app.runs.folder import (
-    RESULTS,
-    SWEEP,
-    RunFolder,
-    identity,
-    key_of,
-    read_results,
-    refused_file,
-    write_refused,
-)
+from dllm.app.runs.folder import RunFolder, identity, refused_file, write_refused
 from dllm.errors import UserError
+from dllm.record.folders import RESULTS, SWEEP, key_of, read_results
 from dllm.record.results import ResultRow
 
 PROMPT_SETTINGS = ("prompt", "prompts")

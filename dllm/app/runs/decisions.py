@@ -47,8 +47,8 @@ class DecisionCount:
     It keeps a few tensors of every turn, and copies them to the host when a request is finished. A copy in every turn
     would make the host wait for the GPU, instead of launching the next turn.
 
-    forwards and kept, by the request's number in the decode: an entry for each forward in which it took part. Of several
-    candidates the one that the next forward keeps counts, as in a trace.
+    forwards and kept, by the request's number in the decode: an entry for each forward in which it took part. Of
+    several candidates the one that the next forward keeps counts, as in a trace.
     """
 
     noted: list[TurnDecisions] = field(default_factory=list)

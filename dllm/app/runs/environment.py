@@ -6,21 +6,23 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dllm.common.versions import version_of
 from dllm.record.stopwatch import machine_load
 
 if TYPE_CHECKING:
     from dllm.models.transformer import Transformer
 
-PACKAGES = ("dllm", "torch", "transformers", "triton", "safetensors", "hydra-core")
+PACKAGES = ("dllm", "torch", "triton", "safetensors", "tokenizers", "jinja2", "hydra-core")
 PACKAGE = Path(__file__).resolve().parents[2]
+CPU_INFO = Path("/proc/cpuinfo")
 SMALL_MODEL = 10_000_000  # parameters
 
 
@@ -32,7 +34,7 @@ def environment_stamp(device: torch.device, dtype: torch.dtype, seed: int) -> di
         "python": platform.python_version(),
         "versions": {name: version_of(name) for name in PACKAGES},
         "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": str(device),
@@ -42,6 +44,16 @@ def environment_stamp(device: torch.device, dtype: torch.dtype, seed: int) -> di
         "load": machine_load(),
         **dict(zip(("commit", "dirty"), checkout_state(PACKAGE), strict=True)),
     }
+
+
+@lru_cache
+def processor_name(cpuinfo: Path = CPU_INFO) -> str:
+    """The processor as its maker calls it, where Linux tells; else its architecture."""
+    with suppress(OSError):
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def environment_of(network: Transformer, seed: int) -> dict[str, Any]:
@@ -58,14 +70,6 @@ def spare_threads(network: Transformer) -> None:
     few = sum(weight.numel() for weight in network.parameters()) < SMALL_MODEL
     if network.device.type == "cpu" and few and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-
-
-def version_of(name: str) -> str | None:
-    """The installed version of a package; None where it is none, such as in a checkout that was not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 @lru_cache  # once for all cells of a sweep

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from dllm.analysis.likelihood import Estimator
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.environment import environment_of, spare_threads
-from dllm.app.runs.folder import SampleKey
 from dllm.app.runs.plan import RunPlan, weights_of
 from dllm.app.runs.reference import needs_reference, one_per_step, reference_oracle, with_reference
 from dllm.app.runs.samples import PlannedSample, trace_content
@@ -24,6 +23,7 @@ from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models import bundle
 from dllm.prompts import PrefilledPrompt, Prompts
+from dllm.record.folders import SampleKey
 from dllm.record.results import Result, ResultRow
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.build import task_of

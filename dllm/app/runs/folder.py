@@ -1,4 +1,4 @@
-"""A run's folder: its configuration, and a line for each finished sample, so that a killed run goes on where it stopped.
+"""A run's folder: its configuration, and a line for each finished sample, so that a killed run goes on from there.
 
 FOLDER/config.yaml        the resolved configuration
 FOLDER/environment.json   versions, device, commit, and the identity of the run with what it was made of
@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,40 +23,23 @@ from typing import Any, BinaryIO
 import yaml
 from filelock import BaseFileLock
 
+from dllm.app.runs.places import stored_config, writing
 from dllm.common.digest import digest, json_digest
 from dllm.common.locks import lock_name, locked
 from dllm.errors import UserError
+from dllm.record.folders import (
+    CONFIG,
+    ENVIRONMENT,
+    REFUSED_FILE,
+    RESULTS,
+    TRACES,
+    SampleKey,
+    key_of,
+    read_results,
+    relevant,
+)
 from dllm.record.results import ResultRow
 from dllm.view.page import Pane, trace_page
-
-SampleKey = tuple[str, int]  # prompt id, number of the sample
-
-CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "results.jsonl", "traces"
-REFUSED_FILE = "refused.json"
-SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
-
-# Settings that cannot change a sample. Prompts, questions, judges and checkpoints count by content, not by place.
-PRESENTATION = frozenset(
-    ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
-    + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
-    + ("model.name", "model.path", "model.prompt")
-)
-ENGINE_SETTINGS = "engine."  # where samples are decoded
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        flat |= flatten(value, name + ".") if isinstance(value, Mapping) else {name: value}
-    return flat
-
-
-def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dotted keys of a configuration that can change an outcome."""
-    flat = flatten(config)
-    return {key: value for key, value in flat.items() if key not in PRESENTATION and not key.startswith(ENGINE_SETTINGS)}
 
 
 def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
@@ -161,49 +144,12 @@ class RunFolder:
         self.close()
 
 
-def key_of(row: ResultRow) -> SampleKey:
-    return str(row["id"]), int(row["sample"])
-
-
 def trace_name(key: SampleKey) -> str:
     """The file name of a sample's trace. In an id, characters that no file name takes become _, and a hash is added."""
     plain = re.sub(r"[^\w.-]", "_", key[0])[:80]
     return f"{plain}-{key[1]}.json" if plain == key[0] else f"{plain}-{digest(key[0].encode())}-{key[1]}.json"
 
 
-def read_results(file: Path) -> tuple[list[ResultRow], int]:
-    """Finished samples, and the byte at which the last one ends. A half-written last line is left out.
-
-    Raises UserError when an earlier line is broken, which a killed run does not explain.
-    """
-    rows: list[ResultRow] = []
-    end = 0
-    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            key_of(row)
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):
-                raise UserError(f"line {number} of {file} is broken ({error}). Delete it, then resume.") from None
-            break
-        if not line.endswith(b"\n"):
-            break
-        rows.append(row)
-        end += len(line)
-    return rows, end
-
-
-def stored_config(folder: Path) -> dict[str, Any]:
-    """The resolved configuration in a run folder. Raises UserError when there is none."""
-    try:
-        config = yaml.safe_load((folder / CONFIG).read_text())
-    except OSError:
-        if (folder / SWEEP).exists():
-            raise UserError(f"{folder} is a sweep: give its command again, with name={folder.name}.") from None
-        raise UserError(f"{folder} holds no {CONFIG}, so it is no run folder. Point resume at one.") from None
-    assert isinstance(config, dict)
-    return config
 
 
 def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> None:
@@ -251,28 +197,6 @@ def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str
 def _short(value: Any) -> str:
     """A part's class without its module."""
     return value.rpartition(".")[2].lower() if isinstance(value, str) and value.startswith("dllm.") else str(value)
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Raise UserError, with the way out, when the disk refuses to write to ``folder``."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot write to {folder} ({error.strerror or error}). {_way_out(folder)}") from error
-
-
-def _way_out(folder: Path) -> str:
-    """What to do when ``folder`` takes no more. Only a run that has begun can be resumed, and no conversation can."""
-    if not (folder / CONFIG).exists():
-        return "Make room there, or choose another place with output=FOLDER."
-    if (folder.parent / SWEEP).exists():
-        again = f"give the sweep's command again with name={folder.parent.name}"
-    elif stored_config(folder).get("chat"):
-        return "What was said before is kept there. Make room there, or choose another place with output=FOLDER."
-    else:
-        again = f"go on with resume={folder}"
-    return f"Samples finished so far are kept there. Make room and {again}."
 
 
 def _replace(file: Path, text: str) -> None:

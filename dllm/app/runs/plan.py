@@ -1,9 +1,8 @@
-"""A run's plan: its configuration, checked before any weights are read. Everything a user can get wrong is refused here."""
+"""A run's plan: its configuration, checked before weights are read. What a user can get wrong is refused here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 
 from dllm.app.command_line.options import Options, checked_sampling
 from dllm.app.runs.code_hash import code_hash, targets
-from dllm.app.runs.samples import PromptEntry, PlannedSample, prompt_entries, planned_samples
 from dllm.app.runs.environment import spare_threads
-from dllm.app.runs.folder import RunFolder, key_of, stored_config, refuse_other, writing
+from dllm.app.runs.folder import RunFolder, refuse_other
+from dllm.app.runs.places import fresh_folder
+from dllm.app.runs.samples import PlannedSample, PromptEntry, planned_samples, prompt_entries
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.common.kinds import of_kind
@@ -24,15 +24,13 @@ from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
 from dllm.models import bundle
-from dllm.record.fingerprint import fingerprint
 from dllm.models.quantize import check_quantize, check_runtime
 from dllm.prompts import Prompts
+from dllm.record.fingerprint import fingerprint
+from dllm.record.folders import key_of
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
-
-# Settings that may stand beside resume=FOLDER, since they say nothing about what the run decodes.
-BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
 
 
 @dataclass(frozen=True)
@@ -130,8 +128,8 @@ class RunPlan:
             prompt = None if request is None else (list(request.tokens[: request.answer_start]), request.seed)
             if prompt is not None and prompt != (row["prompt_tokens"], row["seed"]):
                 raise UserError(
-                    f"{run_folder.path} decoded {row['id']!r} from another prompt or seed. Lines of prompts may be mended "
-                    "or added at the end; for other prompts start a new run."
+                    f"{run_folder.path} decoded {row['id']!r} from another prompt or seed. Lines of prompts may be "
+                    "mended or added at the end; for other prompts start a new run."
                 )
         return run_folder
 
@@ -160,27 +158,3 @@ def weights_of(
 def runtime_of(config: Mapping[str, Any]) -> Runtime:
     """The chosen runtime. Raises UserError for one that does not exist."""
     return Runtime(config["runtime"], of_kind("check_every", config["check_every"], "int"))
-
-
-def fresh_folder(parent: Path, name: str) -> Path:
-    """Make a folder that no other process has. Folders of runs that start in the same second are numbered."""
-    with writing(parent):
-        parent.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 10_000):
-            folder = parent / (name if number == 1 else f"{name}-{number}")
-            with suppress(FileExistsError):
-                folder.mkdir()
-                return folder
-    raise UserError(f"output={str(parent)!r} is full of folders named {name}. Choose another, or name=NAME.")
-
-
-def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
-    """The folder's own configuration, when ``given`` (the names that the user set) holds resume and nothing else that
-    matters; else ``config`` itself. Raises UserError when resume names no run folder."""
-    folder = config["resume"]
-    if folder is None:
-        return config
-    stored = stored_config(Path(str(folder)))
-    if not set(given) <= BESIDE_RESUME:
-        return config
-    return {**config, **stored, **{key: config[key] for key in BESIDE_RESUME if key in given}}

@@ -1,4 +1,4 @@
-"""The reference of ``sampler=oracle`` where none is given: a decode with one token per step, whose forwards do not count."""
+"""The reference of ``sampler=oracle`` where none is given: one token per step, in forwards that do not count."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dllm.app.runs.folder import SampleKey
 from dllm.canvas import Request
 from dllm.errors import UserError
 from dllm.prompts import Prompt, Prompts
+from dllm.record.folders import SampleKey
 from dllm.record.results import Result
 
 PROMPT_KEYS = ("prompt", "messages", "tokens", "infill")
@@ -35,8 +35,8 @@ class PlannedSample:
 
 @dataclass(frozen=True)
 class PromptEntry:
-    """One prompt of a run. number: its line in the file, from which its seed follows, so that a repaired line changes no
-    other prompt's seed."""
+    """One prompt of a run. number: its line in the file, from which its seed follows, so that a repaired line changes
+    no other prompt's seed."""
 
     number: int
     id: str
@@ -62,8 +62,9 @@ def trace_content(
 def planned_samples(entries: Sequence[PromptEntry], prompts: Prompts, samples: int, seed: int) -> list[PlannedSample]:
     """Every sample of every prompt, in order."""
     return [
-        PlannedSample(entry.id, number, entry.shown, prompts.request(entry.prompt, seed + entry.number * samples + number))
+        PlannedSample(entry.id, number, entry.shown, prompts.request(entry.prompt, first + number))
         for entry in entries
+        for first in (seed + entry.number * samples,)
         for number in range(samples)
     ]
 

@@ -27,7 +27,9 @@ def scorers(task: Task, device: torch.device) -> int:
     return 0 if device.type == "cpu" or not task.apart else max(1, min(MAX_PROGRAMS, (os.cpu_count() or 1) - 1))
 
 
-def scored(samples: Iterable[FinishedSample], score: Callable[[ResultRow], AnswerScores], workers: int) -> Iterator[FinishedSample]:
+def scored(
+    samples: Iterable[FinishedSample], score: Callable[[ResultRow], AnswerScores], workers: int
+) -> Iterator[FinishedSample]:
     """The samples with their ``scores``, in the same order; ``workers`` as of ``scorers``."""
     if not workers:
         yield from (({**row, "scores": score(row)}, trace) for row, trace in samples)

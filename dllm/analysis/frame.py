@@ -1,0 +1,108 @@
+"""The results of sweeps and runs as one table of pandas: settings as columns, a row per item or per cell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dllm.analysis.measures import Measures, mean, score_over_tasks, scores_of
+from dllm.compose.parts import choice_of
+from dllm.errors import UserError, in_choices
+from dllm.record.folders import relevant
+from dllm.record.results import ResultRow
+from dllm.record.stored import StoredCell, refuse_versions, stored_cells
+from dllm.record.tabular import data_frame
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Entries = dict[str, Any]  # of a row, by column
+SETTINGS_FIRST = ("model", "task", "sampler", "blocks", "cache", "eos")  # whose settings stand before all others
+# Keys of results.jsonl. Lists (tokens, turns, bits, ...) stay in the file.
+TEXTS = ("suite", "template", "data", "prompt", "text", "stop_reason")
+COUNTS = ("useful_tokens", "nfe", "query_tokens", "computed_tokens", "idle_forwards", "flops", "bytes")
+TIMES = ("seconds", "cpu_seconds", "load", "device", "batch")
+WAY_OUT = "Give mixed=True to have them in one table, where the column version tells them apart."
+
+
+def results_frame(*folders: str | os.PathLike[str], by: str = "item", mixed: bool = False) -> DataFrame:
+    """The results of sweeps or runs as a pandas table.
+
+    by: ``item``, a row for each sample, or ``cell``, a row for each configuration. Settings are columns by the names
+    that users type: ``sampler``, ``sampler.threshold``, ``cache``. The page docs/evaluation.md has all measures.
+    mixed: take cells of several versions of dllm. Raises UserError for a folder without results, for broken files, for
+    cells of several versions, and where pandas is not installed.
+
+    >>> frame = dllm.results_frame("runs/grid", by="cell")  # doctest: +SKIP
+    >>> frame.pivot_table("score", index="sampler", columns="cache")  # doctest: +SKIP
+    """
+    rows_of: dict[str, Callable[[StoredCell], list[Entries]]] = {"item": item_rows, "cell": lambda c: [cell_row(c)]}
+    in_choices("by", by, rows_of)
+    if not folders:
+        raise UserError("results_frame needs a folder, such as results_frame('runs/grid').")
+    found = [cell for folder in folders for cell in stored_cells(Path(folder))]
+    cells = list({cell.folder.resolve(): cell for cell in found}.values())  # each once, though folders may overlap
+    if not mixed:
+        refuse_versions(cells, WAY_OUT)
+    settings = [settings_of(cell) for cell in cells]
+    rows = [(mine, entries) for mine, cell in zip(settings, cells, strict=True) for entries in rows_of[by](cell)]
+    columns = [*ordered(settings), *dict.fromkeys(key for _, entries in rows for key in entries)]
+    return data_frame("results_frame", [mine | entries for mine, entries in rows], columns)
+
+
+def settings_of(cell: StoredCell) -> Entries:
+    """Which cell it is, who decoded it, and its settings."""
+    return {"cell": str(cell.folder), "version": " and ".join(cell.versions), **dict(typed_settings(cell.config))}
+
+
+def typed_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The model, and every setting that can change an outcome, by the names that users type."""
+    yield from {"model": config["model"].get("name"), "model.path": config["model"].get("path")}.items()
+    for key, value in relevant(config).items():
+        option, _, last = key.rpartition(".")
+        if last != "_target_":
+            yield key, value if not isinstance(value, list) else f"[{','.join(map(str, value))}]"
+            continue
+        part: Any = config
+        for name in option.split("."):
+            part = part[name]
+        yield option.replace(".", "/"), choice_of(option.partition(".")[0], part)
+
+
+def ordered(settings: Sequence[Entries]) -> list[str]:
+    """The columns of the settings: the cell, then group by group, then whatever belongs to none."""
+    places = {group: place for place, group in enumerate(("cell", "version", *SETTINGS_FIRST))}
+
+    def place(column: str) -> tuple[int, bool]:
+        group = column.replace("/", ".").partition(".")[0]
+        return places.get(group, len(places)), column != group
+
+    return sorted(dict.fromkeys(key for mine in settings for key in mine), key=place)
+
+
+def item_rows(cell: StoredCell) -> list[Entries]:
+    """A row for each sample; the keys are those of ``results.jsonl``, without its lists."""
+    return [_item(row) for row in cell.rows]
+
+
+def _item(row: ResultRow) -> Entries:
+    scores = {"score" if name == "score" else f"scores.{name}": value for name, value in row["scores"].items()}
+    which = {"id": row["id"], "sample": row["sample"], "subtask": row["task"], "sample_seed": row.get("seed")}
+    tpf = row["useful_tokens"] / row["nfe"] if row["nfe"] else None
+    more = {name: row.get(name) for name in (*TEXTS, *COUNTS, *TIMES)}
+    return {**which, **scores, "tpf": tpf, **more, **({"lossless": row["lossless"]} if "lossless" in row else {})}
+
+
+def cell_row(cell: StoredCell) -> Entries:
+    """The score with its 95 % interval, tokens per forward and per second, latencies, and means of counts."""
+    rows, found = cell.rows, Measures.of(cell.rows)
+    score, low, high = score_over_tasks(rows)
+    others = dict.fromkeys(name for row in rows for name in row["scores"] if name != "score")
+    means = {name: mean([row[name] for row in rows if row.get(name) is not None]) for name in COUNTS}
+    return {
+        "n": found.samples, "judged": found.judged, "score": score, "score_low": low, "score_high": high,
+        **{f"scores.{name}": mean(scores_of(rows, name)) for name in others}, "tpf": found.tpf, **means,
+        "tokens_per_second": found.speed, "p50": found.p50, "p95": found.p95, "doubt": found.doubt,
+    }  # fmt: skip

@@ -1,0 +1,74 @@
+"""Where runs go: new folders, folders to go on with, and disks that refuse. Without torch, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dllm.errors import UserError
+from dllm.record.folders import CONFIG, SWEEP
+
+# Settings that may stand beside resume=FOLDER, since they say nothing about what the run decodes.
+BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
+
+
+def fresh_folder(parent: Path, name: str) -> Path:
+    """Make a folder that no other process has. Folders of runs that start in the same second are numbered."""
+    with writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 10_000):
+            folder = parent / (name if number == 1 else f"{name}-{number}")
+            with suppress(FileExistsError):
+                folder.mkdir()
+                return folder
+    raise UserError(f"output={str(parent)!r} is full of folders named {name}. Choose another, or name=NAME.")
+
+
+def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
+    """The folder's own configuration, when ``given`` (the names that the user set) holds resume and nothing else that
+    matters; else ``config`` itself. Raises UserError when resume names no run folder."""
+    folder = config["resume"]
+    if folder is None:
+        return config
+    stored = stored_config(Path(str(folder)))
+    if not set(given) <= BESIDE_RESUME:
+        return config
+    return {**config, **stored, **{key: config[key] for key in BESIDE_RESUME if key in given}}
+
+
+def stored_config(folder: Path) -> dict[str, Any]:
+    """The resolved configuration in a run folder. Raises UserError when there is none."""
+    try:
+        config = yaml.safe_load((folder / CONFIG).read_text())
+    except OSError:
+        if (folder / SWEEP).exists():
+            raise UserError(f"{folder} is a sweep: give its command again, with name={folder.name}.") from None
+        raise UserError(f"{folder} holds no {CONFIG}, so it is no run folder. Point resume at one.") from None
+    assert isinstance(config, dict)
+    return config
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Raise UserError, with the way out, when the disk refuses to write to ``folder``."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {folder} ({error.strerror or error}). {_way_out(folder)}") from error
+
+
+def _way_out(folder: Path) -> str:
+    """What to do when ``folder`` takes no more. Only a run that has begun can be resumed, and no conversation can."""
+    if not (folder / CONFIG).exists():
+        return "Make room there, or choose another place with output=FOLDER."
+    if (folder.parent / SWEEP).exists():
+        again = f"give the sweep's command again with name={folder.parent.name}"
+    elif stored_config(folder).get("chat"):
+        return "What was said before is kept there. Make room there, or choose another place with output=FOLDER."
+    else:
+        again = f"go on with resume={folder}"
+    return f"Samples finished so far are kept there. Make room and {again}."

@@ -1,0 +1,69 @@
+"""What the folders of runs and sweeps hold, read back: names of files, settings, finished samples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dllm.errors import UserError
+
+if TYPE_CHECKING:  # it imports torch, and the command line does not
+    from dllm.record.results import ResultRow
+
+SampleKey = tuple[str, int]  # prompt id, number of the sample
+
+CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "results.jsonl", "traces"
+REFUSED_FILE = "refused.json"
+SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
+
+# Settings that cannot change a sample. Prompts, questions, judges and checkpoints count by content, not by place.
+PRESENTATION = frozenset(
+    ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
+    + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
+    + ("model.name", "model.path", "model.prompt")
+)
+ENGINE_SETTINGS = "engine."  # where samples are decoded
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        flat |= flatten(value, name + ".") if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
+def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted keys of a configuration that can change an outcome."""
+    kept = {key: value for key, value in flatten(config).items() if not key.startswith(ENGINE_SETTINGS)}
+    return {key: value for key, value in kept.items() if key not in PRESENTATION}
+
+
+def key_of(row: ResultRow) -> SampleKey:
+    return str(row["id"]), int(row["sample"])
+
+
+def read_results(file: Path) -> tuple[list[ResultRow], int]:
+    """Finished samples, and the byte at which the last one ends. A half-written last line is left out.
+
+    Raises UserError when an earlier line is broken, which a killed run does not explain.
+    """
+    rows: list[ResultRow] = []
+    end = 0
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            key_of(row)
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines):
+                raise UserError(f"line {number} of {file} is broken ({error}). Delete it, then resume.") from None
+            break
+        if not line.endswith(b"\n"):
+            break
+        rows.append(row)
+        end += len(line)
+    return rows, end

@@ -1,0 +1,127 @@
+"""Finished cells, read from the folders of runs and sweeps; and the combinations that were refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dllm.errors import UserError
+from dllm.record.folders import CONFIG, ENVIRONMENT, REFUSED_FILE, RESULTS, key_of, read_results
+from dllm.record.results import ResultRow
+
+MAKE_SOME = "Make some with: python run.py -m experiment=small name=NAME"
+GROUPS = ("model", "task", "sampler", "blocks", "cache", "eos", "sampling")  # of a configuration
+MAX_NAMED = 3  # cells that a sentence names
+
+
+@dataclass(frozen=True)
+class StoredCell:
+    """The results of one configuration on one task. rows: the finished samples, by sub-task and item."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    rows: list[ResultRow]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stamps(self) -> list[Mapping[str, Any]]:
+        """Where it was decoded: of the first start, then of every later one."""
+        return [self.environment, *self.environment.get("resumed", ())]
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions of dllm that decoded it, each once."""
+        return list(dict.fromkeys(map(version_in, self.stamps)))
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A combination that cannot work. config: empty where an earlier version did not note it."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    sentence: str
+
+
+def version_in(stamp: Mapping[str, Any]) -> str:
+    """The version of dllm in an environment: ``0.1.0 at commit 4d4a217f0c1e, edited``."""
+    known = (stamp.get("versions") or {}).get("dllm") or "an unknown version"
+    commit = f" at commit {stamp['commit'][:12]}" if stamp.get("commit") else ""
+    return f"{known}{commit}{', edited' if stamp.get('dirty') else ''}"
+
+
+def stored_cells(folder: Path) -> list[StoredCell]:
+    """The cells of a sweep or run, or of all those below a folder, by their places. Runs of prompts have no scores and
+    are left out. Raises UserError where no cell is, and where a file is broken."""
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UserError(f"{folder} {what}: name the folder of a sweep, or of a run of a task, such as runs/NAME.")
+    places = sorted({file.parent for file in folder.glob(f"**/{RESULTS}")})
+    cells = [cell for place in places if (cell := stored_cell(place)) is not None]
+    if not cells:
+        raise UserError(f"{folder} holds no results of a task{_instead(folder, places)}. {MAKE_SOME}")
+    return cells
+
+
+def _instead(folder: Path, places: Sequence[Path]) -> str:
+    """What a folder without a cell holds."""
+    refused = refused_cells(folder)
+    if refused:
+        return f": each of its {len(refused)} combinations was refused, such as: {refused[0].sentence.rstrip('.')}"
+    return ": its samples are of prompts, which have no scores, or are not finished" if places else ""
+
+
+def stored_cell(folder: Path) -> StoredCell | None:
+    """The cell in a run's folder. None for a run of prompts, and for a cell without a finished sample.
+
+    Raises UserError for a broken file, and for results without their configuration.
+    """
+    rows, _ = read_results(folder / RESULTS)
+    if not rows or "scores" not in rows[0]:
+        return None
+    for number, row in enumerate(rows, 1):
+        lacking = [name for name in ("task", "scores", "nfe", "useful_tokens") if row.get(name) is None]
+        if lacking:
+            raise UserError(f"line {number} of {folder / RESULTS} has no {lacking[0]}: it is no result of a task.")
+    rows.sort(key=lambda row: (str(row["task"]), *key_of(row)))
+    return StoredCell(folder, _mapping(folder / CONFIG, GROUPS), rows, _mapping(folder / ENVIRONMENT))
+
+
+def refused_cells(folder: Path) -> list[Refused]:
+    """The combinations below a folder that were refused. Raises UserError for a broken note."""
+    notes = [(file, _mapping(file)) for file in sorted(folder.glob(f"**/{REFUSED_FILE}"))]
+    return [Refused(file.parent, note.get("config") or {}, str(note.get("sentence"))) for file, note in notes]
+
+
+def _mapping(file: Path, groups: Sequence[str] = ()) -> Mapping[str, Any]:
+    """The mapping in a YAML or JSON file. Raises UserError where there is none, or one of its ``groups`` is missing."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError):
+        found = None
+    if not isinstance(found, Mapping) or not all(isinstance(found.get(group), Mapping) for group in groups):
+        broken = f"{file.parent} is no whole run folder: its {file.name} is missing or broken"
+        raise UserError(f"{broken}. Restore it, or move the folder away.")
+    return found
+
+
+def refuse_versions(cells: Sequence[StoredCell], way_out: str) -> None:
+    """Raise UserError, naming them, when the cells were decoded by several versions of dllm."""
+    by_version: dict[str, list[str]] = {}
+    for cell in cells:
+        for version in cell.versions:
+            by_version.setdefault(version, []).append(str(cell.folder))
+    if len(by_version) > 1:
+        parts = [f"{version} ({_named(folders)})" for version, folders in by_version.items()]
+        raise UserError(f"these cells are of {len(by_version)} versions of dllm: {'; '.join(parts)}. {way_out}")
+
+
+def _named(folders: Sequence[str]) -> str:
+    more = len(folders) - MAX_NAMED
+    return ", ".join(folders[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

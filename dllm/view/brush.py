@@ -1,0 +1,117 @@
+"""Draws rows of a picture as lines of a terminal: tokens, guesses, masks, block edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from dllm.models.ids import Ids
+from dllm.view.picture import Picture
+from dllm.view.shades import Shades
+
+DIM_STYLE = Style(dim=True)
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """The signs for a mask outside and inside the open block, an end of text, a new line, and a block's edge."""
+
+    mask: str = "·"
+    open: str = "░"
+    end: str = "∎"
+    line: str = "↵"
+    edge: str = "│"
+
+    @staticmethod
+    def of(encoding: str) -> Glyphs:
+        return Glyphs() if encoding.lower().startswith("utf") else Glyphs("_", "=", "#", "/", "|")
+
+
+class Brush:
+    """What a console can show of a picture. text: of token ids. ids: those that end a text have a sign of their own."""
+
+    def __init__(self, console: Console, text: Callable[[Sequence[int]], str], ids: Ids) -> None:
+        self.console, self.text = console, text
+        self.ends = [ids.eos, *ids.stops]
+        self.glyphs, self.shades = Glyphs.of(console.encoding), Shades.of(console)
+        self.words: dict[int, str] = {}
+
+    def window(self, picture: Picture, row: int, last: int, width: int, height: int) -> Text:
+        """The lines of a row around its open block. last: the turn that has the last colour."""
+        text, open_at = self.row(picture, row, last)
+        lines = text.wrap(self.console, width)
+        if len(lines) <= height:
+            return Text("\n").join(lines)
+        ends = list(accumulate(len(line) + 1 for line in lines))
+        line = next((number for number, end in enumerate(ends) if end > open_at), len(lines) - 1)
+        begin = min(max(0, line - height // 2), len(lines) - height)
+        return Text("\n").join(lines[begin : begin + height])
+
+    def row(self, picture: Picture, row: int, last: int) -> tuple[Text, int]:
+        """A row as text, and how many characters come before its first mask."""
+        columns = picture.shown[row].nonzero()[:, 0].tolist()
+        masked, edges = picture.masked[row].tolist(), picture.edges[row].tolist()
+        text, open_at = Text(overflow="fold", no_wrap=False), -1
+        if len(picture.shown) > 1:
+            text.append(f"{row + 1:>2} ", DIM_STYLE)
+        pieces = self.pieces(picture, row, last)
+        for at in columns:
+            if edges[at] and at > columns[0]:
+                text.append(self.glyphs.edge, DIM_STYLE)
+            if masked[at] and open_at < 0:
+                open_at = len(text)
+            word, style = pieces[at]
+            text.append(word if at < columns[-1] else word.rstrip("\n"), style)
+        return text, len(text) if open_at < 0 else open_at
+
+    def pieces(self, picture: Picture, row: int, last: int) -> list[tuple[str, Style]]:
+        """What stands in each column of a row, and how it looks."""
+        tokens, masked, fixed, fresh, guess, sure = (
+            values[row].tolist()
+            for values in (picture.tokens, picture.masked, picture.fixed, picture.fresh, picture.guess, picture.sure)
+        )
+        begin, end = picture.span[row].tolist()
+        pieces = []
+        for at, token in enumerate(tokens):
+            if masked[at] and sure[at] >= 0 and self.shades.guesses:
+                pieces.append((self.word(guess[at]), self.shades.guess(sure[at])))
+            elif masked[at]:
+                pieces.append((self.glyphs.open if begin <= at < end else self.glyphs.mask, DIM_STYLE))
+            elif fixed[at] > 0:
+                pieces.append((self.word(token), self.shades.turn(fixed[at], last, fresh[at])))
+            else:
+                pieces.append(("" if fixed[at] < 0 else self.word(token), Style.null()))
+        return pieces
+
+    def word(self, token: int) -> str:
+        """The text of one token, with a sign for every new line. One that ends in a new line ends the line."""
+        if token not in self.words:
+            plain = self.glyphs.end if token in self.ends else self.text([token]) or f"<{token}>"
+            signs = plain.replace("\n", self.glyphs.line).replace("\t", "  ")
+            kept = "".join(letter for letter in signs if letter.isprintable())
+            self.words[token] = kept + "\n" * plain.endswith("\n")
+        return self.words[token]
+
+    def ramp(self, last: int) -> Text:
+        """The colours of the turns, from the first to the ``last``."""
+        ramp = Text("turn 1 ", DIM_STYLE)
+        for step in range(8):
+            ramp.append(" ", self.shades.turn(1 + step, 8))
+        return ramp.append(f" {last}", DIM_STYLE)
+
+    def legend(self, width: int, last: int) -> list[Text]:
+        """How to read guesses, in a line, and what the ``last`` turn committed. None where no guesses are shown."""
+        if not self.shades.guesses:
+            return []
+        legend = Text(no_wrap=True).append("guess, unsure ", DIM_STYLE)
+        for style in self.shades.guesses:
+            legend.append("a", style)
+        legend.append(" sure · ", DIM_STYLE).append("just committed", self.shades.turn(last, last, True))
+        legend.append(f" · {self.glyphs.open} no guess", DIM_STYLE)
+        legend.truncate(width, overflow="ellipsis")
+        return [legend]

@@ -1,0 +1,87 @@
+"""What stands on the canvas of a batch after each turn, as far as a person wants to see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm.canvas import Canvas
+from dllm.contract import Turn
+
+
+@dataclass
+class Picture:
+    """The state of all rows of a batch, finished ones included. Tensors are [R, L], by request."""
+
+    tokens: Tensor
+    masked: Tensor
+    fixed: Tensor  # the turn that fixed each column; 0: it was given; -1: it is masked
+    fresh: Tensor  # fixed by the last turn
+    guess: Tensor  # the last proposal for each column
+    sure: Tensor  # its probability; -1: there is none
+    edges: Tensor  # [R, L + 1], whether a block begins or ends here
+    shown: Tensor  # columns of the answer
+    span: Tensor  # [R, 2], the open block
+    given: int  # masks at the start
+
+    @staticmethod
+    def of(canvas: Canvas) -> Picture:
+        """Before the first forward."""
+        rows, length = int(canvas.request.max()) + 1, len(canvas.columns)
+        blank = canvas.tokens.new_zeros((rows, length))
+        no = blank.bool()
+        picture = Picture(
+            blank, no.clone(), blank - 1, no.clone(), blank.clone(), blank.double() - 1,
+            canvas.tokens.new_zeros((rows, length + 1)).bool(), no.clone(), canvas.tokens.new_zeros((rows, 2)),
+            int(canvas.undecided.sum()),
+        )  # fmt: skip
+        picture.shown[canvas.request] = canvas.valid & (canvas.columns >= canvas.start[:, None])
+        picture.fixed[canvas.request] = torch.where(canvas.masked, -1, 0)
+        picture.tokens[canvas.request], picture.masked[canvas.request] = canvas.tokens, canvas.undecided
+        return picture
+
+    def propose(self, turn: Turn) -> None:
+        """Note the proposals of this turn's forward. A position that it did not score keeps its last one."""
+        names, scores = turn.canvas.request, turn.view.scores
+        self.guess[names] = torch.where(scores.scored, scores.token, self.guess[names])
+        self.sure[names] = torch.where(scores.scored, scores.confidence.clamp(min=0), self.sure[names])
+
+    def update(self, turn: Turn) -> None:
+        """Show the first candidate of every row after this turn."""
+        canvas = turn.step.owner.one(turn.candidates)
+        names, known = canvas.request, self.fixed[canvas.request]
+        fixed = torch.where(known >= 0, known, turn.blocks.turn[:, None])
+        self.fixed[names] = torch.where(canvas.masked, -1, fixed)
+        self.fresh.fill_(False)
+        self.fresh[names] = (known < 0) & ~canvas.masked
+        self.sure[names] = self.sure[names].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
+        self.tokens[names], self.masked[names] = canvas.tokens, canvas.undecided
+        self.open(turn)
+
+    def open(self, turn: Turn, before: bool = False) -> None:
+        """Note the blocks of the turn's rows after it, or ``before`` it."""
+        names, blocks = turn.canvas.request, turn.view.blocks if before else turn.blocks
+        last = self.edges.shape[1] - 1
+        self.edges[names, blocks.begin.clamp(max=last)] = True
+        self.edges[names, blocks.end.clamp(max=last)] = True
+        self.span[names] = torch.stack([blocks.begin, blocks.open_end], 1)
+
+    def copy(self) -> Picture:
+        """The state now, on the host."""
+        copied: dict[str, Any] = {
+            entry.name: value.to("cpu", copy=True)
+            for entry in fields(self) if isinstance(value := getattr(self, entry.name), Tensor)
+        }  # fmt: skip
+        return replace(self, **copied)
+
+    def committed(self) -> int:
+        """Masks of the answers that are committed."""
+        return self.given - int((self.masked & self.shown).sum())
+
+    def useful(self, ends: list[int]) -> int:
+        """Committed tokens that are none of ``ends``."""
+        there = torch.tensor(ends, device=self.tokens.device)
+        return int(((self.fixed > 0) & ~torch.isin(self.tokens, there)).sum())

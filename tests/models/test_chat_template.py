@@ -1,0 +1,139 @@
+"""Chat templates are rendered as transformers renders them, and refused with its words."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_folders import HEADERS, IMSTYLE, byte_tokenizer, write_tokenizer
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
+from transformers import PreTrainedTokenizerFast
+
+from dllm.errors import UserError
+from dllm.models.bundle import CHECKPOINTS
+from dllm.models.tokenizer import Tokenizer
+from tests.tiny import TEMPLATE
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<|mask|>", "pad_token": "<|pad|>"}
+# The manner of LLaDA2's and SDAR's published templates: statements on lines of their own, a namespace, thoughts.
+BLOCKS = """\
+{%- set found = namespace(system='', last=-1) -%}
+{%- if tools %}{{ raise_exception('no tools here') }}{% endif -%}
+{%- for message in messages %}
+    {%- if loop.first and message.role == 'system' %}
+        {%- set found.system = message.content %}
+        {%- continue %}
+    {%- endif %}
+    {%- set found.last = loop.index0 %}
+    {% if message.role == "user" %}
+<role>HUMAN</role>{{ message['content'] | trim }}
+    {% elif message.role == "assistant" %}
+        {%- if message.reasoning_content is defined and message.reasoning_content %}
+<think>{{ message.reasoning_content }}</think>
+        {%- endif %}
+<role>ASSISTANT</role>{% generation %}{{ message.content.split('</think>')[-1].lstrip('\\n') }}{% endgeneration %}
+    {% else %}
+        {{- raise_exception('Unknown role ' + message.role) }}
+    {% endif %}
+{%- endfor %}
+{{- found.system }}|{{ found.last }}
+{% if add_generation_prompt %}<role>ASSISTANT</role>{% endif %}
+
+"""
+PUBLISHED = [HEADERS, IMSTYLE, TEMPLATE, BLOCKS] + [
+    (CHECKPOINTS / name / "chat_template.jinja").read_text() for name in ("mini-llada", "mini-dream")
+]
+AWKWARD = [
+    # whitespace
+    "  {% if true %}\n  a\n  {% endif %}\n{# a note #}\n b\n\n", "{{ 'a' }}\n", "\r\n{%- if 1 %} x{% endif -%}  \r\n y",
+    # names that are there, and those that are not
+    "{{ bos_token }}{{ eos_token }}{{ mask_token }}{{ pad_token }}{{ unk_token }}{{ additional_special_tokens }}",
+    "{{ tools is none }}{{ tools is defined }}{{ documents is none }}{{ add_generation_prompt }}{{ nothing }}",
+    "{{ messages[0].name }}{{ messages[0].thinking }}{{ messages[-1]['reasoning_content'] is defined }}",
+    "{{ messages | length }}{{ messages[0] | tojson }}{% for key in messages[0] %}{{ key }},{% endfor %}",
+    "{{ nothing.at_all }}", "{{ messages[9]['content'] }}", "{{ messages + 1 }}", "{{ messages[0]['content'] / 2 }}",
+    # JSON
+    "{{ messages | tojson(indent=2) }}", "{{ {'b': 1, 'a': '<é>'} | tojson(sort_keys=true, separators=(',', ':')) }}",
+    "{{ messages | tojson(ensure_ascii=true) }}", "{{ '<b>' | e }}{{ '<b>' | safe }}",
+    # what jinja itself cannot
+    "{{ strftime_now('%Y') }}", "{{ strftime_now(1) }}", "{{ raise_exception('users only') }}",
+    "{{ dict(a=1, **{'b': 2}) }}{{ dict.fromkeys('ab') }}{{ dict.fromkeys('ab', 0) }}",
+    "{{ dict(1) }}", "{{ dict(a=1).items() | list }}",
+    "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
+    "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% endfor %}",
+    "{% set n = 0 %}{% generation %}{% set n = 1 %}{{ n }}{% endgeneration %}{{ n }}",
+    "{% for m in messages %}{% generation %}{{ loop.index }}{{ m.role }}{% endgeneration %}{% endfor %}",
+    "{% for m in messages %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",
+    "{% generation %}{% generation %}a{% endgeneration %}{% endgeneration %}",
+    "{% generation %}\n a\n{% endgeneration %}\nb",
+    # namespaces
+    "{% set n = namespace(a=1) %}{% set n.a = n.a + 1 %}{{ n.a }}{{ n.b }}", "{{ namespace(self=3).self }}",
+    "{{ namespace({'a': 1}, b=2).a }}", "{{ namespace(1) }}", "{{ namespace({1: 2}) is defined }}",
+    # the sandbox
+    "{{ messages.__class__ }}", "{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}",
+    "{% set _ = messages[0].update(a=1) %}",
+    "{{ messages.clear }}{{ messages | length }}", "{{ lipsum.__globals__ }}", "{{ '{0.__class__}'.format(1) }}",
+    "{{ '%s' | format(messages[0].role) }}", "{{ 'a'.join(['b', 'c']) }}", "{{ range(1000000) }}",
+    "{{ cycler('a', 'b').next() }}{{ joiner(',')() }}{{ range(3) | list }}",
+    # macros, filters, tests
+    "{% macro turn(m) %}[{{ m.role }}]{{ caller() if caller }}{% endmacro %}{{ turn(messages[0]) }}",
+    "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('|') }}",
+    "{{ messages[1:] | map(attribute='role') | list }}{{ messages[::-1][0].role }}", "{{ 'x' | no_such_filter }}",
+    "{% if messages is mapping %}a{% elif messages is iterable %}b{% endif %}{{ messages[0] is mapping }}",
+    "{{ 7 // 2 }}{{ 7 % 4 }}{{ 2 ** 10 }}{{ 'a' ~ 1 }}{{ 'b' in 'abc' }}{{ none }}{{ true }}", "{% include 'x' %}",
+    "{% set text %}{{ messages[0].content }}{% endset %}{{ text | upper }}", "{% filter upper %}a{% endfilter %}",
+]  # fmt: skip
+# Refused in words that name what stands behind: of these the kind of error is compared, and its words are ours.
+OWN_WORDS = [
+    "{{ dict | tojson }}", "{{ dict.items(messages[0]) }}", "{{ raise_exception() }}", "{{ namespace(__class__=1) }}",
+    "{% set n = namespace() %}{% set n._a = 1 %}", "{{ raise_exception.__globals__ }}", "{{ dict.__class__ }}",
+]
+USER = {"role": "user", "content": " What is <2> + 'é'?\n"}
+CONVERSATIONS: list[list[dict[str, Any]]] = [
+    [USER],
+    [{"role": "system", "content": "Brief.\t"}, USER, {"role": "assistant", "content": "<think>\n</think>\n4"}, USER],
+    [USER, {"role": "assistant", "content": "4", "thinking": "two and two", "name": None}, USER],
+    [USER, {"role": "assistant", "content": "4", "reasoning": "", "thinking": "a"}, {"role": "tool", "content": ""}],
+    [{"role": "user", "content": "{{ bos_token }}{% raw %}\ud800", "name": "Ada", "tools": [{"x": 1.5}]}],
+]
+
+
+def outcome(render: Any) -> tuple[str, str]:
+    """What comes out: a text, or the error's class and words."""
+    try:
+        return "text", render()
+    except Exception as error:
+        own = error.__cause__ if isinstance(error, UserError) else error
+        return type(own).__name__, str(own)
+
+
+@pytest.mark.parametrize("template", PUBLISHED + AWKWARD + OWN_WORDS)
+def test_texts_and_refusals_are_those_of_transformers(template: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, byte_tokenizer({}), chat_template=template, **SPECIAL)
+    ours = Tokenizer.from_folder(tmp_path)
+    theirs = PreTrainedTokenizerFast(tokenizer_object=Backend(models.BPE()), chat_template=template, **SPECIAL)
+    for messages in CONVERSATIONS:
+        here = outcome(partial(ours.render, messages))
+        there = outcome(partial(theirs.apply_chat_template, messages, tokenize=False, add_generation_prompt=True))
+        assert here == there or (template in OWN_WORDS and here[0] == there[0] != "text")
+
+
+def test_the_cases_are_rendered_and_refused_in_many_ways(tmp_path: Path) -> None:
+    """So that equality above is not that of one error."""
+    kinds, texts = set(), set()
+    for template in PUBLISHED + AWKWARD:
+        write_tokenizer(tmp_path, byte_tokenizer({}), chat_template=template, **SPECIAL)
+        kind, text = outcome(lambda: Tokenizer.from_folder(tmp_path).render([USER]))
+        kinds.add(kind)
+        texts.add(text)
+    assert kinds >= {"text", "TemplateError", "SecurityError", "UndefinedError", "TypeError", "TemplateAssertionError"}
+    assert len(texts) > 40
+
+
+def test_an_empty_conversation_is_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, byte_tokenizer({}), chat_template=IMSTYLE)
+    with pytest.raises(UserError, match="at least one message"):
+        Tokenizer.from_folder(tmp_path).render([])
