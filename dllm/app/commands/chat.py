@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 from rich.console import Console
@@ -14,9 +14,11 @@ from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.decoder import Decoder
 from dllm.errors import UserError
+from dllm.models.bundle import shipped_models
 from dllm.prompts import Message
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
+from dllm.tasks.mini import outside
 from dllm.view.live import LiveView
 
 HELP = "Type a message. /new starts over, /exit or Ctrl-D leaves."
@@ -93,6 +95,7 @@ class Conversation:
         print(result.text)
         if seen:
             self.console.print(Text(cost_line(result), "dim"))
+        say_if_outside(self.plan, [message])
         self.history = [*asked, {"role": "assistant", "content": result.text}]
         batch = f"{number + 1}/0"
         row = {"id": f"{number + 1}", "sample": 0, **result.to_json(), "prompt": message, "batch": batch}
@@ -100,6 +103,13 @@ class Conversation:
             self.run_folder.write(row)
         except UserError as error:  # the disk's; the answer is there
             print(f"{error} The conversation goes on, and this answer is not kept.", file=sys.stderr)
+
+
+def say_if_outside(plan: RunPlan, prompts: Sequence[str]) -> None:
+    """One sentence on stderr where a model that comes along was asked what it cannot know."""
+    sentence = outside.warning(prompts) if plan.prompts.name in shipped_models() else None
+    if sentence is not None:
+        print(sentence, file=sys.stderr)
 
 
 def cost_line(result: Result) -> str:

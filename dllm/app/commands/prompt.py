@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 from tqdm import tqdm
 
-from dllm.app.commands.chat import chat
+from dllm.app.commands.chat import chat, say_if_outside
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.environment import environment_of
@@ -50,6 +50,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         columns = started.decode()
     started.race(columns)
     report(columns, run_folder)
+    say_if_outside(plan, [sample.shown for sample in samples])
     if plan.options.trace:
         pages = list(run_folder.path.glob("traces/*.html"))
         shown = pages[0] if len(pages) == 1 else f"{run_folder.path}/traces/*.html"

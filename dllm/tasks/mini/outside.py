@@ -9,6 +9,7 @@ data, two at least: words in quotes, numbers, single capital letters and the wor
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 from dllm.tasks.mini import wordings, words
@@ -58,11 +59,13 @@ def is_outside(prompt: str) -> bool:
     return share < KNOWN_SHARE or data < 2
 
 
-def warning(prompt: str) -> str | None:
-    """One sentence for a prompt outside, None for one within."""
-    if not is_outside(prompt):
+def warning(prompts: Sequence[str]) -> str | None:
+    """One sentence if any of the prompts is outside, None if all are within."""
+    far = sum(map(is_outside, prompts))
+    if not far:
         return None
+    which = "this prompt" if len(prompts) == 1 else f"{far} of these {len(prompts)} prompts"
     return (
-        "The mini models were trained on small tasks with lists, puzzles and records and know nothing like this "
-        f"prompt, so the answer means nothing; try: {EXAMPLE}"
+        f"The mini models were trained on small tasks with lists, puzzles and records and know nothing like {which}, "
+        f"so the answer means nothing; try: {EXAMPLE}"
     )

@@ -21,7 +21,7 @@ FAR = (
 @pytest.mark.parametrize("prompt", FAR)
 def test_far_prompts_get_the_sentence(prompt: str) -> None:
     assert outside.is_outside(prompt)
-    assert (outside.warning(prompt) or "").endswith(outside.EXAMPLE)
+    assert (outside.warning([prompt]) or "").endswith(outside.EXAMPLE)
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,5 @@ def test_what_training_asks_is_within(wording: str, names: str, most: float) -> 
 
 
 def test_the_example_works() -> None:
-    assert outside.warning(outside.EXAMPLE) is None
+    assert outside.warning([outside.EXAMPLE]) is None
+    assert "1 of these 2 prompts" in (outside.warning([outside.EXAMPLE, FAR[0]]) or "")
