@@ -28,6 +28,13 @@ def test_a_prompt_ends_as_text_a_table_and_a_run_folder(run: Run) -> None:
     assert "gen_length: 16" in (outcome.run / "config.yaml").read_text()
 
 
+def test_a_comparison_leaves_the_trace_of_the_chosen_setting(run: Run) -> None:
+    outcome = run("prompt=w1", "sampler=static", "sampler.steps=4", "eos=keep", "compare=true", "trace=true")
+    (row,), (other,) = outcome.rows(), outcome.rows("compare.jsonl")
+    trace = json.loads((outcome.run / "traces" / "1-0.json").read_text())
+    assert (row["nfe"], other["nfe"]) == (4, 16) and len(trace["trace"]["turns"]) == 4
+
+
 def test_every_part_and_number_can_be_chosen(run: Run) -> None:
     outcome = run("sampler=static", "sampler.steps=4", "eos=keep", "samples=2", "batch_size=2", "seed=7", "prompt=w1")
     assert [row["nfe"] for row in outcome.rows()] == [4, 4]
