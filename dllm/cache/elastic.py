@@ -175,6 +175,7 @@ class DriftMemory(BufferMemory):
 
     session: Drifting
     forward: DriftPass
+    widens = True
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         forward, progress = self.forward, self.forward.progress

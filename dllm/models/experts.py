@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
+from dllm.kernels.silu_times import silu_times
 from dllm.models.config import MoEConfig
 
 
@@ -21,14 +22,20 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 class MLP(nn.Module):
     """SwiGLU (arXiv 2002.05202): down(silu(gate(x)) * up(x)), x [..., D]."""
 
+    triton = False
+    gate_up: nn.Module | None  # gate and up in one product, see ``fuse_products``
+
     def __init__(self, width: int, inner: int, bias: bool = False) -> None:
         super().__init__()
         self.gate = nn.Linear(width, inner, bias=bias)
         self.up = nn.Linear(width, inner, bias=bias)
         self.down = nn.Linear(inner, width, bias=bias)
+        self.sizes = [inner, inner]
+        self.register_module("gate_up", None)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        gate, up = (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).split(self.sizes, -1)
+        return self.down(silu_times(gate, up, self.triton))
 
 
 class Router(nn.Linear):

@@ -65,11 +65,14 @@ class Projected:
 
 
 class Memory:
-    """What a cache gives to the layers of one call of the network. For each layer: ``enter``, then ``attend``."""
+    """What a cache gives to the layers of one call of the network. For each layer: ``enter`` if the memory ``widens``
+    forwards, then ``attend``."""
+
+    widens = False
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Hidden rows [B, n, D] entering a layer and their columns; may widen both (Elastic-Cache)."""
-        return hidden, columns
+        """Hidden rows [B, n, D] entering a layer and their columns, or more of both (Elastic-Cache)."""
+        raise NotImplementedError
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         """Rotate and keep the fresh rows. Return their queries, and the keys and values they attend to."""

@@ -206,7 +206,7 @@ def test_a_dispatched_model_gives_the_same_logits(name: str, tmp_path: Path) -> 
     parts = ["embed", "norm", "lm_head", *(f"layers.{i}" for i in range(model.config.layers))]
     placement = {part: "disk" if part == "layers.1" else "cpu" for part in parts}
     spread = dispatch_model(model, placement, main_device="cpu", offload_dir=str(tmp_path), force_hooks=True)
-    assert spread.layers[1].attn.q.weight.is_meta
+    assert spread.layers[1].attn.qkv.weight.is_meta
     assert torch.equal(logits(spread, TOKENS), expected)
 
 
