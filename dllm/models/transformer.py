@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dllm.kernels.add_norm import add_norm
 from dllm.models.config import ModelConfig
-from dllm.models.experts import MLP, MoE, at_least_float32
+from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
 from dllm.models.memory import Attend, AttentionOrder, Fresh, Memory, Projected
 
 
@@ -170,7 +170,7 @@ class Transformer(nn.Module):
     def use_kernels(self, triton: bool) -> None:
         """Switch our Triton kernels on or off, in every module that has them."""
         for part in self.modules():
-            if isinstance(part, Transformer | Attention | RMSNorm | MLP):
+            if isinstance(part, Transformer | Attention | RMSNorm | MLP | StackedExperts):
                 part.triton = triton
 
     @property

@@ -44,6 +44,7 @@ class Compiled:
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         assert isinstance(memory, Access)
         store = memory.stores[index] if memory.stores else None
+        residual = torch.zeros_like(x) if residual is None else residual  # None in one layer would be another variant
         return self.layer(layer, x, residual, angles, memory.visible, memory.slots, memory.reach, store, memory.rows)
 
 

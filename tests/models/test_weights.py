@@ -24,6 +24,7 @@ from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.files import stored_tensors
+from dllm.models.fused import apart
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, parameter_sources, save_model
 
@@ -110,7 +111,7 @@ def test_a_bfloat16_file_loads_in_any_dtype(tmp_path: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
     for dtype in (torch.float32, torch.bfloat16):
         model = load_model(folder, dtype=dtype)
-        kinds = {name.rsplit(".", 1)[-1]: parameter.dtype for name, parameter in model.named_parameters()}
+        kinds = {name.rsplit(".", 1)[-1]: parameter.dtype for name, parameter in apart(model)}
         assert kinds == {"weight": dtype, "expert_bias": torch.float32}
     expected = tensors["model.word_embeddings.weight"].float()
     assert torch.equal(load_model(folder).embed.weight, expected)
