@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dllm.kernels.jit import Build, LaunchConfig, interpreted, jit, power_of_two, tl
 
-CONFIGS = {  # by rows of a group, on average
+_CONFIGS = {  # by rows of a group, on average
     16: LaunchConfig({"BLOCK_R": 16, "BLOCK_N": 128, "BLOCK_D": 64}, warps=4, stages=3),
     32: LaunchConfig({"BLOCK_R": 32, "BLOCK_N": 128, "BLOCK_D": 64}, warps=4, stages=3),
     64: LaunchConfig({"BLOCK_R": 64, "BLOCK_N": 128, "BLOCK_D": 64}, warps=4, stages=3),
@@ -73,7 +73,7 @@ def grouped_product(rows: Tensor, weight: Tensor, ends: Tensor, triton: bool = F
     rows, (groups, outputs, width) = rows.contiguous(), weight.shape
     out = rows.new_empty(len(rows), outputs)
     if len(rows):
-        config = CONFIGS[min(64, max(16, power_of_two(len(rows) // groups)))]
+        config = _CONFIGS[min(64, max(16, power_of_two(len(rows) // groups)))]
         tiles = -(-len(rows) // config.blocks["BLOCK_R"]) + min(groups, len(rows))
         upcast, wide = interpreted() and weight.dtype == torch.bfloat16, weight.dtype == torch.float64
         _grouped[(tiles, -(-outputs // config.blocks["BLOCK_N"]))](
@@ -90,5 +90,5 @@ BUILDS = tuple(
          "D": "i32/16"},
         {"UPCAST": False, "WIDE": False, "GROUPS": 64}, wgmma=True,
     )
-    for rows, config in CONFIGS.items()
+    for rows, config in _CONFIGS.items()
 )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.kernels.jit import Build, LaunchConfig, jit, tl
+from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, jit, tl
 
 _CONFIG = LaunchConfig({"BLOCK": 1024}, warps=4)
 
@@ -39,16 +39,11 @@ def silu_times(a: Tensor, b: Tensor, triton: bool = False) -> Tensor:
         return reference(a, b)
     width = a.shape[-1]
     out = torch.empty_like(a, memory_format=torch.contiguous_format)
-    a, b = rows_of(a), rows_of(b)
+    a, b = contiguous_rows(a), contiguous_rows(b)
     if out.numel():
         _silu_times[(len(a), -(-width // _CONFIG.blocks["BLOCK"]))](
             a, b, out, width, a.stride(0), b.stride(0), WIDE=a.dtype == torch.float64, **_CONFIG.arguments)
     return out
-
-
-def rows_of(x: Tensor) -> Tensor:
-    """x [..., D] as rows [R, D] with contiguous columns, without a copy where x is a part of wider rows."""
-    return x.reshape(-1, x.shape[-1]) if x.stride(-1) == 1 else x.contiguous().view(-1, x.shape[-1])
 
 
 def _build(kind: str) -> Build:
