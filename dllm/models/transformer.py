@@ -19,6 +19,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dllm.kernels.add_norm import add_norm
+from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
 from dllm.models.memory import Attend, AttentionOrder, Fresh, Memory, Projected
@@ -65,7 +66,7 @@ class Rotary:
 
 
 class Attention(nn.Module):
-    triton = False
+    triton = varlen = False
     qkv: nn.Module | None  # q, k and v in one product, see ``fuse_products``
 
     def __init__(self, config: ModelConfig) -> None:
@@ -86,7 +87,7 @@ class Attention(nn.Module):
         q, k, v = (rearrange(part, "b n (h d) -> b n h d", d=self.head_dim) for part in rows)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q)[1], self.k_norm(k)[1]
-        return Projected(q, k, v, angles, self.rope_float32, self.triton)
+        return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen)
 
 
 class Layer(nn.Module):
@@ -167,11 +168,14 @@ class Transformer(nn.Module):
             self.lm_head.weight = self.embed.weight
         self.rotary = Rotary(config.rotary_dim, config.theta)
 
-    def use_kernels(self, triton: bool) -> None:
-        """Switch our Triton kernels on or off, in every module that has them."""
+    def use_kernels(self, triton: bool, varlen: bool = False) -> None:
+        """Switch our Triton kernels on or off, in every module that has them. varlen: attention over intervals, too
+        (``has_varlen``)."""
         for part in self.modules():
             if isinstance(part, Transformer | Attention | RMSNorm | MLP | StackedExperts):
                 part.triton = triton
+            if isinstance(part, Attention):
+                part.varlen = varlen
 
     @property
     def dtype(self) -> torch.dtype:
@@ -240,4 +244,4 @@ class Transformer(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         order = AttentionOrder.of(self.config, positions)
         visible = valid if order is None else order.visible(order, valid)
-        return self(tokens, positions, Fresh(visible))[0]
+        return self(tokens, positions, Fresh(Visible(visible)))[0]

@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from dllm.models.attention import Visible
 from dllm.models.memory import Access, KeyValues, Memory
 from dllm.models.transformer import Layer, Transformer
 
@@ -49,7 +50,7 @@ class Compiled:
 
 
 def run_alone(
-    layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], visible: Tensor | None,
+    layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], visible: Visible,
     slots: Tensor | None, reach: int, store: KeyValues | None, rows: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Run a layer with tensors alone, so that compiled code does not depend on the layer's index."""
