@@ -20,7 +20,7 @@ from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, Rowwise
 from dllm.shapes import Shapes
 
-State = dict[str, Tensor]  # a sampler's memory of its rows, by name; every tensor [B, ...]
+State = dict[str, Tensor]  # what a sampler or a cache remembers of its rows, by name; every tensor [B, ...]
 
 
 @dataclass(frozen=True)

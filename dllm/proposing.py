@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas, per_row
-from dllm.common.noise import gumbel
+from dllm.common.noise import mixed
 from dllm.common.ranking import one_of
 from dllm.contract import Logits, Lookup
+from dllm.kernels.gumbel_argmax import gumbel_argmax
 from dllm.kernels.head_statistics import can_fuse, head_statistics
+from dllm.kernels.nucleus import nucleus
 from dllm.kernels.row_statistics import ALL_STATISTICS, row_statistics
 from dllm.kernels.slot_logits import slot_logits
 from dllm.models.ids import Ids
@@ -54,16 +56,13 @@ def renamed(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tenso
     return {name: value for name, value in out.items() if name in wanted or name in ("token", "confidence")}
 
 
-def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
+def filtered(logits: Tensor, top_p: float | None, top_k: int | None, triton: bool = False) -> Tensor:
     """Logits [..., V] with -inf outside the nucleus, then outside the k largest (Dream's order).
 
     A token is dropped if the mass of all larger ones already exceeds ``top_p``; the largest always stays.
     """
     if top_p is not None and top_p < 1:
-        ordered, index = logits.sort(dim=-1, descending=True, stable=True)
-        mass = ordered.to(torch.promote_types(ordered.dtype, torch.float32)).softmax(-1)
-        dropped = (mass.cumsum(-1) - mass) > top_p
-        logits = logits.masked_fill(torch.zeros_like(dropped).scatter(-1, index, dropped), -torch.inf)
+        logits = nucleus(logits, top_p, triton)
     if top_k is not None and top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[..., -1:], -torch.inf)
     return logits
@@ -144,11 +143,10 @@ class Proposer:
         temperature = each[:, None, None]
         random = temperature > 0
         tempered = torch.where(random, logits / temperature.clamp(min=1e-9), logits)
-        kept = filtered(tempered, self.sampling.top_p, self.sampling.top_k)
-        vocabulary = torch.arange(logits.shape[-1], device=logits.device)
+        kept = filtered(tempered, self.sampling.top_p, self.sampling.top_k, self.triton)
         position = columns - canvas.first[:, None]
-        noise = gumbel(canvas.seed[:, None, None], position[..., None], turn[:, None, None], vocabulary)
-        token = torch.where(random, kept + noise, kept.double()).argmax(-1)
+        hashed = mixed(canvas.seed[:, None], position, turn[:, None])
+        token = gumbel_argmax(kept, hashed, random[..., 0].expand_as(hashed), self.triton)
         return token, kept if self.sampling.tempered else logits
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "dllm"
-# Fields that may be None: 5 of the contract's own types (44 in all before the redesign, 22 now).
+# Fields that may be None: 6 of the contract's own types (44 in all before the redesign, 22 now).
 CONTRACT = {"Need.span", "Need.ratio", "Scores.logits", "Scores.lookup", "Step.accepted", "Schedule.fixed_length"}
 CALLS = 8  # of ``Call`` and ``Drafts``: what a call does without
 CORE = ("denoise", "forward", "rows", "proposing", "canvas")

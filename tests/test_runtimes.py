@@ -212,9 +212,12 @@ def test_what_cannot_be_recorded_is_refused() -> None:
     Runtime("cudagraph").check(dual, confidence, config, CUDA, FIXED)
     Runtime("compile").check(dual, confidence, config, CPU, FIXED)
     routed = replace(config, moe=MoEConfig(4, 2, 8, "softmax", (0,)))
+    with pytest.raises(UserError, match="runtime=compile cannot follow a model with routed experts.*cudagraph"):
+        Runtime("compile").check(dual, confidence, routed, CUDA, FIXED)
+    Runtime("cudagraph").check(dual, confidence, routed, CUDA, FIXED)
+    with pytest.raises(UserError, match="runtime=cudagraph runs routed experts with our kernel alone.*kernels=auto"):
+        Runtime("cudagraph").network(model("llada_moe"))
     for name in ("compile", "cudagraph"):
-        with pytest.raises(UserError, match=f"runtime={name} cannot follow a model with routed experts.*eager or stat"):
-            Runtime(name).check(dual, confidence, routed, CUDA, FIXED)
         for sampler, reason in (("freedave", "several candidates"), ("wino", "extra rows")):
             with pytest.raises(UserError, match=f"runtime={name} .* sampler={sampler} has {reason}.*eager or static"):
                 Runtime(name).check(dual, part("sampler", sampler), config, CUDA, FIXED)

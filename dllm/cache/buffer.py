@@ -22,6 +22,7 @@ from dllm.canvas import Canvas, packed
 from dllm.common import debug
 from dllm.common.rowwise import Owner, each_tensor, join, select, some
 from dllm.contract import BlockState, ForwardPlan, State
+from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Access, AttentionOrder, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
 from dllm.shapes import Shapes
@@ -82,12 +83,13 @@ class BufferSession(Session):
     state: ``written`` [B, L] (columns that hold something), ``masks`` and ``attended`` (see ``CacheView``), and the
     policy's own. stores: each layer's keys and values; None before its first forward. buffers: the memory they lie in,
     if it was lent. even: the host knows that every column is always attended to, so attention needs no mask, which
-    would slow it down.
+    would slow it down. gapless: it knows that the keys of a row are an interval, because every plan left them to be all
+    valid columns.
     """
 
     def __init__(self, policy: Buffered, canvas: Canvas, config: ModelConfig, even: bool = False) -> None:
         self.policy, self.config, self.length, self.even = policy, config, canvas.masked.shape[1], even
-        self.stores: list[KeyValues | None] = [None] * config.layers
+        self.gapless, self.stores = True, list[KeyValues | None]([None] * config.layers)
         self.buffers: Buffers | None = None
         self.notes: dict[str, Any] = {}
         self.state = {
@@ -103,6 +105,7 @@ class BufferSession(Session):
         plan = self.policy.plan(
             CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config, self.notes))
         self.state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
+        self.gapless = self.gapless and plan.keys is canvas.valid
         if not shapes.waits:
             return plan
         keys = shapes.update(blocks.active, plan.keys, old["attended"])
@@ -163,10 +166,12 @@ class BufferSession(Session):
         queries, keys = some(forward.queries, rows), some(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
         visible, reach = (None, self.length) if self.even else seen(keys, shapes)
-        order = some(AttentionOrder.of(self.config, candidates.positions), rows)
+        order, interval = some(AttentionOrder.of(self.config, candidates.positions), rows), None
         if order is not None:
             visible = order.visible(order if columns is None else order.at(columns), keys[:, :reach])
-        call = Call(rows, columns, columns, visible, reach, buffers=rows)
+        elif visible is not None and self.gapless:
+            interval = torch.stack([some(candidates.first, rows), keys.sum(1)], 1).int()
+        call = Call(rows, columns, columns, Visible(visible, interval), reach, buffers=rows)
         if columns is None or forward.shadows.shape[1] == 0:
             return call
         return self._shadow(call, columns, some(forward.shadows, rows), keys)
@@ -181,7 +186,8 @@ class BufferSession(Session):
         places = torch.arange(self.length, device=device)
         visible[:, columns.shape[1] :, : self.length] &= shadows[:, :, None] != places
         visible[:, columns.shape[1] :, self.length + 1 :] = torch.eye(extra, dtype=torch.bool, device=device)
-        return replace(call, columns=rows, slots=slots, visible=visible, reach=self.length + 1 + extra)
+        reach = self.length + 1 + extra
+        return replace(call, columns=rows, slots=slots, visible=Visible(visible), reach=reach)
 
     def _branches(self, forward: Pass, candidates: Canvas, widths: Sequence[int], shapes: Shapes) -> list[Call]:
         """Calls for several candidates a row. In rows whose candidates compute everything, each candidate gets buffers
@@ -216,7 +222,7 @@ class BufferSession(Session):
         visible[:, :, : self.length] = frozen.repeat_interleave(n, 1)
         visible[:, :, self.length + 1 :] = (own[:, None] == own) & beside.lay(columns < self.length)[:, None, :]
         buffers = None if len(rows) == self.rows else rows
-        return Call(candidates, columns, slots, visible, self.length + 1 + count, buffers, beside)
+        return Call(candidates, columns, slots, Visible(visible), self.length + 1 + count, buffers, beside)
 
     def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor, copies: Copies) -> None:
         """Keep the call's candidates ``at`` [b] in ``rows`` [b] of a layer's buffers."""
@@ -286,8 +292,8 @@ class BufferMemory(Memory):
         """What a layer on ``device`` reads and writes."""
         call = self.call
         stores = self.session.stores if call.drafts is None else call.drafts.stores
-        visible, slots, rows = (self.copies(one, device) for one in (call.visible, call.slots, call.buffers))
-        return Access(visible, slots, call.reach, stores, rows)
+        slots, rows = self.copies(call.slots, device), self.copies(call.buffers, device)
+        return Access(self.copies.of(call.visible, device), slots, call.reach, stores, rows)
 
 
 def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from dllm.cache.rows import rows_of
 from dllm.canvas import packed
-from dllm.models.memory import Copies, attend
+from dllm.models.attention import Visible, attend
+from dllm.models.memory import Copies
 
 
 def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:
@@ -22,15 +23,16 @@ def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Te
 
 
 def attended(
-    query: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, again: Tensor | None
+    query: Tensor, keys: Tensor, values: Tensor, visible: Visible, again: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Attention [B, n, H * h] of queries [B, n, H, h], and the weights [B, H, m, S] of the rows ``again`` [B, m]. These
     are computed a second time, because fused attention returns none. again None: the weights of all rows are computed
     first and serve attention too. That is faster for few rows, but in bfloat16 it would round the scores, which fused
     attention does not."""
     if again is not None:
-        return attend(query, keys, values, visible), attention_weights(rows_of(query, again), keys, visible)
-    weights, (batch, shared, length, width) = attention_weights(query, keys, visible), keys.shape
+        weights = attention_weights(rows_of(query, again), keys, visible.mask)
+        return attend(query, keys, values, visible), weights
+    weights, (batch, shared, length, width) = attention_weights(query, keys, visible.mask), keys.shape
     # One batch of three dimensions: with four torch's product takes 1.8 times as long.
     out = torch.bmm(weights.view(batch * shared, -1, length), values.flatten(0, 1))
     return out.view(batch, query.shape[2], -1, width).transpose(1, 2).flatten(2), weights

@@ -175,6 +175,7 @@ class DriftMemory(BufferMemory):
 
     session: Drifting
     forward: DriftPass
+    widens = True
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         forward, progress = self.forward, self.forward.progress
@@ -201,8 +202,9 @@ class DriftMemory(BufferMemory):
             self.copies(one, device) for one in (forward.probes, forward.in_window, session.past.lacking(layer))
         )
         if self._tests(layer) and lacking.shape[1]:
-            old, visible = self.buffer(layer, fresh)[0][:, :, : self.call.reach], self.copies(self.call.visible, device)
-            before = attention_weights(rows_of(session.queried.layers[layer], lacking), old, visible)
+            old, mask = self.buffer(layer, fresh)[0][:, :, : self.call.reach], self.call.visible.mask
+            old_query = rows_of(session.queried.layers[layer], lacking)
+            before = attention_weights(old_query, old, self.copies(mask, device))
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         session.queried.put(layer, query, columns)
         few = not progress.widened and query.dtype.itemsize > 2

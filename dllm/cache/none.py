@@ -11,6 +11,7 @@ from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner, some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
+from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import AttentionOrder, Fresh, Memory
 
@@ -57,7 +58,10 @@ class Everything(Session):
     def _call(self, rows: Tensor | None, width: int, shadows: Tensor, candidates: Canvas) -> Call:
         valid, length = some(candidates.valid, rows), len(candidates.columns)
         queries = packed(valid, candidates.columns, width) if self.ragged else None
-        visible = None if queries is None else queries < length
+        visible, interval = None if queries is None else queries < length, None
+        if queries is not None and not shadows.shape[1] and self.config.attention_block is None:
+            count = valid.sum(1)
+            interval = torch.stack([torch.zeros_like(count), count], 1).int()
         if shadows.shape[1]:
             ordinary = candidates.columns.expand_as(valid) if queries is None else queries
             extra = some(shadows, rows)
@@ -66,7 +70,7 @@ class Everything(Session):
         if order is not None:
             order = order if queries is None else order.at(queries)
             visible = order.visible(order, visible)
-        return Call(rows, queries, visible=visible)
+        return Call(rows, queries, visible=Visible(visible, interval))
 
 
 def shadow_visibility(ordinary: Tensor, shadows: Tensor, length: int) -> Tensor:

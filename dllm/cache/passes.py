@@ -14,6 +14,7 @@ from einops import rearrange
 from torch import Tensor
 
 from dllm.common.rowwise import Owner
+from dllm.models.attention import ALL, Visible
 from dllm.models.memory import KeyValues
 
 
@@ -70,7 +71,7 @@ class Call:
     candidates: Tensor | None = None
     columns: Tensor | None = None
     slots: Tensor | None = None
-    visible: Tensor | None = None
+    visible: Visible = ALL
     reach: int = 0
     buffers: Tensor | None = None
     side_by_side: SideBySide | None = None

@@ -74,16 +74,19 @@ class Window(Buffered):
         anchor = torch.where(refresh, (first * canvas.columns).sum(1), state["anchor"])
         begins, before = refresh[:, None], state["refreshed"][:, None]
         new = view.masks ^ canvas.masked  # committed, or undone
-        recent = torch.where(begins, False, state["recent"])
+        recent = state["recent"] & ~begins
         near = (masks & (rank <= self.window_tokens - self.range) | ~canvas.masked) & canvas.valid
         if self.everywhere:  # a first forward sees the far field too; the phase is fixed after its commits
             phase = torch.where(begins, canvas.valid, torch.where(before, near, state["phase"]))
         else:
             phase = torch.where(begins, near, state["phase"])
-        live = self._range(view, anchor) if self.range else active | recent | new
-        if not self.range:
-            recent = torch.where(begins, False, recent | (new if self.recent_includes_refresh else new & ~before))
-            live = live | predictors(active, canvas, view.config) if view.config.prediction_shift else live
+        if self.range:
+            live = self._range(view, anchor)
+        else:
+            live = active | recent | new
+            if view.config.prediction_shift:
+                live = live | predictors(active, canvas, view.config)
+            recent = (recent | (new if self.recent_includes_refresh else new & ~before)) & ~begins
         columns, committable, forced = torch.where(begins, phase, live), active, canvas.nothing
         if self.candidates == "first":
             forced = first & begins

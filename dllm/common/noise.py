@@ -15,7 +15,7 @@ def _wrapped(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-_GOLDEN, _MIX1, _MIX2 = map(_wrapped, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+GOLDEN, MIX1, MIX2 = map(_wrapped, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -23,27 +23,42 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    x = (x ^ _shift_right(x, 30)) * _MIX1
-    x = (x ^ _shift_right(x, 27)) * _MIX2
+    x = (x ^ _shift_right(x, 30)) * MIX1
+    x = (x ^ _shift_right(x, 27)) * MIX2
     return x ^ _shift_right(x, 31)
 
 
-def uniform(*keys: Tensor | int) -> Tensor:
-    """Uniform float64 in (0, 1), one for each combination of the broadcast integer keys.
+def mixed(*keys: Tensor | int, after: Tensor | None = None) -> Tensor:
+    """The hash int64 of each combination of the broadcast integer keys. after: the hash of earlier keys, to go on from.
 
-    The numbers are made on the device of the keys that are tensors, which must share one. Keys that are numbers never
-    become tensors, so that noise copies nothing from the host.
+    It is made on the device of the keys that are tensors, which must share one. Keys that are numbers never become
+    tensors, so that noise copies nothing from the host.
     """
-    devices = {key.device for key in keys if isinstance(key, Tensor)}
+    devices = {key.device for key in (*keys, after) if isinstance(key, Tensor)}
     assert len(devices) < 2, f"keys of noise lie on several devices: {', '.join(map(str, devices))}"
-    state = torch.zeros((), dtype=torch.int64, device=next(iter(devices), None))
+    state = torch.zeros((), dtype=torch.int64, device=next(iter(devices), None)) if after is None else after
     for key in keys:
-        state = _mix(state + ((key.long() + 1) * _GOLDEN if isinstance(key, Tensor) else _wrapped((key + 1) * _GOLDEN)))
+        state = _mix(state + ((key.long() + 1) * GOLDEN if isinstance(key, Tensor) else _wrapped((key + 1) * GOLDEN)))
+    return state
+
+
+def uniform(*keys: Tensor | int) -> Tensor:
+    """Uniform float64 in (0, 1), one for each combination of the broadcast integer keys (see ``mixed``)."""
+    return uniform_of(mixed(*keys))
+
+
+def uniform_of(hashed: Tensor) -> Tensor:
+    """Uniform float64 in (0, 1) from hashes."""
     # 53 random bits, centred in their cell: neither 0 nor 1 occurs, so both logarithms of Gumbel noise are finite.
-    return (_shift_right(state, 11).double() + 0.5) * 2.0**-53
+    return (_shift_right(hashed, 11).double() + 0.5) * 2.0**-53
 
 
 def gumbel(*keys: Tensor | int) -> Tensor:
     """Standard Gumbel noise, float64. Lower precision cuts the tail, which acts like a lower temperature
     (arXiv 2409.02908)."""
-    return -torch.log(-torch.log(uniform(*keys)))
+    return gumbel_of(mixed(*keys))
+
+
+def gumbel_of(hashed: Tensor) -> Tensor:
+    """Standard Gumbel noise, float64, from hashes."""
+    return -torch.log(-torch.log(uniform_of(hashed)))

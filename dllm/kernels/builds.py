@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 
 _FILES = (
-    "row_statistics", "head_statistics", "commit", "credit", "slot_logits", "add_norm", "rope_scatter",
-    "attention_similarity", "attention_received",
+    "row_statistics", "head_statistics", "commit", "credit", "slot_logits", "add_norm", "silu_times", "grouped_product",
+    "rope_scatter", "attention_similarity", "attention_received",
+    "nucleus", "gumbel_argmax",
 )  # fmt: skip
 KERNELS = tuple(import_module(f"dllm.kernels.{name}") for name in _FILES)
 BUILDS = tuple(build for kernel in KERNELS for build in kernel.BUILDS)

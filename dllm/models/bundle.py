@@ -11,6 +11,7 @@ import torch
 from dllm.errors import UserError, in_choices, nearest
 from dllm.kernels.choose import use_triton
 from dllm.kernels.packed import can_pack, pack_weights
+from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.quantize import check_quantize, quantize_weights
@@ -84,7 +85,7 @@ def load(
     _, config, tokenizer, ids = describe(path, mask_id)
     folder = locate(path)
     transformer = load_model(folder, place, kind, config)
-    transformer.use_kernels(triton)
+    transformer.use_kernels(triton, has_varlen(transformer.device, kind))
     if quantize is not None:
         quantize_weights(transformer, quantize)
     elif pack and not triton and can_pack(transformer.device, transformer.dtype):

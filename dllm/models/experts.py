@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
+from dllm.kernels.grouped_product import grouped_product
+from dllm.kernels.silu_times import silu_times
 from dllm.models.config import MoEConfig
 
 
@@ -21,14 +23,20 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 class MLP(nn.Module):
     """SwiGLU (arXiv 2002.05202): down(silu(gate(x)) * up(x)), x [..., D]."""
 
+    triton = False
+    gate_up: nn.Module | None  # gate and up in one product, see ``fuse_products``
+
     def __init__(self, width: int, inner: int, bias: bool = False) -> None:
         super().__init__()
         self.gate = nn.Linear(width, inner, bias=bias)
         self.up = nn.Linear(width, inner, bias=bias)
         self.down = nn.Linear(inner, width, bias=bias)
+        self.sizes = [inner, inner]
+        self.register_module("gate_up", None)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        gate, up = (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).split(self.sizes, -1)
+        return self.down(silu_times(gate, up, self.triton))
 
 
 class Router(nn.Linear):
@@ -47,6 +55,34 @@ class Router(nn.Linear):
         return F.linear(rows.to(dtype), self.weight.to(dtype))
 
 
+class Experts(nn.ModuleList):
+    """One MLP per expert, as files and training know them. Calling them is what ``StackedExperts`` does for all."""
+
+    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+        """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row behind each expert's last."""
+        out, begin = torch.empty_like(rows), 0
+        for expert, end in zip(self, ends.tolist(), strict=True):
+            if end > begin:
+                out[begin:end] = expert(rows[begin:end])
+            begin = end
+        return out
+
+
+class StackedExperts(nn.Module):
+    """The same with the matrices of all experts in one tensor, see ``fuse_products``: gate_up [E, 2 I, D] holds gate
+    over up, down [E, D, I]."""
+
+    triton = False
+
+    def __init__(self, gate_up: Tensor, down: Tensor) -> None:
+        super().__init__()
+        self.gate_up, self.down = nn.Parameter(gate_up, requires_grad=False), nn.Parameter(down, requires_grad=False)
+
+    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+        gate, up = grouped_product(rows, self.gate_up, ends, self.triton).chunk(2, -1)
+        return grouped_product(silu_times(gate, up, self.triton), self.down, ends, self.triton)
+
+
 class MoE(nn.Module):
     """Routed experts, and the shared expert where the model has one. Maps x [..., D] to [..., D]."""
 
@@ -55,16 +91,21 @@ class MoE(nn.Module):
         self.config = config
         self.router = Router(width, config)
         self.expert_bias = nn.Parameter(torch.zeros(config.experts)) if config.expert_bias else None
-        self.experts = nn.ModuleList(MLP(width, config.width) for _ in range(config.experts))
+        self.experts: nn.Module = Experts(MLP(width, config.width) for _ in range(config.experts))
         self.shared = MLP(width, config.shared_width) if config.shared_width else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = rearrange(x, "... d -> (...) d")
         weights, chosen = self.route(rows)
-        out = torch.zeros_like(rows)
-        for expert in chosen.unique().tolist():
-            row, rank = torch.where(chosen == expert)
-            out[row] += self.experts[expert](rows[row]) * weights[row, rank, None].to(rows.dtype)
+        chosen, place = chosen.sort(dim=-1)  # the published code adds up the experts of a row in ascending order
+        expert, order = chosen.flatten().sort(stable=True)
+        ends = torch.searchsorted(expert, torch.arange(self.config.experts, device=expert.device), right=True)
+        done = self.experts(rows[order // self.config.top_k], ends)
+        parts = torch.empty_like(done).index_copy_(0, order, done).view(*chosen.shape, -1)
+        parts = parts * weights.gather(-1, place).to(rows.dtype).unsqueeze(-1)
+        out = parts[:, 0]
+        for rank in range(1, self.config.top_k):
+            out = out + parts[:, rank]
         out = out.view_as(x)
         return out if self.shared is None else out + self.shared(x)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.kernels.rope_scatter import rope_scatter, rotated
+from dllm.models.attention import ALL, Visible, attend
 from dllm.models.config import ModelConfig
 
 M = TypeVar("M", bound=Tensor | None)
@@ -23,9 +23,8 @@ M = TypeVar("M", bound=Tensor | None)
 # Projected rows of one layer and their columns [B, n] to what they attend to [B, n, H * h].
 Attend = Callable[["Projected", "Tensor | None"], Tensor]
 
-# Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible: None (all), [B, S] or
-# [B, n, S] boolean.
-Exchanged = tuple[Tensor, Tensor, Tensor, Tensor | None]
+# Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible.
+Exchanged = tuple[Tensor, Tensor, Tensor, Visible]
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ class Projected:
     """A layer's projections of its rows, before rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
 
     angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. wide: rotate in float32 (LLaDA's
-    ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel.
+    ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel. varlen: attention can
+    take intervals.
     """
 
     query: Tensor
@@ -42,6 +42,7 @@ class Projected:
     angles: tuple[Tensor, Tensor]
     wide: bool
     triton: bool
+    varlen: bool = False
 
     def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h]."""
@@ -65,11 +66,14 @@ class Projected:
 
 
 class Memory:
-    """What a cache gives to the layers of one call of the network. For each layer: ``enter``, then ``attend``."""
+    """What a cache gives to the layers of one call of the network. For each layer: ``enter`` if the memory ``widens``
+    forwards, then ``attend``."""
+
+    widens = False
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Hidden rows [B, n, D] entering a layer and their columns; may widen both (Elastic-Cache)."""
-        return hidden, columns
+        """Hidden rows [B, n, D] entering a layer and their columns, or more of both (Elastic-Cache)."""
+        raise NotImplementedError
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         """Rotate and keep the fresh rows. Return their queries, and the keys and values they attend to."""
@@ -77,7 +81,7 @@ class Memory:
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         """Keep the fresh rows. Return what they attend to [B, n, H * h]."""
-        return attend(*self.exchange(layer, fresh, columns))
+        return attend(*self.exchange(layer, fresh, columns), fresh.varlen)
 
     def access(self) -> Access:
         """All that the network reads and writes in this call besides its rows (static caches only)."""
@@ -107,27 +111,22 @@ class Copies:
             self.made[key] = tensor, tensor.to(device)
         return self.made[key][1]  # type: ignore[return-value]
 
+    def of(self, visible: Visible, device: torch.device) -> Visible:
+        """What is visible, on ``device``."""
+        return Visible(self(visible.mask, device), self(visible.interval, device))
+
 
 class Fresh(Memory):
-    """No cache: attend to the rows of this forward. ``visible`` is [B, S], [B, n, S] or None for all."""
+    """No cache: attend to those rows of this forward that are ``visible``."""
 
-    def __init__(self, visible: Tensor | None = None) -> None:
+    def __init__(self, visible: Visible = ALL) -> None:
         self.visible, self.copies = visible, Copies()
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        return *fresh.rotated(), self.copies(self.visible, fresh.query.device)
+        return *fresh.rotated(), self.copies.of(self.visible, fresh.query.device)
 
     def access(self) -> Access:
         return Access(self.visible)
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None) -> Tensor:
-    """Softmax attention. query [B, n, H, h]; key, value [B, H_kv, S, h]; returns [B, n, H * h]."""
-    if visible is not None:
-        visible = visible[:, None, None] if visible.dim() == 2 else visible[:, None]
-    grouped = query.shape[2] != key.shape[1]
-    out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=visible, enable_gqa=grouped)
-    return out.transpose(1, 2).flatten(2)
 
 
 @dataclass(frozen=True)
@@ -166,11 +165,11 @@ KeyValues = tuple[Tensor, Tensor]  # of one layer: keys, values [B, H_kv, S, h]
 
 @dataclass(frozen=True)
 class Access(Memory):
-    """visible: as in ``Exchanged``. slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n).
+    """visible: which of its keys. slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n).
     reach: how many slots count as keys. rows [b]: which rows of the stores these are (None: all). Without stores
     nothing is kept, and the rows see each other."""
 
-    visible: Tensor | None = None
+    visible: Visible = ALL
     slots: Tensor | None = None
     reach: int = 0
     stores: Sequence[KeyValues | None] = ()

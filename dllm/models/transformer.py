@@ -19,8 +19,9 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dllm.kernels.add_norm import add_norm
+from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.experts import MLP, MoE, at_least_float32
+from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
 from dllm.models.memory import Attend, AttentionOrder, Fresh, Memory, Projected
 
 
@@ -34,14 +35,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        return add_norm(x, None, self.weight, self.eps, self.triton)[1]
-
-
-class AddNorm(RMSNorm):
-    """The sum of two sets of rows, and its norm."""
-
-    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The sum of x and the residual (None: x), and its norm."""
         return add_norm(x, residual, self.weight, self.eps, self.triton)
 
 
@@ -71,7 +66,8 @@ class Rotary:
 
 
 class Attention(nn.Module):
-    triton = False
+    triton = varlen = False
+    qkv: nn.Module | None  # q, k and v in one product, see ``fuse_products``
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -80,15 +76,18 @@ class Attention(nn.Module):
         self.k = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
         self.v = nn.Linear(config.width, config.kv_width, bias=config.qkv_bias)
         self.o = nn.Linear(config.heads * config.head_dim, config.width, bias=config.output_bias)
+        self.sizes = [config.heads * config.head_dim, config.kv_width, config.kv_width]
+        self.register_module("qkv", None)
         self.q_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
 
     def project(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Projected:
         """Queries, keys and values of rows x [B, n, D]."""
-        q, k, v = (rearrange(proj(x), "b n (h d) -> b n h d", d=self.head_dim) for proj in (self.q, self.k, self.v))
+        rows = (self.q(x), self.k(x), self.v(x)) if self.qkv is None else self.qkv(x).split(self.sizes, -1)
+        q, k, v = (rearrange(part, "b n (h d) -> b n h d", d=self.head_dim) for part in rows)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return Projected(q, k, v, angles, self.rope_float32, self.triton)
+            q, k = self.q_norm(q)[1], self.k_norm(k)[1]
+        return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen)
 
 
 class Layer(nn.Module):
@@ -96,25 +95,31 @@ class Layer(nn.Module):
         super().__init__()
         self.attn_norm = RMSNorm(config.width, config.eps)
         self.attn = Attention(config)
-        self.mlp_norm = AddNorm(config.width, config.eps)
+        self.mlp_norm = RMSNorm(config.width, config.eps)
         moe = config.moe if config.moe is not None and index in config.moe.sparse_layers else None
         self.mlp = MoE(config.width, moe) if moe else MLP(config.width, config.mlp_width, config.mlp_bias)
 
-    def forward(self, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend) -> Tensor:
-        """Rows [B, n, D] that leave the layer, from rows x that enter it. ``attend`` decides what they attend to."""
-        fresh = self.attn.project(self.attn_norm(x), angles)
-        x, normal = self.mlp_norm(x, self.attn.o(attend(fresh, columns)))
-        return x + self.mlp(normal)
+    def forward(
+        self, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """What leaves the layer, from what enters it: rows [B, n, D] as a sum x + residual (None: x), which the norm
+        that reads it adds up. ``attend`` decides what the rows attend to."""
+        x, normal = self.attn_norm(x, residual)
+        x, normal = self.mlp_norm(x, self.attn.o(attend(self.attn.project(normal, angles), columns)))
+        return x, self.mlp(normal)
 
 
-# Runs a layer on rows; the number is the layer's place in the memory.
-RunLayer = Callable[[Layer, Tensor, tuple[Tensor, Tensor], "Tensor | None", Memory, int], Tensor]
+# Runs a layer; the number is the layer's place in the memory.
+RunLayer = Callable[
+    [Layer, Tensor, "Tensor | None", tuple[Tensor, Tensor], "Tensor | None", Memory, int], tuple[Tensor, Tensor]
+]
 
 
 def run_layer(
-    layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory, index: int
-) -> Tensor:
-    return layer(x, angles, columns, partial(memory.attend, index))
+    layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None,
+    memory: Memory, index: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return layer(x, residual, angles, columns, partial(memory.attend, index))
 
 
 @dataclass(frozen=True)
@@ -163,11 +168,14 @@ class Transformer(nn.Module):
             self.lm_head.weight = self.embed.weight
         self.rotary = Rotary(config.rotary_dim, config.theta)
 
-    def use_kernels(self, triton: bool) -> None:
-        """Switch our Triton kernels on or off, in every module that has them."""
+    def use_kernels(self, triton: bool, varlen: bool = False) -> None:
+        """Switch our Triton kernels on or off, in every module that has them. varlen: attention over intervals, too
+        (``has_varlen``)."""
         for part in self.modules():
-            if isinstance(part, Transformer | Attention | RMSNorm):
+            if isinstance(part, Transformer | Attention | RMSNorm | MLP | StackedExperts):
                 part.triton = triton
+            if isinstance(part, Attention):
+                part.varlen = varlen
 
     @property
     def dtype(self) -> torch.dtype:
@@ -187,17 +195,22 @@ class Transformer(nn.Module):
         the queries (L: padding; None: all L in order). run: what runs a layer.
         """
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
+        residual: Tensor | None = None
         angles, placed, home = self.angles(positions, columns), columns, x.device
         for index, layer in enumerate(cast("Iterable[Layer]", self.layers)):
             if self.places is not None and x.device != self.places.layers[index]:
-                x, positions, columns = (at(one, self.places.layers[index]) for one in (x, positions, columns))
-            x, columns = memory.enter(index, x, columns)
+                here = self.places.layers[index]
+                x, residual, positions, columns = (at(one, here) for one in (x, residual, positions, columns))
+            if memory.widens:
+                x, residual = x if residual is None else x + residual, None
+                x, columns = memory.enter(index, x, columns)
             if columns is not placed or angles[0].device != x.device:  # the memory widened the forward, or it moved
                 angles, placed = self.angles(positions, columns), columns
-            x = run(layer, x, angles, columns, memory, index)
+            x, residual = run(layer, x, residual, angles, columns, memory, index)
         if self.places is None:
-            return self.norm(x), columns
-        return at(self.norm(at(x, self.places.norm)), home), at(columns, home)
+            return self.norm(x, residual)[1], columns
+        x, residual = at(x, self.places.norm), at(residual, self.places.norm)
+        return at(self.norm(x, residual)[1], home), at(columns, home)
 
     def angles(self, positions: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         length = positions.shape[1]
@@ -231,4 +244,4 @@ class Transformer(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         order = AttentionOrder.of(self.config, positions)
         visible = valid if order is None else order.visible(order, valid)
-        return self(tokens, positions, Fresh(visible))[0]
+        return self(tokens, positions, Fresh(Visible(visible)))[0]

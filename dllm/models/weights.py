@@ -21,6 +21,7 @@ from torch import Tensor
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.files import SINGLE, Stored, mismatched, read_json, stored_tensors
+from dllm.models.fused import apart, fuse_products
 from dllm.models.keys import shown
 from dllm.models.transformer import Places, Transformer
 
@@ -91,7 +92,7 @@ def _fused_rows(module: str, names: Mapping[str, str], config: ModelConfig) -> t
 
 
 def parameter_sources(model: Transformer) -> dict[str, Source]:
-    """For every parameter of ours its place in the published file."""
+    """For every parameter of ours, none of them fused, its place in the published file."""
     return {name: parameter_source(name, model.config) for name, _ in model.named_parameters()}
 
 
@@ -150,7 +151,7 @@ def _printed(name: str) -> str:
 def load_model(
     folder: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, config: ModelConfig | None = None
 ) -> Transformer:
-    """The checkpoint in ``folder`` as a Transformer in eval mode.
+    """The checkpoint in ``folder`` as a Transformer in eval mode, its products fused.
 
     device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. Raises UserError
     that names the tensor when the files do not fit the config.
@@ -169,6 +170,7 @@ def load_model(
     model.load_state_dict(tensors, assign=True, strict=not model.config.tied)
     if model.config.tied:
         model.lm_head.weight = model.embed.weight
+    fuse_products(model)
     spread_over_devices(model.eval().requires_grad_(False), placement)
     return model
 
@@ -243,9 +245,8 @@ def save_model(model: Transformer, folder: str | Path) -> None:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     grouped: dict[str, list[Tensor]] = {}
-    parameters = dict(model.named_parameters())
-    for ours, source in parameter_sources(model).items():
-        grouped.setdefault(source.name, []).append(parameters[ours].detach())
+    for ours, parameter in apart(model):
+        grouped.setdefault(parameter_source(ours, model.config).name, []).append(parameter.detach())
     tensors = {name: torch.cat(parts).cpu() for name, parts in grouped.items()}
     save_file(tensors, path / SINGLE, metadata={"format": "pt"})
     (path / "config.json").write_text(json.dumps(dict(model.config.published), indent=1) + "\n")

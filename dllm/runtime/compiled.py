@@ -11,15 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from types import FunctionType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from dllm.models.attention import Visible
 from dllm.models.memory import Access, KeyValues, Memory
 from dllm.models.transformer import Layer, Transformer
 
 MAX_VARIANTS = 16  # with and without mask, one row and several, and each size once more as a variable
 NUMBERS = count()
+R = TypeVar("R")
 
 
 class Compiled:
@@ -37,23 +40,25 @@ class Compiled:
             return self.model(tokens, positions, memory.access(), columns, self._run)
 
     def _run(
-        self, layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], columns: Tensor | None, memory: Memory, index: int
-    ) -> Tensor:
+        self, layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None,
+        memory: Memory, index: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         assert isinstance(memory, Access)
         store = memory.stores[index] if memory.stores else None
-        return self.layer(layer, x, angles, memory.visible, memory.slots, memory.reach, store, memory.rows)
+        residual = torch.zeros_like(x) if residual is None else residual  # None in one layer would be another variant
+        return self.layer(layer, x, residual, angles, memory.visible, memory.slots, memory.reach, store, memory.rows)
 
 
 def run_alone(
-    layer: Layer, x: Tensor, angles: tuple[Tensor, Tensor], visible: Tensor | None, slots: Tensor | None, reach: int,
-    store: KeyValues | None, rows: Tensor | None,
-) -> Tensor:  # fmt: skip
+    layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], visible: Visible,
+    slots: Tensor | None, reach: int, store: KeyValues | None, rows: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Run a layer with tensors alone, so that compiled code does not depend on the layer's index."""
     memory = Access(visible, slots, reach, () if store is None else (store,), rows)
-    return layer(x, angles, slots, partial(memory.attend, 0))
+    return layer(x, residual, angles, slots, partial(memory.attend, 0))
 
 
-def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def copied(function: Callable[..., R]) -> Callable[..., R]:
     """The function under a name of its own. torch.compile records which sizes change by name: with one name for two
     models, it would make their widths variables."""
     assert isinstance(function, FunctionType)

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dllm.models.attention import Visible
 from dllm.models.memory import Access, Buffers, Memory
 from dllm.models.transformer import Transformer
 
@@ -139,8 +140,8 @@ class Graphs:
         self._furnish(memory)
         access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
-        named = {"tokens": tokens, "positions": positions, "columns": columns, "visible": access.visible,
-                 "rows": access.rows}  # fmt: skip
+        named = {"tokens": tokens, "positions": positions, "columns": columns, "visible": access.visible.mask,
+                 "interval": access.visible.interval, "rows": access.rows}  # fmt: skip
         inputs = {name: value for name, value in named.items() if value is not None}
         key = self._key(inputs, access)
         if key not in self.recorded and key not in self.seen:
@@ -162,7 +163,8 @@ class Graphs:
         """Record the network. Inputs and output lie outside the memory that recordings share."""
         fixed = {name: value.clone() for name, value in inputs.items()}
         tokens, columns = fixed["tokens"], fixed.get("columns")
-        memory = Access(fixed.get("visible"), columns, access.reach, tuple(access.stores), fixed.get("rows"))
+        visible = Visible(fixed.get("visible"), fixed.get("interval"))
+        memory = Access(visible, columns, access.reach, tuple(access.stores), fixed.get("rows"))
         output = torch.empty(*tokens.shape, self.model.config.width, dtype=self.model.dtype, device=tokens.device)
 
         def work() -> None:

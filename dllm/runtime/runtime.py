@@ -79,10 +79,10 @@ class Runtime:
                 f"runtime={self.name} needs shapes that repeat, but sampler={name} has {extra}, whose number changes "
                 "with the text. Use runtime=eager or static."
             )
-        if config.moe is not None:
+        if self.name == "compile" and config.moe is not None:
             raise UserError(
-                f"runtime={self.name} cannot follow a model with routed experts: every layer asks the device which of "
-                "them run. Use runtime=eager or static."
+                "runtime=compile cannot follow a model with routed experts, whose kernel torch.compile does not read. "
+                "Use runtime=cudagraph on a GPU, or runtime=static."
             )
         if self.name == "cudagraph" and device.type != "cuda":
             raise UserError(
@@ -100,6 +100,11 @@ class Runtime:
                 "model.device=cuda:0 if it fits, or runtime=static."
             )
         if self.name == "cudagraph":
+            if model.config.moe is not None and not model.triton:
+                raise UserError(
+                    "runtime=cudagraph runs routed experts with our kernel alone: without it every layer asks the GPU "
+                    "which of them run. Use kernels=auto, or runtime=static."
+                )
             from dllm.runtime.graphs import Graphs, Recorder
 
             return Graphs(model, Recorder(model.device))

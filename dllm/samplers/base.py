@@ -15,7 +15,6 @@ from torch import Tensor
 from dllm.canvas import Canvas, Request, per_row
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, Scores, State, Step, View
-from dllm.errors import UserError, in_range
 from dllm.setting import Setting
 
 
@@ -97,43 +96,6 @@ class Sampler:
         raise NotImplementedError
 
 
-class Scheduled(Sampler):
-    """Base of the rules that follow a fixed schedule. ``steps`` is the number of forwards for the whole answer. It is
-    split evenly over the blocks, and each block's masks over the block's forwards. steps None: ``per_step`` positions
-    per forward, or one fewer where a block's masks do not divide evenly.
-    """
-
-    def __init__(self, steps: int | None = None, per_step: int = 1) -> None:
-        in_range("sampler.steps", steps, 1, advice="null is one token per step.")
-        in_range("sampler.per_step", per_step, 1)
-        if steps is not None and per_step != 1:
-            raise UserError(
-                f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one.")
-        self.steps, self.per_step = steps, per_step
-
-    def check(self, setting: Setting) -> None:
-        setting.require_steps("sampler.steps", self.steps)
-
-    def turns(self, canvas: Canvas) -> Tensor | None:
-        masks = canvas.undecided.sum(1)
-        return -(-masks // self.per_step) if self.steps is None else torch.full_like(masks, self.steps)
-
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """steps [B]: forwards of each block, its share of ``steps``; 0: ``block_steps`` counts them by the masks."""
-        steps, count = torch.zeros_like(canvas.start), blocks.count(canvas)
-        if self.steps is not None and count is not None:
-            steps = (self.steps // count).clamp(min=1)
-        return super().start(canvas, blocks) | {"steps": steps}
-
-    def block_steps(self, view: View, state: State) -> Tensor:
-        """Forwards in the schedule of the current block [B]."""
-        return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masks.clamp(min=1) // self.per_step))
-
-    def due(self, view: View, state: State) -> Tensor:
-        """How many positions the schedule commits in this forward [B]."""
-        return quota(view, self.block_steps(view, state))
-
-
 def each_row(value: Tensor, canvas: Canvas) -> Tensor:
     """What all rows share [...] as state of each [B, ...], on the canvas's device; stored once until rows leave."""
     return value.to(canvas.start.device).expand(len(canvas.start), *value.shape)
@@ -143,12 +105,3 @@ def margin(scores: Scores) -> Tensor:
     """Probability of the likeliest token minus that of the runner-up [B, L], whichever is proposed. A confidence of -1
     (``eos_last``) stays -1."""
     return torch.where(scores.confidence < 0, scores.confidence, scores.stat("first") - scores.stat("second"))
-
-
-def quota(view: View, steps: Tensor, index: Tensor | None = None) -> Tensor:
-    """LLaDA's fixed schedule [B]: it splits the block's masks over ``steps`` [B] forwards, and the first ones take one
-    more. The last forward, and any after it, takes all that is open: a cache may have let fewer positions be committed
-    than were due. index [B]: index of this forward in the schedule (None: ``view.index``).
-    """
-    masks, index = view.blocks.masks, view.index if index is None else index
-    return torch.where(index < steps - 1, masks // steps + (index < masks % steps), view.open.sum(1))

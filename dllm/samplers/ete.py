@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
-from dllm.common.ranking import best
+from dllm.common.ranking import best, few_largest
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import in_choices, in_range
@@ -74,14 +74,14 @@ class ETE(Sampler):
         if scores.logits is None:
             empty = torch.zeros_like(among)
             return empty, scores.token[:, :1], scores.confidence[:, :1]
-        p = scores.logits.values.double().softmax(-1)
-        chance, ids = p.sort(dim=-1, descending=True, stable=True)
-        chance, ids = chance[..., : self.width], ids[..., : self.width]
-        length = among.shape[1]
-        mass = p.new_zeros(len(p), length + 1).scatter(1, scores.logits.columns, chance.sum(-1))[:, :-1]
+        logits, ids = few_largest(scores.logits.values, self.width)
+        columns, length = scores.logits.columns, among.shape[1]
+        likeliest = scores.stat("first").gather(1, columns.clamp(max=length - 1)).unsqueeze(-1)
+        chance = likeliest * (logits - logits[..., :1]).double().exp()
+        mass = chance.new_zeros(len(chance), length + 1).scatter(1, columns, chance.sum(-1))[:, :-1]
         where = best(self._rate(view), among & (mass >= self.mass))
         column = where.long().argmax(1, keepdim=True)
-        row = (scores.logits.columns == column).long().argmax(1)
+        row = (columns == column).long().argmax(1)
         at = row[:, None, None].expand(-1, 1, ids.shape[-1])
         return where, ids.gather(1, at)[:, 0], chance.gather(1, at)[:, 0]
 

@@ -14,7 +14,8 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
 from dllm.errors import UserError, in_range, name_of
-from dllm.samplers.base import Scheduled, each_row
+from dllm.samplers.base import each_row
+from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting, altered
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"

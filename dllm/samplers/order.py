@@ -13,7 +13,7 @@ from dllm.common.noise import uniform
 from dllm.common.ranking import rank, top
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError
-from dllm.samplers.base import Scheduled
+from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting
 
 

@@ -12,7 +12,8 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, in_range
-from dllm.samplers.base import Scheduled, each_row
+from dllm.samplers.base import each_row
+from dllm.samplers.scheduled import Scheduled
 
 
 class PC(Scheduled):

@@ -7,7 +7,7 @@ import torch
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
-from dllm.samplers.base import Scheduled
+from dllm.samplers.scheduled import Scheduled
 
 
 class RCR(Scheduled):

@@ -8,7 +8,7 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, in_range
-from dllm.samplers.base import Scheduled, quota
+from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting
 
 
@@ -52,7 +52,7 @@ class ReMDM(Scheduled):
         extras, owed = (torch.where(same, state[name], 0) for name in ("extras", "owed"))
         steps = self.block_steps(view, state)
         scheduled = view.index - extras  # forwards of the schedule before this one; extras: the further ones
-        due = quota(view, steps, scheduled)
+        due = self.due(view, state, scheduled)
         chosen = top(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
         committed = view.blocks.in_block & view.canvas.committed
         record = torch.where(committed, state["record"], view.scores.confidence)

@@ -8,7 +8,8 @@ from dllm.common.noise import uniform
 from dllm.common.ranking import top
 from dllm.contract import Need, State, Step, View
 from dllm.errors import in_choices
-from dllm.samplers.base import Scheduled, margin
+from dllm.samplers.base import margin
+from dllm.samplers.scheduled import Scheduled
 
 
 class Static(Scheduled):

@@ -105,7 +105,7 @@ class Brush:
         return ramp.append(f" {last}", DIM_STYLE)
 
     def legend(self, width: int, last: int) -> list[Text]:
-        """How to read guesses, in a line, and what the ``last`` turn committed. None where no guesses are shown."""
+        """How to read guesses, in a line, and what the ``last`` turn committed; no line where no guesses are shown."""
         if not self.shades.guesses:
             return []
         legend = Text(no_wrap=True).append("guess, unsure ", DIM_STYLE)

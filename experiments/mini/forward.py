@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from dllm.models.attention import Visible
 from dllm.models.memory import Fresh
 from dllm.models.transformer import Layer, Transformer
 
@@ -19,10 +20,12 @@ def logits_at(model: Transformer, tokens: Tensor, visible: Tensor, rows: Tensor,
     After the last layer's attention only those positions go on, a fifth of all: 9 % less time a step.
     """
     positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    x, angles, attend = model.embed(tokens), model.angles(positions, None), partial(Fresh(visible).attend, 0)
+    angles, attend = model.angles(positions, None), partial(Fresh(Visible(visible)).attend, 0)
+    x, residual = model.embed(tokens), None
     *layers, last = cast("Iterable[Layer]", model.layers)
     for layer in layers:
-        x = layer(x, angles, None, attend)
-    attended = attend(last.attn.project(last.attn_norm(x), angles), None)
+        x, residual = layer(x, residual, angles, None, attend)
+    x, normal = last.attn_norm(x, residual)
+    attended = attend(last.attn.project(normal, angles), None)
     x, normal = last.mlp_norm(x[rows, columns], last.attn.o(attended[rows, columns]))
-    return model.head(model.norm(x + last.mlp(normal)))
+    return model.head(model.norm(x, last.mlp(normal))[1])

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dllm.analysis.frame import typed_settings
-from dllm.app.runs.environment import PACKAGE, checkout_state, version_of
+from dllm.app.runs.environment import PACKAGE, checkout_state
+from dllm.common.versions import version_of
 from dllm.errors import UserError
 from dllm.record.stored import Refused, refuse_versions, version_in
 from experiments.report.cells import Cell

@@ -24,6 +24,7 @@ from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.files import stored_tensors
+from dllm.models.fused import apart
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, parameter_sources, save_model
 
@@ -110,7 +111,7 @@ def test_a_bfloat16_file_loads_in_any_dtype(tmp_path: Path) -> None:
     save_file(tensors, folder / "model.safetensors")
     for dtype in (torch.float32, torch.bfloat16):
         model = load_model(folder, dtype=dtype)
-        kinds = {name.rsplit(".", 1)[-1]: parameter.dtype for name, parameter in model.named_parameters()}
+        kinds = {name.rsplit(".", 1)[-1]: parameter.dtype for name, parameter in apart(model)}
         assert kinds == {"weight": dtype, "expert_bias": torch.float32}
     expected = tensors["model.word_embeddings.weight"].float()
     assert torch.equal(load_model(folder).embed.weight, expected)
@@ -206,7 +207,7 @@ def test_a_dispatched_model_gives_the_same_logits(name: str, tmp_path: Path) -> 
     parts = ["embed", "norm", "lm_head", *(f"layers.{i}" for i in range(model.config.layers))]
     placement = {part: "disk" if part == "layers.1" else "cpu" for part in parts}
     spread = dispatch_model(model, placement, main_device="cpu", offload_dir=str(tmp_path), force_hooks=True)
-    assert spread.layers[1].attn.q.weight.is_meta
+    assert spread.layers[1].attn.qkv.weight.is_meta
     assert torch.equal(logits(spread, TOKENS), expected)
 
 

@@ -12,6 +12,7 @@ from dllm.cache.none import NoCache
 from dllm.canvas import Canvas
 from dllm.denoise import denoise
 from dllm.eos.keep import Keep
+from dllm.models.attention import Visible
 from dllm.models.memory import Fresh
 from dllm.samplers.wino import WINO
 from dllm.setting import Sampling, Setting
@@ -28,7 +29,7 @@ def by_hand(tokens: torch.Tensor, columns: list[int]) -> torch.Tensor:
         visible[0, length + extra, column] = False
         visible[0, length + extra, length + extra] = True
     with torch.inference_mode():
-        hidden, _ = network(rows, positions, Fresh(visible))
+        hidden, _ = network(rows, positions, Fresh(Visible(visible)))
         logs = network.head(hidden[0, length:]).log_softmax(-1)
     return logs[torch.arange(len(columns)), tokens[0, columns]]
 

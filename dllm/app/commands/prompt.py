@@ -119,7 +119,7 @@ class PromptRun:
         return decoder
 
     def _fill(self, name: str, decoder: Decoder, todo: Sequence[PlannedSample], run_folder: RunFolder) -> None:
-        trace = bool(self.plan.options.trace)
+        trace = bool(self.plan.options.trace) and name != ONE_BY_ONE  # one trace a sample: of the chosen setting
         watch = Stopwatch.on(decoder.model.transformer.device)
         with self._view(decoder, todo, watch) as view:
             observe = self._observer(name, view, watch)

@@ -35,6 +35,13 @@ def test_a_demo_model_says_what_it_cannot_know_and_no_other_model_does(run: Run)
         assert "nothing like" not in run(*arguments, "gen_length=4").err
 
 
+def test_a_comparison_leaves_the_trace_of_the_chosen_setting(run: Run) -> None:
+    outcome = run("prompt=w1", "sampler=static", "sampler.steps=4", "eos=keep", "compare=true", "trace=true")
+    (row,), (other,) = outcome.rows(), outcome.rows("compare.jsonl")
+    trace = json.loads((outcome.run / "traces" / "1-0.json").read_text())
+    assert (row["nfe"], other["nfe"]) == (4, 16) and len(trace["trace"]["turns"]) == 4
+
+
 def test_every_part_and_number_can_be_chosen(run: Run) -> None:
     outcome = run("sampler=static", "sampler.steps=4", "eos=keep", "samples=2", "batch_size=2", "seed=7", "prompt=w1")
     assert [row["nfe"] for row in outcome.rows()] == [4, 4]

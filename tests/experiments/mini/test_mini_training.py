@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from dllm.errors import UserError
+from dllm.models.attention import Visible
 from dllm.models.memory import Fresh
 from dllm.models.weights import load_model
 from dllm.tasks.mini import wordings
@@ -150,7 +151,7 @@ def test_chosen_logits_are_those_of_the_whole_network(name: str) -> None:
     for batch in data.make_batches(vocab, name, data.structure(vocab), 7, 0.5, 0, 3):
         rows, columns = batch.masked.nonzero(as_tuple=True)
         positions = torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens)
-        hidden = model(batch.tokens, positions, Fresh(batch.visible(shift)))[0]
+        hidden = model(batch.tokens, positions, Fresh(Visible(batch.visible(shift))))[0]
         wanted = model.head(hidden[rows, columns - shift])
         assert torch.allclose(
             logits_at(model, batch.tokens, batch.visible(shift), rows, columns - shift), wanted, atol=1e-4
@@ -167,7 +168,7 @@ def test_prompts_that_stand_alone_do_not_depend_on_the_answer() -> None:
         batch = replace(batch, alone=torch.arange(len(batch.tasks)) % 2 == 0)
         positions = torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens)
         other = torch.where(batch.answer, batch.tokens + 1, batch.tokens)
-        one, two = (model(tokens, positions, Fresh(batch.visible(shift)))[0] for tokens in (batch.tokens, other))
+        one, two = (model(tokens, positions, Fresh(Visible(batch.visible(shift))))[0] for tokens in (batch.tokens, other))
         start = batch.answer.int().argmax(1)
         for row, alone in enumerate(batch.alone.tolist()):
             prompt = slice(0, int(start[row]) - shift)

@@ -1,0 +1,93 @@
+"""Softmax attention, by the fastest of PyTorch's ways that gives the right result.
+
+Without a mask all of them are fast. With one, flash attention is out, and grouped heads leave only plain operations,
+which store all weights (5 to 20 times slower). But the keys of a row are mostly an interval of the buffer: behind its
+padding, before what was cut off. Attention over rows of various lengths takes that as two numbers a row. Its tensors
+are one long row; ours need not be copied into it, because the buffers are one with a step from row to row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from inspect import signature
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+HALF = (torch.bfloat16, torch.float16)
+FLASH_CAPABILITY = (8, 0)  # Ampere
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Which of S keys the queries see. mask [B, S] or [B, n, S]: boolean (None: all). interval int32 [B, 2]: the first
+    one and their number, if the mask is known to be an interval of each row."""
+
+    mask: Tensor | None = None
+    interval: Tensor | None = None
+
+
+ALL = Visible()
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: bool = False) -> Tensor:
+    """Attention [B, n, H * h] of query [B, n, H, h] over key and value [B, H_kv, S, h]. varlen: intervals are taken as
+    they are (only where ``has_varlen``)."""
+    if varlen and visible.interval is not None:
+        return attend_interval(query, key, value, visible.interval)
+    mask, groups = visible.mask, query.shape[2] // key.shape[1]
+    if mask is not None:
+        mask = mask[:, None, None] if mask.dim() == 2 else mask[:, None]
+    if groups > 1 and query.device.type != "cpu" and (mask is not None or query.dtype not in HALF):
+        key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
+    out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=mask, enable_gqa=groups > 1)
+    return out.transpose(1, 2).flatten(2)
+
+
+def attend_interval(query: Tensor, key: Tensor, value: Tensor, interval: Tensor) -> Tensor:
+    """Attention [B, n, H * h] over the keys of an interval [B, 2] of each row."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    (rows, n, heads, size), kv_heads, width = query.shape, key.shape[1], key.shape[2]
+    step = key.stride(0) // key.stride(2)  # from row to row of the keys, counted in keys
+    keys, values = (one_row(one, (rows - 1) * step + width) for one in (key, value))
+    number = torch.arange(rows + 1, dtype=torch.int32, device=query.device)
+    first = F.pad(interval[:, 0].int(), (0, 1)) + number * step
+    out = varlen_attn(
+        query.reshape(rows * n, heads, size), keys, values, number * n, first, n, width,
+        enable_gqa=heads != kv_heads, seqused_k=interval[:, 1].int(),
+    )  # fmt: skip
+    assert isinstance(out, Tensor)
+    return out.view(rows, n, heads * size)
+
+
+def one_row(store: Tensor, length: int) -> Tensor:
+    """Keys [B, H, S, h] as one row [length, H, h] of all, without a copy: entry b * step + s is key s of row b."""
+    _, heads, _, size = store.shape
+    assert store.stride(0) % store.stride(2) == 0 and store.stride(3) == 1, "keys lie at a fixed step from row to row"
+    return store.as_strided((length, heads, size), (store.stride(2), store.stride(1), 1))
+
+
+def has_varlen(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether attention over rows of various lengths works on ``device`` as ours does: tried once, on a small case."""
+    if device.type != "cuda" or dtype not in HALF or torch.cuda.get_device_capability(device) < FLASH_CAPABILITY:
+        return False
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+
+        return "seqused_k" in signature(varlen_attn).parameters and agrees(device, dtype)
+    except (ImportError, RuntimeError, NotImplementedError, TypeError):  # a PyTorch without it, or with another one
+        return False
+
+
+def agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether both ways agree on a part of a buffer whose rows begin and end elsewhere, with grouped heads."""
+    noise = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 5, 4, 64, generator=noise).to(device, dtype)
+    key, value = (torch.randn(3, 2, 40, 64, generator=noise).to(device, dtype)[:, :, :33] for _ in "kv")
+    interval = torch.tensor([[0, 33], [7, 20], [32, 1]], dtype=torch.int32, device=device)
+    place = torch.arange(33, device=device)
+    visible = Visible((place >= interval[:, :1]) & (place < interval.sum(1, keepdim=True)))
+    found, expected = attend_interval(query, key, value, interval), attend(query, key, value, visible)
+    return torch.allclose(found, expected, rtol=2e-2, atol=2e-2)

@@ -1,0 +1,55 @@
+"""What the rules with a fixed number of forwards share (LLaDA's schedule, arXiv 2502.09992, App. B.4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.canvas import Canvas
+from dllm.contract import Schedule, State, View
+from dllm.errors import UserError, in_range
+from dllm.samplers.base import Sampler
+from dllm.setting import Setting
+
+
+class Scheduled(Sampler):
+    """Base of the rules that follow a fixed schedule. ``steps`` is the number of forwards for the whole answer. It is
+    split evenly over the blocks, and each block's masks over the block's forwards. steps None: ``per_step`` positions
+    per forward, or one fewer where a block's masks do not divide evenly.
+    """
+
+    def __init__(self, steps: int | None = None, per_step: int = 1) -> None:
+        in_range("sampler.steps", steps, 1, advice="null is one token per step.")
+        in_range("sampler.per_step", per_step, 1)
+        if steps is not None and per_step != 1:
+            raise UserError(
+                f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one.")
+        self.steps, self.per_step = steps, per_step
+
+    def check(self, setting: Setting) -> None:
+        setting.require_steps("sampler.steps", self.steps)
+
+    def turns(self, canvas: Canvas) -> Tensor | None:
+        masks = canvas.undecided.sum(1)
+        return -(-masks // self.per_step) if self.steps is None else torch.full_like(masks, self.steps)
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        """steps [B]: forwards of each block, its share of ``steps``; 0: ``block_steps`` counts them by the masks."""
+        steps, count = torch.zeros_like(canvas.start), blocks.count(canvas)
+        if self.steps is not None and count is not None:
+            steps = (self.steps // count).clamp(min=1)
+        return super().start(canvas, blocks) | {"steps": steps}
+
+    def block_steps(self, view: View, state: State) -> Tensor:
+        """Forwards in the schedule of the current block [B]."""
+        return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masks.clamp(min=1) // self.per_step))
+
+    def due(self, view: View, state: State, index: Tensor | None = None) -> Tensor:
+        """How many positions the schedule commits in this forward [B] (LLaDA's ``get_num_transfer_tokens``): the first
+        forwards of a block take one more. The last one, and any after it, takes all that is open: a cache may have let
+        fewer positions be committed than were due. index [B]: that of this forward in the schedule (None:
+        ``view.index``).
+        """
+        masks, index = view.blocks.masks, view.index if index is None else index
+        steps = self.block_steps(view, state)
+        return torch.where(index < steps - 1, masks // steps + (index < masks % steps), view.open.sum(1))

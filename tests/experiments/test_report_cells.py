@@ -1,0 +1,120 @@
+"""What a report says of its cells: where they come from, which were refused, how they differ on the same items."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dllm import UserError
+from dllm.app.runs.environment import processor_name
+from experiments.report.__main__ import report
+from experiments.report.cells import read
+from experiments.report.differences import Compared, paired
+from tests.experiments.report_cells import cell
+
+STAMP = {
+    "started": "2026-03-01T10:00:00+00:00", "versions": {"dllm": "0.1.0", "torch": "2.9.1"}, "python": "3.12.1",
+    "commit": "a" * 40, "dirty": True, "device": "cuda", "gpus": ["NVIDIA H200"], "dtype": "bfloat16", "threads": 8,
+}  # fmt: skip
+
+
+def stamped(folder: Path, **changes: Any) -> None:
+    (folder / "environment.json").write_text(json.dumps({**STAMP, **changes}))
+
+
+def test_a_report_says_where_its_numbers_come_from(sweep: Path) -> None:
+    for name in "abcd":
+        stamped(sweep / name)
+    page = report([sweep], sweep / "report").read_text()
+    text = (sweep / "report" / "report.md").read_text()
+    facts = {"dllm": "0.1.0", "commit": "a" * 40, "files": "edited (dirty)", "decoded": "2026-03-01", "torch": "2.9.1",
+             "Python": "3.12.1", "seeds": "0", "cells": "4"}  # fmt: skip
+    for name, value in facts.items():
+        assert f"| {name} | {value} |" in text and f"<td>{name}</td><td>{value}</td>" in page
+    (machine,) = re.findall(r"^\| machine \| (.*) \|$", text, re.MULTILINE)
+    assert machine == "NVIDIA H200, threads 8, in bfloat16" and "versions of dllm" not in text
+
+
+def test_what_differs_between_cells_is_counted_and_two_versions_are_named(sweep: Path) -> None:
+    for name in "abc":
+        stamped(sweep / name)
+    stamped(sweep / "d", commit="b" * 40, resumed=[{**STAMP, "started": "2026-03-05T01:00:00+00:00"}])
+    report([sweep], sweep / "report")
+    text = (sweep / "report" / "report.md").read_text()
+    assert f"| commit | {'a' * 40} (4 of 4 cells); {'b' * 40} (1 of 4 cells) |" in text
+    assert "| decoded | 2026-03-01 (4 of 4 cells); 2026-03-05 (1 of 4 cells) |" in text
+    assert f"these cells are of 2 versions of dllm: 0.1.0 at commit {'a' * 12}, edited ({sweep}/a, {sweep}/b" in text
+    assert f"0.1.0 at commit {'b' * 12}, edited ({sweep}/d)" in text
+
+
+def test_a_processor_is_called_as_its_maker_does(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: AMD EPYC 9554 64-Core\nflags: a\n")
+    assert processor_name(tmp_path / "cpuinfo") == "AMD EPYC 9554 64-Core"
+    assert processor_name(tmp_path / "none")
+
+
+def test_every_refused_combination_is_named_with_its_reason(sweep: Path) -> None:
+    page = report([sweep], sweep / "report").read_text()
+    text = (sweep / "report" / "report.md").read_text()
+    (line,) = re.findall(r"^\| (.*) \| This pair cannot work\. \|$", text, re.MULTILINE)
+    assert line.split() == ["sampler=wino", "sampler.threshold=0.6", "blocks=fixed", "cache=dkv_pd"]
+    assert "cache=dkv_pd" in page and "Refused: 1 combinations" in page
+
+
+def test_results_without_their_configuration_are_a_sentence(sweep: Path) -> None:
+    (sweep / "a" / "config.yaml").unlink()
+    with pytest.raises(UserError, match="a is no whole run folder: its config.yaml is missing or broken"):
+        read(sweep)
+
+
+def test_differences_are_those_of_the_same_items(sweep: Path) -> None:
+    """static at 4: shuffle falls by 100, copy stays; the oracle stays. Half of items is -50 in the mean."""
+    cells, _ = read(sweep)
+    found = paired(cells)
+    assert found is not None and found.notes[0].startswith("Baseline: static, per step=1 (a). ")
+    lines = {(line[0], line[1]): line[2:5] for line in found.whole.rows}
+    assert lines.keys() == {("confidence", "defaults"), ("oracle", "defaults"), ("static", "per step=4")}
+    assert lines["static", "per step=4"][:2] == ["4", "-50.0"] and lines["oracle", "defaults"][:2] == ["4", "0.0"]
+    # Bonett and Price by hand, of two sub-tasks of two items: 4 of 6 items, no variance within, mean -2 / 6.
+    half = 196 * ((2 + 2 * 0.25 * 4 / 6) / 36) ** 0.5
+    assert lines["static", "per step=4"][2] == f"{-200 / 6 - half:+.1f} to {-200 / 6 + half:+.1f}"
+    tasks = {(line[0], line[1]): line[2:] for line in found.tasks.rows}
+    assert tasks["static", "per step=4"] == ["0.0", "-100.0"] and tasks["confidence", "defaults"] == ["0.0", "-50.0"]
+
+
+def test_an_item_that_cannot_be_paired_is_left_out_and_counted(tmp_path: Path) -> None:
+    base = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1, 1, None, 1], "sort": [1]}, 8, prompt="asked")
+    other = cell(tmp_path / "b", ["sampler=confidence"], {"copy": [0, 1, None, 1], "shuffle": [0]}, 4, prompt="asked")
+    compared = Compared.of(other, base)
+    assert compared.groups == {"lists/copy": [-1, 0]} and compared.left_out == 5  # 2 unjudged, 3 of one cell alone
+    other.rows[0]["prompt"] = "in other words"
+    assert Compared.of(other, base).groups == {"lists/copy": [0]}
+    found = paired([base, other])
+    assert found is not None and found.whole.rows == [["confidence", "defaults", "1", "6", "0.0", "-92.4 to +92.4"]]
+
+
+def test_answers_to_one_item_count_as_one(tmp_path: Path) -> None:
+    base = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 0]}, 8)
+    other = cell(tmp_path / "b", ["sampler=confidence"], {"copy": [0, 0]}, 4)
+    for one in (base, other):
+        for number, row in enumerate(one.rows):
+            row |= {"id": "same", "sample": number}
+    assert Compared.of(other, base).groups == {"lists/copy": [-0.5]}
+
+
+def test_settings_that_share_no_item_are_named(tmp_path: Path) -> None:
+    cells = [
+        cell(tmp_path / "a", ["sampler=confidence"], {"copy": [1]}, 8),
+        cell(tmp_path / "b", ["sampler=eb"], {"copy": [1]}, 4),
+        cell(tmp_path / "c", ["sampler=wino"], {"sort": [1]}, 4),
+    ]
+    found = paired(cells)
+    assert found is not None and "Baseline: confidence, defaults (a)." in found.notes[0]  # none has one token a step
+    assert found.notes[1] == "Not compared, since they share no judged item with the baseline: wino, defaults."
+    assert paired(cells[:1]) is None
+    assert paired([cell(tmp_path / "d", ["sampler=static"], {"copy": [None]}, 8), replace(cells[0], rows=[])]) is None
