@@ -1,4 +1,4 @@
-"""What a mini model does: ``python -m experiments.mini.evaluate FOLDER --count 100`` writes FOLDER/scores.json.
+"""What a mini model does: ``python -m experiments.mini.evaluate FOLDER`` writes FOLDER/scores.json.
 
 Held-back items, scored by task: by tokens a step (the whole answer one block), by wording and names, by size of the
 item, by length of the canvas, and under caches. ``--parts`` measures some of them; what is there already is kept if
@@ -165,7 +165,7 @@ PARTS: dict[str, Callable[[Asked], Any]] = {
     "cache": by_cache, "savings": savings,
 }  # fmt: skip
 SEED = 1
-COUNTS = {"speed": 100, "wording": 20, "names": 20, "size": 20, "canvas": 20, "cache": 50, "savings": 20}
+COUNTS = {"speed": 50, "wording": 20, "names": 20, "size": 10, "canvas": 20, "cache": 50, "savings": 20}
 
 
 def shown(what: object, names: Iterable[str]) -> Iterator[str]:
