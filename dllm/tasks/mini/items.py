@@ -51,10 +51,12 @@ class Draw:
     wording: str = "trained"
 
     def size(self, low: int, high: int) -> int:
-        """Between ``low`` and ``high`` things, and within ``sizes`` where the two meet."""
+        """Between ``low`` and ``high`` things, and within ``sizes`` where the two meet. Three to five are twice as
+        likely as others."""
         if self.sizes is not None:
             low, high = max(low, min(self.sizes[0], high)), min(high, max(self.sizes[1], low))
-        return self.rng.randint(low, high)
+        sizes = range(low, high + 1)
+        return self.rng.choices(sizes, [2 if 3 <= size <= 5 else 1 for size in sizes])[0]
 
     def some(self, count: int) -> list[str]:
         """So many different names."""

@@ -1,4 +1,4 @@
-"""Latin squares of four letters and of six or seven, and 4 x 4 sudoku."""
+"""Latin squares of four letters, and 4 x 4 sudoku."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
 
 
-def _latin(task: str, low: int, high: int) -> Make:
+def _latin(draw: Draw) -> Sample:
     """Rows are turns of the first one, in any order: of the many squares that are right, those that a small model can
     tell from a part of them."""
-
-    def make(draw: Draw) -> Sample:
-        size = draw.size(low, high)
-        symbols = draw.rng.sample(words.SYMBOLS, size)
-        first = draw.rng.sample(symbols, size)
-        turns = draw.rng.sample(range(size), size)
-        answer = "\n".join(",".join(first[turn:] + first[:turn]) for turn in turns)
-        separator = "," if draw.plain else draw.rng.choice((",", ", ", " "))
-        slots = {"items": separator.join(symbols)}
-        return draw.sample(task, slots, answer, {"symbols": symbols}, "".join(sorted(symbols)), size)
-
-    return make
+    size = 4
+    symbols = draw.rng.sample(words.SYMBOLS, size)
+    first = draw.rng.sample(symbols, size)
+    turns = draw.rng.sample(range(size), size)
+    answer = "\n".join(",".join(first[turn:] + first[:turn]) for turn in turns)
+    separator = "," if draw.plain else draw.rng.choice((",", ", ", " "))
+    slots = {"items": separator.join(symbols)}
+    return draw.sample("latin_square", slots, answer, {"symbols": symbols}, "".join(sorted(symbols)), size)
 
 
 def _sudoku(draw: Draw) -> Sample:
@@ -37,7 +33,6 @@ def _sudoku(draw: Draw) -> Sample:
 
 
 TASKS: dict[str, Make] = {
-    "latin_square": _latin("latin_square", 4, 4),
+    "latin_square": _latin,
     "sudoku": _sudoku,
-    "latin_square_large": _latin("latin_square_large", 6, 7),
 }

@@ -12,7 +12,7 @@ from dllm.tasks.parallelbench.classic import Questions
 COUNT = 100
 GROUPS = {
     **dict.fromkeys(lists.TASKS, "waiting_line"),
-    **dict.fromkeys(("latin_square", "sudoku", "latin_square_large"), "puzzle"),
+    **dict.fromkeys(("latin_square", "sudoku"), "puzzle"),
     **dict.fromkeys(("records", "assign"), "writing"),
 }
 # words_to_sentence is a group of its own, as in ParallelBench.

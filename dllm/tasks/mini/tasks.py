@@ -20,14 +20,12 @@ TASKS: dict[str, Make] = {
     "sudoku": puzzles.TASKS["sudoku"],
     **prose.TASKS,
     **tables.TASKS,
-    "latin_square_large": puzzles.TASKS["latin_square_large"],
 }
-LONG = ("records", "assign", "latin_square_large")  # answers of 64 to 98 tokens where they are longest
+LONG = ("records", "assign")  # answers of 64 to 98 tokens where they are longest
 SHORT = tuple(task for task in TASKS if task not in LONG)  # answers of at most 31 tokens from known names
 # Tasks with many right answers, whose tokens depend on each other; the others have one.
 FREE = (
     "shuffle", "insert_random", "remove_random", "replace_random", "latin_square", "words_to_sentence", "assign",
-    "latin_square_large",
 )  # fmt: skip
 NAMED = tuple(task for task in TASKS if task in lists.TASKS or task in ("records", "assign"))
 
@@ -69,7 +67,7 @@ def judge(task: str, truth: Mapping[str, Any], prediction: str) -> dict[str, flo
             return scoring.list_random_remove(prediction, truth["input"])
         case "replace_random":
             return scoring.list_random_replace(prediction, truth["input"], truth["word"])
-        case "latin_square" | "latin_square_large":
+        case "latin_square":
             return scoring.latin_square(prediction, truth["symbols"])
         case "sudoku":
             return scoring.sudoku(prediction, truth["solution"])

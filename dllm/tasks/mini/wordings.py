@@ -131,9 +131,6 @@ UNSEEN: dict[str, tuple[str, ...]] = {
     "assign": ("Which town does each person get", "Each name needs one of the towns",
         "Distribute one town to everybody"),
 }  # fmt: skip
-for _templates in (TRAINED, UNSEEN):
-    _templates["latin_square_large"] = _templates["latin_square"]
-
 BEFORE = ("Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ")
 AFTER = ("please", "thanks", "for me", "now")
 SEPARATORS = (":\n", ": ", "\n", ":", " ", ":\n\n", ". ", "? ", " - ", ";\n", ".\n")

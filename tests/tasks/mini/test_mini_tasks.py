@@ -53,7 +53,7 @@ def test_towns_may_be_dealt_in_any_order_but_each_once() -> None:
     assert tables.judge_assign('[{"name": "Ada"}, {"town": ["Oslo"]}]', **truth)["score"] == 0
 
 
-@pytest.mark.parametrize("task", ["latin_square", "latin_square_large"])
+@pytest.mark.parametrize("task", ["latin_square"])
 def test_latin_squares_have_every_letter_once_in_rows_and_columns(task: str) -> None:
     for sample in tasks.generate(task, 4, 40):
         rows = [line.split(",") for line in sample.answer.splitlines()]
