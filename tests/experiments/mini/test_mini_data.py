@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -103,3 +104,23 @@ def test_the_least_confident_are_masked() -> None:
 def test_the_digest_follows_the_items() -> None:
     assert data.digest(0) == data.digest(0) != data.digest(1)
     assert tasks.draw("copy", Draw(Random(0)), "train").split == "train"
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_committed_tokens_that_are_kept_do_not_see_later_ones(shift: int) -> None:
+    """Brute force over every query and key of a row; what predicts a mask sees all of the answer."""
+    name = "mini-dream" if shift else "mini-llada"
+    vocab = tokenizer.build(name)
+    batch = data.make_batches(vocab, name, data.structure(vocab), 12, 0.5, 0, 3)[0]
+    batch = replace(batch, alone=torch.zeros_like(batch.alone), kept=torch.arange(len(batch.tasks)) % 2 == 0)
+    visible, hidden = batch.visible(shift), 0
+    for row in range(len(batch.tasks)):
+        for query in range(batch.tokens.shape[1]):
+            predicts = query + shift < batch.tokens.shape[1] and bool(batch.masked[row, query + shift])
+            for key in range(batch.tokens.shape[1]):
+                both = all(batch.answer[row, at] and not batch.masked[row, at] for at in (query, key))
+                later = bool(batch.rank[row, key] > batch.rank[row, query])
+                out = both and later and not predicts and bool(batch.kept[row])
+                assert bool(visible[row, query, key]) == (bool(batch.valid[row, key]) and not out)
+                hidden += out
+    assert hidden > 20
