@@ -119,9 +119,9 @@ class BlockState(Rowwise):
     begin, end: first column of the current block, and the column behind its last; in_block: its columns. open_end: end
     of the last open block (= end without lookahead); in_open: the columns of all open blocks. number: index of the
     current block. masks: masks that it had when it opened. forwards: forwards that it has had, the one under way
-    included. turn: forwards of the whole row. done [B]: nothing is left to decide. active [B]: takes part in this turn;
-    the others wait until the host sees that their block is full. lookahead: how many further blocks are open with the
-    current one. shapes: how wide tensors may be.
+    included. turn: forwards of the whole row. done [B]: nothing is left to decide. held: turns that the row still waits
+    until the host knows that its block has opened. active [B]: takes part in the coming turn. lookahead: how many
+    further blocks are open with the current one. shapes: how wide tensors may be.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")
@@ -134,6 +134,7 @@ class BlockState(Rowwise):
     forwards: Tensor
     turn: Tensor
     done: Tensor
+    held: Tensor
     active: Tensor
     in_block: Tensor
     in_open: Tensor
@@ -157,10 +158,17 @@ class BlockState(Rowwise):
         shapes = self.shapes.after_forward()
         return replace(self, forwards=self.forwards + one, turn=self.turn + one, shapes=shapes)
 
-    def synchronised(self) -> BlockState:
-        """After the host has synchronised: all rows take part."""
-        shapes = self.shapes.synchronised(self.begin, self.forwards)
-        return self if shapes is self.shapes else replace(self, active=torch.ones_like(self.done), shapes=shapes)
+    @property
+    def opened(self) -> Tensor:
+        """Rows whose block opened just now [B]: it has had no forward, and they wait as long as they ever will."""
+        return (self.forwards == 0) & (self.held == self.shapes.hold)
+
+    def after_turn(self, before: BlockState) -> BlockState:
+        """After the blocks ``before`` have advanced to these: who takes part in the coming turn."""
+        if not self.shapes.waits:
+            return self
+        held = torch.where(self.number != before.number, self.shapes.hold, (self.held - 1).clamp(min=0))
+        return replace(self, held=held, active=(held == 0) & ~self.done)
 
 
 @dataclass(frozen=True)
@@ -297,7 +305,7 @@ class Turn:
     tried [M]: the candidates that the forward ran on. tried_owner: the row of each. cost: what was computed for each.
     chosen [B]: the candidate with which each row went on. view: what the sampler saw of these. step: its decision.
     candidates [N]: the canvases after the step and the end-of-text policy. blocks: where the blocks stand then.
-    synchronised: the host saw after this turn which blocks are full, so that rows could finish.
+    finished: rows that the host knows to be complete, so that they leave. Their candidates are alike: read the first.
     """
 
     tried: Canvas
@@ -308,7 +316,7 @@ class Turn:
     step: Step
     candidates: Canvas
     blocks: BlockState
-    synchronised: bool
+    finished: tuple[int, ...]
 
     @property
     def canvas(self) -> Canvas:
@@ -317,13 +325,8 @@ class Turn:
 
     @property
     def active(self) -> Tensor:
-        """Rows [B] that took part; the others waited for the host to synchronise."""
+        """Rows [B] that took part; the others waited."""
         return self.view.blocks.active
-
-    @property
-    def finished(self) -> Tensor:
-        """Rows [B] that are complete after this turn. Their candidates are alike: read the first."""
-        return self.blocks.done
 
 
 class Schedule(Protocol):

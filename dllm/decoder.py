@@ -55,7 +55,7 @@ class Decoder:
         self, model: Model, sampler: Sampler | str = "confidence", blocks: Blocks | str = "fixed",
         cache: Cache | str = "none", eos: EndOfText | str = "fill_after_block", *, gen_length: int = 128,
         batch_size: int = 1, sampling: Sampling | None = None, stop: Sequence[str] = (), chat: bool | None = None,
-        runtime: Runtime | str = "eager", **options: Any,
+        runtime: Runtime | str = "auto", **options: Any,
     ) -> None:  # fmt: skip
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
@@ -71,9 +71,9 @@ class Decoder:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
         self.sampler = validate(setting, rule, self.cache, self.eos)
-        self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
-        check_runtime(model.quantize, self.runtime.name)
-        self.runtime.check(self.cache, self.sampler, model.config, model.transformer.device, self.blocks)
+        chosen, device = runtime if isinstance(runtime, Runtime) else Runtime(runtime), model.transformer.device
+        check_runtime(model.quantize, chosen.name)
+        self.runtime = chosen.resolved(self.cache, self.sampler, model.config, device, self.blocks)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
         self.forward = Forward.of(
             model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos,
@@ -165,8 +165,8 @@ class Decoder:
         device = self.model.transformer.device
         at_zero = self.model.config.attention_block is not None
         canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
-        forward, check_every = self._traced() if trace else self.forward, self.runtime.synchronises
-        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, check_every)
+        forward, lag = self._traced() if trace else self.forward, self.runtime.reads
+        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, lag)
         yield from finite(turns, self.model.name)
 
     def _traced(self) -> Forward:

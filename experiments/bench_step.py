@@ -80,11 +80,11 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
 
 
 def decode(
-    model: Transformer, cache: str, load: Workload, check_every: int | None = None, network: Network | None = None
+    model: Transformer, cache: str, load: Workload, lag: int | None = None, network: Network | None = None
 ) -> Iterator[Turn]:
     """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache.
 
-    check_every: as ``denoise`` takes it. network: runs the model (None: the model itself).
+    lag: as ``denoise`` takes it. network: runs the model (None: the model itself).
     """
     config = model.config
     blocks = part("blocks", "whole") if cache in WHOLE else part("blocks", "fixed", block_length=load.block)
@@ -94,7 +94,7 @@ def decode(
     forward = Forward.of(model, kv, ids, sampling, sampler, blocks, Keep(), network)
     requests = [Request.answer(prompt_of(load.prompt, row), load.answer, ids.mask) for row in range(load.batch)]
     with torch.inference_mode():
-        yield from denoise(Canvas.of(requests, ids.eos, model.device), forward, sampler, blocks, Keep(), check_every)
+        yield from denoise(Canvas.of(requests, ids.eos, model.device), forward, sampler, blocks, Keep(), lag)
 
 
 def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor, float]:
@@ -150,11 +150,11 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
     ahead.
     """
     network, costs = runtime.network(model), list[ForwardCost]()
-    for number, _ in enumerate(decode(model, cache, load, runtime.synchronises, network), 1):
+    for number, _ in enumerate(decode(model, cache, load, runtime.reads, network), 1):
         if number == (limit if runtime.name in FIXED else 3):  # these compile and record on the way
             break
     marks = [Mark(model.device)]
-    for turn in decode(model, cache, load, runtime.synchronises, network):
+    for turn in decode(model, cache, load, runtime.reads, network):
         marks.append(Mark(model.device))
         costs.append(turn.cost)
         if len(costs) == limit:

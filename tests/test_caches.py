@@ -56,6 +56,7 @@ from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.order import Order
 from dllm.setting import Sampling, Setting
+from dllm.shapes import Shapes
 
 POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]
@@ -367,7 +368,7 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
         forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())
         with torch.inference_mode():
             canvas = Canvas.of(requests(), 61)
-            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks)
+            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes())
             forward(rows)
             chosen = rows.session.select(torch.tensor([2, 0]))
         assert not isinstance(chosen, Everything)

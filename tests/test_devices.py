@@ -43,6 +43,7 @@ CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplin
 # Known to copy in every turn. What is mended fails ``test_what_is_known_to_copy``, so that its line goes.
 COPYING = {
     "cache/calls.py:<listcomp>": "the rows of each call become a tensor in every turn of several calls",
+    "rows.py:select": "the rows that stay, after some have finished",
 }
 by_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -160,4 +161,4 @@ def test_layers_in_the_hosts_memory_run_on_the_first_gpu(monkeypatch: pytest.Mon
         with torch.inference_mode():
             found = decoded(case, network)
     assert [one.canvas for one in found] == [one.canvas for one in expected]
-    assert mode.moves and all(copy.endswith("set_module_tensor_to_device") for copy in mode.copies)
+    assert mode.moves and {copy for copy in mode.copies if not copy.endswith("set_module_tensor_to_device")} <= set(COPYING)

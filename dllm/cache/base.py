@@ -61,6 +61,10 @@ class Session:
     def keep(self, forward: Pass, chosen: Tensor) -> None:
         """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others."""
 
+    def counts(self) -> Tensor | None:
+        """A number of each row [B] that the policy wants to know on the host (``Known.counted``)."""
+        return None
+
     def select(self, rows: Tensor) -> Session:
         """The session of the given rows [b], ascending, after the others have left."""
         self.state = select(self.state, rows)
@@ -77,15 +81,16 @@ class Cache:
 
     A policy declares what it supports. regions: the ones that every forward computes (see ``Need``). opening: the
     forward that opens a block computes all regions. committed: forwards compute the open blocks' committed positions
-    too. branches: several candidates. static: plans whose shapes the host can bound. follows_commits: these bounds rest
-    on what a turn may commit, so a schedule must not take back more. shadows: extra rows that stand in for committed
-    tokens. full, block_causal: the kinds of attention it serves."""
+    too. branches: several candidates. static: plans whose shapes the host can bound. opens_wide: for that it must know
+    which blocks have just opened, because their first forward computes more. follows_commits: these bounds rest on what
+    a turn may commit, so a schedule must not take back more. shadows: extra rows that stand in for committed tokens.
+    full, block_causal: the kinds of attention it serves."""
 
     regions: frozenset[str] = frozenset({"block"})
     opening = False
     committed = True
     branches = False
-    static = follows_commits = False
+    static = opens_wide = follows_commits = False
     shadows = True
     full = True
     block_causal = False

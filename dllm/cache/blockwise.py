@@ -21,7 +21,7 @@ class Blockwise(Buffered):
     block's first position; the full forward commits exactly that one.
     """
 
-    attends_all = branches = static = True
+    attends_all = branches = static = opens_wide = True
 
     def __init__(self, query_left: bool = True) -> None:
         self.query_left = query_left
@@ -49,7 +49,7 @@ class Blockwise(Buffered):
 
         def bounds(known: Bounded) -> tuple[int, ...]:
             reuse = min(length, self.widest(length, known) + left)
-            return tuple(length if opening else reuse for opening in known.opening)
+            return tuple(length if row.opening else reuse for row in known.known)
 
         build = (blocks.forwards == 0)[:, None]
         columns = build | self.part(view, blocks.begin[:, None] - left)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +33,7 @@ class CacheView:
 
     canvas, blocks, announced: as in ``Session.plan``. masks [B, L]: what was masked when the last forward was planned
     (before the first one: everything). attended [B, L]: the columns that its queries saw. state: what the policy
-    remembers of the rows, every tensor [B, ...]. notes: what it remembers on the host, until the next synchronisation.
+    remembers of the rows, every tensor [B, ...].
     """
 
     canvas: Canvas
@@ -44,7 +43,6 @@ class CacheView:
     attended: Tensor
     state: State
     config: ModelConfig
-    notes: dict[str, Any]
 
     def plan(
         self, columns: Tensor, *, committable: Tensor | None = None, forced: Tensor | None = None,
@@ -72,6 +70,10 @@ class Buffered(Cache):
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
 
+    def counts(self, state: State) -> Tensor | None:
+        """As ``Session.counts``, from the state after a forward."""
+        return None
+
     def plan(self, view: CacheView) -> ForwardPlan:
         """Choose the columns of the next forward."""
         raise NotImplementedError
@@ -91,7 +93,6 @@ class BufferSession(Session):
         self.policy, self.config, self.length, self.even = policy, config, canvas.masked.shape[1], even
         self.gapless, self.stores = True, list[KeyValues | None]([None] * config.layers)
         self.buffers: Buffers | None = None
-        self.notes: dict[str, Any] = {}
         self.state = {
             "written": canvas.nothing, "attended": canvas.valid, "masks": ~canvas.nothing, **policy.state(canvas),
         }  # fmt: skip
@@ -103,13 +104,16 @@ class BufferSession(Session):
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         old, shapes = self.state, blocks.shapes
         plan = self.policy.plan(
-            CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config, self.notes))
+            CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config))
         self.state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
         self.gapless = self.gapless and plan.keys is canvas.valid
         if not shapes.waits:
             return plan
         keys = shapes.update(blocks.active, plan.keys, old["attended"])
         return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys)
+
+    def counts(self) -> Tensor | None:
+        return self.policy.counts(self.state)
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid = candidates.valid

@@ -52,6 +52,10 @@ class Guided(Session):
             plan.doubled.each(twofold), columns=plan.columns[both], shadows=plan.shadows[both], bounds=plan.bounds * 2)
         return self.inner.begin(inner, candidates, twofold)
 
+    def counts(self) -> Tensor | None:
+        counted = self.inner.counts()
+        return None if counted is None else counted[: self.rows]
+
     def memory(self, forward: Pass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
 

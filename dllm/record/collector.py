@@ -76,7 +76,7 @@ class Collector:
         if self.trace:
             with self.watch.pause():
                 self._record(turn, names)
-        return self._finish(turn) if turn.synchronised and bool(turn.finished.any()) else []
+        return self._finish(turn) if turn.finished else []
 
     def untouched(self) -> list[int]:
         """Numbers of the requests that had no turn, because nothing in them was masked."""
@@ -104,7 +104,7 @@ class Collector:
     def _finish(self, turn: Turn) -> list[int]:
         owner, canvas, spent = turn.step.owner, turn.candidates, (self.watch.seconds(), self.watch.cpu_seconds())
         finished = []
-        for row in turn.finished.nonzero()[:, 0].tolist():
+        for row in turn.finished:
             at = int(owner.first[row])
             nfe = int(turn.view.blocks.turn[row])
             finished.append(int(canvas.request[at]))

@@ -157,4 +157,5 @@ def weights_of(
 
 def runtime_of(config: Mapping[str, Any]) -> Runtime:
     """The chosen runtime. Raises UserError for one that does not exist."""
-    return Runtime(config["runtime"], of_kind("check_every", config["check_every"], "int"))
+    lag = config["lag"]
+    return Runtime(config["runtime"], None if lag is None else of_kind("lag", lag, "int"))
