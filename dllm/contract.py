@@ -155,8 +155,7 @@ class BlockState(Rowwise):
     def after_forward(self) -> BlockState:
         """After one more forward of the active rows."""
         one = self.active.long() if self.shapes.waits else 1
-        shapes = self.shapes.after_forward()
-        return replace(self, forwards=self.forwards + one, turn=self.turn + one, shapes=shapes)
+        return replace(self, forwards=self.forwards + one, turn=self.turn + one)
 
     @property
     def opened(self) -> Tensor:
@@ -255,11 +254,10 @@ class ForwardPlan(Rowwise):
     columns: those to compute. committable: positions that may be committed from it. forced: a row with such positions
     commits exactly these. shadows [B, x]: columns (L: no column) that get an extra row: a mask that sees every column
     but its own and that no other row sees. keys: columns that count as keys (of rows with several candidates: every
-    valid one). shapes: how wide the forward may be. bounds: the most columns of each row, if shapes are bounded. state:
-    changed entries of what the policy remembers, [B, ...].
+    valid one). shapes: how wide the forward may be. state: changed entries of what the policy remembers, [B, ...].
     """
 
-    shared: ClassVar[tuple[str, ...]] = ("state",)
+    shared: ClassVar[tuple[str, ...]] = ("shapes", "state")
 
     columns: Tensor
     committable: Tensor
@@ -267,15 +265,7 @@ class ForwardPlan(Rowwise):
     shadows: Tensor
     keys: Tensor
     shapes: Shapes
-    bounds: tuple[int, ...]
     state: State
-
-    def each(self, owner: Owner) -> ForwardPlan:
-        """The plan of every candidate [N], which is that of its row."""
-        if owner.is_single:
-            return self
-        bounds = tuple(self.bounds[row] for row in owner.row.tolist()) if self.bounds else ()
-        return replace(owner.each(self), bounds=bounds)
 
 
 @dataclass(frozen=True)
@@ -299,13 +289,56 @@ class ForwardCost(Rowwise):
 
 
 @dataclass(frozen=True)
+class Ledger(Rowwise):
+    """What is written down of every row while it decodes [B, ...]. fixed [B, L]: the turn after which each column
+    stayed decided (0: none). The rest are sums over its forwards, float64; [B, l] is per layer, as in ``ForwardCost``.
+    queries, computed [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys of all copies; scored [B];
+    idle [B]: forwards in which it waited.
+    """
+
+    fixed: Tensor
+    queries: Tensor
+    computed: Tensor
+    pairs: Tensor
+    read: Tensor
+    scored: Tensor
+    idle: Tensor
+
+    @staticmethod
+    def start(canvas: Canvas) -> Ledger:
+        """Before the first turn."""
+        none, layers = (canvas.start.new_zeros(len(canvas.start), *more, dtype=torch.float64) for more in ((), (1,)))
+        return Ledger(torch.zeros_like(canvas.tokens), layers, layers, layers, layers, none, none)
+
+    def after(self, cost: ForwardCost, owner: Owner, view: View) -> Ledger:
+        """After one more turn: what its candidates [M] cost, whose row is ``owner``, and what the sampler saw."""
+
+        def add(total: Tensor, more: Tensor) -> Tensor:
+            more = more.double()
+            if not owner.is_single:
+                more = more.new_zeros(len(total), *more.shape[1:]).index_add_(0, owner.row, more)
+            return total + more
+
+        queries, keys = cost.queries.double(), cost.keys
+        return Ledger(
+            fixed=torch.where(view.canvas.masked, view.blocks.turn[:, None], self.fixed),
+            queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
+            pairs=add(self.pairs, queries * keys), read=add(self.read, queries + cost.copies * keys),
+            scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Turn:
     """One forward and the step that followed it, for the rows still unfinished.
 
     tried [M]: the candidates that the forward ran on. tried_owner: the row of each. cost: what was computed for each.
     chosen [B]: the candidate with which each row went on. view: what the sampler saw of these. step: its decision.
     candidates [N]: the canvases after the step and the end-of-text policy. blocks: where the blocks stand then.
-    finished: rows that the host knows to be complete, so that they leave. Their candidates are alike: read the first.
+    ledger [B]: what is written down of the rows by now. finished: rows that the host knows to be complete, so that they
+    leave. Their candidates are alike: read the first.
+
+    Its tensors last until the next turn: a recorded turn writes to the same ones. Whoever keeps them copies them.
     """
 
     tried: Canvas
@@ -316,6 +349,7 @@ class Turn:
     step: Step
     candidates: Canvas
     blocks: BlockState
+    ledger: Ledger
     finished: tuple[int, ...]
 
     @property

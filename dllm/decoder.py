@@ -29,6 +29,7 @@ from dllm.record.final_commits import LogProbs
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots
+from dllm.recorded import prepared
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
@@ -75,10 +76,9 @@ class Decoder:
         check_runtime(model.quantize, chosen.name)
         self.runtime = chosen.resolved(self.cache, self.sampler, model.config, device, self.blocks)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
+        network, self.take = prepared(self.runtime, model.transformer, self.sampler, self.eos)
         self.forward = Forward.of(
-            model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos,
-            self.runtime.network(model.transformer),
-        )
+            model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos, network)
 
     @property
     def pad_id(self) -> int:
@@ -166,7 +166,7 @@ class Decoder:
         at_zero = self.model.config.attention_block is not None
         canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
         forward, lag = self._traced() if trace else self.forward, self.runtime.reads
-        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, lag)
+        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, lag, self.take)
         yield from finite(turns, self.model.name)
 
     def _traced(self) -> Forward:

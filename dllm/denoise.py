@@ -6,7 +6,7 @@ hang on it from outside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dllm.blocks.base import Blocks
@@ -19,20 +19,24 @@ from dllm.rows import Rows
 from dllm.samplers.base import Sampler
 from dllm.shapes import Bounded, Shapes
 
+TakeTurn = Callable[[Rows, Forward, Sampler, Blocks, EndOfText], tuple[Rows, Turn]]
+
 
 def denoise(
-    canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, lag: int | None = None
-) -> Iterator[Turn]:
+    canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, lag: int | None = None,
+    take: TakeTurn | None = None,
+) -> Iterator[Turn]:  # fmt: skip
     """Denoise ``canvas`` to the end, yielding every turn. Rows leave the batch as they finish.
 
     lag: shapes are bounded, and the host learns so many turns late what a turn has filled; a row that depends on its
-    knowing waits, and nothing of it changes meanwhile. None: shapes are exact, and the host asks in every turn.
+    knowing waits, and nothing of it changes meanwhile. None: shapes are exact, and the host asks in every turn. take:
+    takes a turn (None: ``take_turn``).
     """
     shapes = Shapes() if lag is None else Bounded(lag, lag * forward.cache.opens_wide)
     rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, shapes)
     rows = rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
     while len(rows):
-        rows, turn = take_turn(rows, forward, sampler, blocks, eos)
+        rows, turn = (take or take_turn)(rows, forward, sampler, blocks, eos)
         yield turn
         rows = rows.without(turn.finished)
 
@@ -42,6 +46,15 @@ def take_turn(
 ) -> tuple[Rows, Turn]:
     """One forward and one step of all ``rows``. Returns what has become of them, finished ones included, and the turn.
     """
+    rows, turn = advance(rows.bounded(), forward, sampler, blocks, eos)
+    rows, finished = rows.reported(rows.numbers())
+    return rows, replace(turn, finished=finished)
+
+
+def advance(
+    rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText
+) -> tuple[Rows, Turn]:
+    """A turn as far as it happens on the device."""
     # Score: one forward of every candidate.
     ids, tried, owner = forward.proposer.ids, rows.candidates, rows.owner
     scores, forced, under_way, cost = forward(rows)
@@ -67,7 +80,8 @@ def take_turn(
     candidates = now.shapes.update(seen.blocks.active, eos.cut(candidates, seen, step, ids.eos), candidates)
     now = blocks.advance(candidates, now, step.owner, step.stop).after_turn(now)
     state = update_rows(view.active, rows.state | step.state, rows.state) if step.state else rows.state
-    after, finished = Rows(
-        candidates, step.owner, now, state, rows.session, step.announced, rows.reports).reported()
-    return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, finished)
+    ledger = rows.ledger.after(cost, owner, view)
+    after = replace(
+        rows, candidates=candidates, owner=step.owner, blocks=now, state=state, announced=step.announced, ledger=ledger)
+    return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, ledger, ())
 

@@ -16,9 +16,9 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Session
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
-from dllm.contract import BlockState, State
+from dllm.contract import BlockState, Ledger, State
 from dllm.samplers.base import Sampler
-from dllm.shapes import Shapes
+from dllm.shapes import Known, Shapes
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RowReport:
     @staticmethod
     def of(numbers: Tensor) -> RowReport:
         """Send the numbers [k, B]. The device goes on meanwhile."""
-        there = numbers.to("cpu", non_blocking=True)  # into pinned memory
+        there = numbers.to("cpu", non_blocking=True, copy=True)  # from a GPU into pinned memory
         arrived = None
         if numbers.is_cuda and torch.cuda.is_available():
             arrived = torch.cuda.Event()
@@ -62,9 +62,10 @@ class Rows:
     """N candidates of B rows.
 
     candidates [N]: their canvases. owner: the row of each. blocks [B]: where the blocks stand. state: the sampler's
-    memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. reports: of
-    the last turns, those that the host has not read yet, the oldest first. The session changes in place: whoever has
-    selected or joined goes on with the result alone.
+    memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. ledger [B]:
+    what is written down of them. known: what the host knows of each row (empty if shapes are exact). reports: of the
+    last turns, those that it has not read yet, the oldest first. The session changes in place: whoever has selected or
+    joined goes on with the result alone.
     """
 
     candidates: Canvas
@@ -73,15 +74,19 @@ class Rows:
     state: State
     session: Session
     announced: Tensor
+    ledger: Ledger
+    known: tuple[Known, ...]
     reports: tuple[RowReport, ...] = ()
 
     @staticmethod
     def start(canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, shapes: Shapes) -> Rows:
         """Rows before their first turn, one candidate each."""
-        rows = len(canvas.request)
+        first, known = blocks.start(canvas, sampler.lookahead, shapes), tuple[Known, ...]()
+        if shapes.waits:
+            known = tuple(map(Known, first.begin.tolist()))
         return Rows(
-            canvas, Owner.single(rows, canvas.request.device), blocks.start(canvas, sampler.lookahead, shapes),
-            sampler.start(canvas, blocks), session, torch.zeros_like(canvas.tokens),
+            canvas, Owner.single(len(canvas.request), canvas.request.device), first, sampler.start(canvas, blocks),
+            session, torch.zeros_like(canvas.tokens), Ledger.start(canvas), known,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -94,7 +99,8 @@ class Rows:
         blocks = replace(select(self.blocks, left), shapes=self.blocks.shapes.select(kept))
         return Rows(
             self.candidates.select(candidates), owner, blocks, select(self.state, left), self.session.select(left),
-            self.announced[left], tuple(report.select(kept) for report in self.reports),
+            self.announced[left], select(self.ledger, left), tuple(self.known[row] for row in kept if self.known),
+            tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
 
     def without(self, gone: Sequence[int]) -> Rows:
@@ -107,23 +113,31 @@ class Rows:
         return Rows(
             self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
             join(self.state, fresh.state), self.session.join(fresh.session), join(self.announced, fresh.announced),
+            join(self.ledger, fresh.ledger), self.known + fresh.known,
             tuple(report.join(len(fresh)) for report in self.reports),
         )  # fmt: skip
 
-    def reported(self) -> tuple[Rows, tuple[int, ...]]:
-        """The rows after they have reported on their last turn, and the numbers of those that the host knows to be
-        done: after this turn, or ``lag`` turns ago."""
-        blocks, numbers = self.blocks, self.blocks.done[None]
-        if blocks.shapes.waits:
-            counted = self.session.counts()
-            numbers = torch.stack([
-                blocks.done.long(), blocks.begin, blocks.opened.long(), blocks.turn,
-                torch.zeros_like(blocks.turn) if counted is None else counted,
-            ])  # fmt: skip
-        reports = (*self.reports, RowReport.of(numbers))
-        if len(reports) <= blocks.shapes.lag:
-            return replace(self, reports=reports), ()
-        found = reports[0].read()
-        blocks = replace(blocks, shapes=blocks.shapes.told(found))
-        return replace(self, blocks=blocks, reports=reports[1:]), tuple(
-            row for row, numbers in enumerate(found) if numbers and numbers[0])  # fmt: skip
+    def bounded(self) -> Rows:
+        """The rows with the bounds of the coming forward, if shapes are bounded."""
+        shapes = self.blocks.shapes.bounded(lambda width: self.session.bounds(self.known, width))
+        return self if shapes is self.blocks.shapes else replace(self, blocks=replace(self.blocks, shapes=shapes))
+
+    def numbers(self) -> Tensor:
+        """What the rows report after a turn [k, B]: whether they are done, and what ``Known.of`` takes."""
+        blocks, counted = self.blocks, self.session.counts()
+        if not blocks.shapes.waits:
+            return blocks.done[None]
+        counted = torch.zeros_like(blocks.turn) if counted is None else counted
+        return torch.stack([blocks.done.long(), blocks.begin, blocks.opened.long(), blocks.turn, counted])
+
+    def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:
+        """The rows after they have reported their ``numbers``, and which of them the host knows to be done: after this
+        turn, or ``lag`` turns ago."""
+        lag = self.blocks.shapes.lag
+        reports, known = (*self.reports, RowReport.of(numbers)), tuple(row.later() for row in self.known)
+        if len(reports) <= lag:
+            return replace(self, known=known, reports=reports), ()
+        found, age = reports[0].read(), lag
+        known = tuple(Known.of(new, age) if new else old for old, new in zip(known, found, strict=False))
+        done = tuple(row for row, numbers in enumerate(found) if numbers and numbers[0])
+        return replace(self, known=known, reports=reports[1:]), done

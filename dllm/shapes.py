@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dllm.common.rowwise import T, update_rows
+from dllm.common.rowwise import Owner, T, update_rows
 
 
 class Shapes:
@@ -35,13 +35,14 @@ class Shapes:
         """Whether the host knows that all entries are set."""
         return bool(mask.all())
 
-    def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
-        """Bounds that the host computes from what it knows; empty if shapes are exact."""
-        return ()
-
-    def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
-        """Set entries of each row of ``mask`` [B, L], or the ``bounds`` that no row exceeds."""
+    def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
+        """Set entries of each candidate of ``mask`` [N, L], or as many as it may have."""
         return mask.sum(1).tolist()  # type: ignore[no-any-return]
+
+    def most(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
+        """The most set entries of any row of ``mask`` [N, L], which has at most ``columns``. in_blocks: they lie in
+        open blocks."""
+        return int(mask.sum(1).max())
 
     def reach(self, mask: Tensor) -> int:
         """Column after the last set entry of ``mask`` [B, L], or its width."""
@@ -51,31 +52,66 @@ class Shapes:
         """``new`` in the rows ``active`` [B], ``old`` in those that wait."""
         return update_rows(active, new, old) if self.waits else new
 
-    def started(self, width: int, begin: Tensor) -> Shapes:
-        """The shapes of rows whose first blocks begin at ``begin`` [B]; no row will have more than ``width`` open
-        columns."""
+    def started(self, width: int) -> Shapes:
+        """The shapes of rows of which none will have more than ``width`` open columns."""
         return self
 
-    def after_forward(self) -> Shapes:
-        """After one more forward of every row."""
-        return self
-
-    def told(self, report: Sequence[Sequence[int] | None]) -> Shapes:
-        """After the host has read a report. None: the row joined later."""
+    def bounded(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
+        """The shapes of the coming turn. bounds: the most columns of each row, from ``width``."""
         return self
 
     def select(self, rows: Sequence[int]) -> Shapes:
-        """The shapes of some of the rows."""
+        """The shapes of some of the rows, of which each may occur several times."""
         return self
 
     def join(self, other: Shapes) -> Shapes:
-        """The shapes of these rows, then those of others."""
+        """The shapes of these rows and others, before their bounds are known."""
         return self
 
 
 @dataclass(frozen=True)
+class Bounded(Shapes):
+    """Shapes that the host knows. width: no row has more open columns. bounds: the most columns that the forward under
+    way computes of each row."""
+
+    lag: int = 0  # type: ignore[misc]
+    hold: int = 0  # type: ignore[misc]
+    width: int = 0
+    bounds: tuple[int, ...] = ()
+    waits = True
+
+    def any(self, mask: Tensor) -> bool:
+        return True
+
+    def all(self, mask: Tensor) -> bool:
+        return False
+
+    def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
+        return self.bounds if owner.is_single else [self.bounds[row] for row in owner.row.tolist()]
+
+    def most(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
+        return min(columns, self.width) if in_blocks else columns
+
+    def reach(self, mask: Tensor) -> int:
+        return mask.shape[1]
+
+    def started(self, width: int) -> Shapes:
+        return replace(self, width=width)
+
+    def bounded(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
+        return replace(self, bounds=bounds(self.width))
+
+    def select(self, rows: Sequence[int]) -> Shapes:
+        return replace(self, bounds=tuple(self.bounds[row] for row in rows) if self.bounds else ())
+
+    def join(self, other: Shapes) -> Shapes:
+        assert isinstance(other, Bounded), "rows of one batch have shapes of one kind"
+        return replace(self, width=max(self.width, other.width), bounds=())
+
+
+@dataclass(frozen=True)
 class Known:
-    """What the host knows of a row from a report ``age`` turns old.
+    """What the host knows of a row, from a report ``age`` turns old.
 
     begin: no block begins before this column. opening: the coming forward is the first of its block. acted: how many
     forwards it had had; counted: what the cache's policy counted in the last of them (``Session.counts``).
@@ -94,50 +130,6 @@ class Known:
         _, begin, opened, acted, counted = report
         return Known(begin, bool(opened), acted, counted, age)
 
-
-@dataclass(frozen=True)
-class Bounded(Shapes):
-    """Shapes from what the host knows. width: no row has more open columns."""
-
-    lag: int = 0  # type: ignore[misc]
-    hold: int = 0  # type: ignore[misc]
-    width: int = 0
-    known: tuple[Known, ...] = ()
-    waits = True
-
-    @property
-    def low(self) -> int:
-        """No block begins before this column."""
-        return min(row.begin for row in self.known)
-
-    def any(self, mask: Tensor) -> bool:
-        return True
-
-    def all(self, mask: Tensor) -> bool:
-        return False
-
-    def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
-        return known(self)
-
-    def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
-        return bounds
-
-    def reach(self, mask: Tensor) -> int:
-        return mask.shape[1]
-
-    def started(self, width: int, begin: Tensor) -> Shapes:
-        return replace(self, width=width, known=tuple(map(Known, begin.tolist())))
-
-    def after_forward(self) -> Shapes:
-        return replace(self, known=tuple(replace(row, opening=False, age=row.age + 1) for row in self.known))
-
-    def told(self, report: Sequence[Sequence[int] | None]) -> Shapes:
-        pairs = zip(self.known, report, strict=True)
-        return replace(self, known=tuple(Known.of(new, self.lag) if new else old for old, new in pairs))
-
-    def select(self, rows: Sequence[int]) -> Shapes:
-        return replace(self, known=tuple(self.known[row] for row in rows))
-
-    def join(self, other: Shapes) -> Shapes:
-        assert isinstance(other, Bounded), "rows of one batch have shapes of one kind"
-        return replace(self, width=max(self.width, other.width), known=self.known + other.known)
+    def later(self) -> Known:
+        """The same after another turn."""
+        return replace(self, opening=False, age=self.age + 1)

@@ -161,4 +161,5 @@ def test_layers_in_the_hosts_memory_run_on_the_first_gpu(monkeypatch: pytest.Mon
         with torch.inference_mode():
             found = decoded(case, network)
     assert [one.canvas for one in found] == [one.canvas for one in expected]
-    assert mode.moves and {copy for copy in mode.copies if not copy.endswith("set_module_tensor_to_device")} <= set(COPYING)
+    copies = {copy for copy in mode.copies if not copy.endswith("set_module_tensor_to_device")}
+    assert mode.moves and copies <= set(COPYING)

@@ -122,9 +122,9 @@ def test_decodes_of_many_shapes_take_turns() -> None:
     for batch in (*batches, *reversed(batches)):
         assert answers(combination, network, batch=batch) == answers(combination, batch=batch)
         assert len(network.recorded) <= 3
-        assert len(network.pools) == 1
+        assert len(network.pools.pools) == 1
     assert "release" in log
-    held = {buffer.data_ptr() for pool in network.pools for buffer in pool.flat}
+    held = {buffer.data_ptr() for pool in network.pools.pools for buffer in pool.flat}
     assert all(set(key.addresses) <= held for key in network.recorded), "nothing is recorded on memory given back"
 
 
@@ -148,9 +148,9 @@ def test_two_decodes_at_once_have_buffers_of_their_own() -> None:
                 for row, name in enumerate(turn.candidates.request.tolist()):
                     out[number][name] = turn.candidates.tokens[row].tolist()
     assert out == [answers(combination, lag=0), answers(combination, lag=0, batch=other)]
-    assert len(network.pools) == 2
+    assert len(network.pools.pools) == 2
     answers(combination, network)
-    assert len(network.pools) == 1, "only one is kept while nobody uses it"
+    assert len(network.pools.pools) == 1, "only one is kept while nobody uses it"
 
 
 @pytest.mark.parametrize("stale", ["tokens", "positions", "columns", "visible"])

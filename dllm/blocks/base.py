@@ -74,7 +74,7 @@ class Blocks:
         )  # fmt: skip
         opened = self._open(canvas, unopened)
         width = min(length, self.widest(length) * (1 + lookahead))
-        return replace(opened, active=~opened.done, shapes=shapes.started(width, opened.begin))
+        return replace(opened, active=~opened.done, shapes=shapes.started(width))
 
     def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
         """The blocks, sized from the scores [B, L] of a forward before anything is committed from them (AdaBlock)."""

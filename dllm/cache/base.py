@@ -6,19 +6,21 @@ chooses a set of queries, a set of columns to keep and a set of keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
+from dllm.cache.calls import RowNumbers
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule, State
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Memory
+from dllm.models.memory import Buffers, Memory
 from dllm.setting import Setting
+from dllm.shapes import Known
 
 
 class Session:
@@ -37,10 +39,16 @@ class Session:
     """
 
     state: State = {}
+    numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         """Plan the next forward of ``canvas`` [B]. ``announced`` [B, L]: what the sampler said it will commit next,
         numbered from 1 (0: not next). Rows that wait (not ``blocks.active``) keep their state."""
+        raise NotImplementedError
+
+    def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
+        """The most columns of each row that the coming forward computes, from what the host knows of the rows, none of
+        which has more than ``width`` open columns (static caches only)."""
         raise NotImplementedError
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
@@ -64,6 +72,19 @@ class Session:
     def counts(self) -> Tensor | None:
         """A number of each row [B] that the policy wants to know on the host (``Known.counted``)."""
         return None
+
+    def facts(self) -> tuple[Hashable, ...]:
+        """What the host knows that decides which operations a forward takes, and the addresses of its buffers (static
+        caches only)."""
+        raise NotImplementedError
+
+    def lacks(self) -> tuple[int, ...] | None:
+        """Shape of the buffers of keys and of values if layers still lack them, else None."""
+        return None
+
+    def furnish(self, buffers: Buffers) -> None:
+        """Use buffers from outside, which may have served another decode."""
+        raise NotImplementedError
 
     def select(self, rows: Tensor) -> Session:
         """The session of the given rows [b], ascending, after the others have left."""

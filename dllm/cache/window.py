@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +13,9 @@ from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, Need, Rule, State
 from dllm.errors import UserError, in_choices, in_range
+from dllm.models.config import ModelConfig
 from dllm.setting import Setting
-from dllm.shapes import Bounded
+from dllm.shapes import Known
 
 
 class Window(Buffered):
@@ -96,9 +96,8 @@ class Window(Buffered):
             forced = first & begins
         elif self.candidates == "all":
             committable = active | (masks & begins)
-        bounds = view.blocks.shapes.bounds(partial(self._bounds, columns.shape[1]))
         return view.plan(
-            columns, committable=committable, forced=forced, keys=(phase | columns) & canvas.valid, bounds=bounds,
+            columns, committable=committable, forced=forced, keys=(phase | columns) & canvas.valid,
             state={"phase": phase, "recent": recent, "anchor": anchor, "refreshed": refresh,
                    "computed": columns.sum(1)},
         )  # fmt: skip
@@ -112,14 +111,14 @@ class Window(Buffered):
         begin = anchor - (view.config.prediction_shift if self.candidates != "first" else 0)
         return (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
 
-    def _bounds(self, length: int, known: Bounded) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         """The most columns of each row: the whole canvas for a phase's first forward, else the active masks, what
         predicts them, and what the phase has committed since the forward that the host knows of. Rounded up to
         multiples of 16, so that shapes repeat."""
         if self.range or self.reference_eos:
-            return (length,) * len(known.known)
+            return (length,) * len(known)
         found = []
-        for row in known.known:
+        for row in known:
             bound = Bound(row.acted - 1, row.counted)
             for _ in range(row.age + 1):
                 bound = bound.later(self, length)

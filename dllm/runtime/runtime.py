@@ -1,4 +1,7 @@
-"""How turns are run: ``runtime=auto | eager | static | compile | cudagraph``. All give the same tokens."""
+"""How turns are run: ``runtime=auto | eager | static | compile | cudagraph | compile_cudagraph``.
+
+All give the same tokens.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,9 @@ from dllm.models.memory import Memory
 from dllm.models.transformer import Transformer
 from dllm.samplers.base import Sampler
 
-RUNTIMES = ("auto", "eager", "static", "compile", "cudagraph")
-FIXED = ("compile", "cudagraph")  # they run in every turn what they compiled or recorded once
+RUNTIMES = ("auto", "eager", "static", "compile", "cudagraph", "compile_cudagraph")
+COMPILED, RECORDED = ("compile", "compile_cudagraph"), ("cudagraph", "compile_cudagraph")
+FIXED = (*COMPILED, *RECORDED)  # they run in every turn what they compiled or recorded once
 # (tokens [B, n], positions [B, L], memory, columns [B, n]) -> (hidden rows [B, n, D], their columns [B, n])
 Network = Callable[[Tensor, Tensor, Memory, "Tensor | None"], tuple[Tensor, "Tensor | None"]]
 
@@ -29,8 +33,9 @@ Network = Callable[[Tensor, Tensor, Memory, "Tensor | None"], tuple[Tensor, "Ten
 class Runtime:
     """eager: shapes are exact, which takes a few copies from the device in every turn (free on a CPU). static: shapes
     are bounds that the host knows, so a turn waits for nothing. compile: static, with layers through torch.compile.
-    cudagraph: static, with forwards recorded as CUDA graphs and replayed. auto: static on a GPU if the parts allow it,
-    else eager.
+    cudagraph: static, with whole turns recorded as CUDA graphs and replayed (forwards alone, if the sampler or the
+    end-of-text policy asks the device). compile_cudagraph: both. auto: static on a GPU if the parts allow it, else
+    eager.
 
     lag: how many turns late the host reads what a turn has filled. 0: it waits for every turn, and the device then
     waits for it. 1: none waits. Where the forward that opens a block is wider than others (cache=prefix, dual), the row
@@ -99,19 +104,20 @@ class Runtime:
                 f"runtime={self.name} needs shapes that repeat, but sampler={name} has {extra}, whose number changes "
                 "with the text. Use runtime=eager or static."
             )
-        if self.name == "compile" and config.moe is not None:
+        if self.name in COMPILED and config.moe is not None:
             raise UserError(
-                "runtime=compile cannot follow a model with routed experts, whose kernel torch.compile does not read. "
-                "Use runtime=cudagraph on a GPU, or runtime=static."
+                f"runtime={self.name} cannot follow a model with routed experts: torch.compile does not read their "
+                "kernel. Use runtime=cudagraph on a GPU, or runtime=static."
             )
-        if self.name == "cudagraph" and device.type != "cuda":
+        if self.name in RECORDED and device.type != "cuda":
             raise UserError(
-                f"runtime=cudagraph records the work of a GPU, and the model is on {device.type}. Use runtime=eager, "
+                f"runtime={self.name} records the work of a GPU, and the model is on {device.type}. Use runtime=eager, "
                 "which is the fastest on a CPU, or model.device=cuda."
             )
 
-    def network(self, model: Transformer) -> Network:
-        """The model as the loop calls it. Raises UserError for a model that the runtime cannot run."""
+    def network(self, model: Transformer, whole: bool = False) -> Network:
+        """The model as the loop calls it. whole: whole turns are recorded. Raises UserError for a model that the
+        runtime cannot run."""
         if self.name not in FIXED:
             return model
         if model.places is not None:
@@ -119,19 +125,21 @@ class Runtime:
                 f"runtime={self.name} needs the model on one GPU, and this one is spread over several devices. Use "
                 "model.device=cuda:0 if it fits, or runtime=static."
             )
-        if self.name == "cudagraph":
+        if self.name in RECORDED:
             if model.config.moe is not None and not model.triton:
                 raise UserError(
                     "runtime=cudagraph runs routed experts with our kernel alone: without it every layer asks the GPU "
                     "which of them run. Use kernels=auto, or runtime=static."
                 )
-            from dllm.runtime.graphs import Graphs, Recorder
+            if self.name == "cudagraph":
+                from dllm.runtime.graphs import Graphs, Recorder
 
-            return Graphs(model, Recorder(model.device))
+                return model if whole else Graphs(model, Recorder(model.device))
         if any(isinstance(part, PackedLinear) for part in model.modules()):
-            raise UserError("runtime=compile cannot compile packed weights: load the model with pack=False.")
+            raise UserError(f"runtime={self.name} cannot compile packed weights: load the model with pack=False.")
         if which(os.environ.get("CXX", "g++")) is None and which("clang++") is None:
-            raise UserError("runtime=compile needs a C++ compiler, g++ or clang++. Install one, or use runtime=static.")
+            raise UserError(
+                f"runtime={self.name} needs a C++ compiler, g++ or clang++. Install one, or use runtime=static.")
         from dllm.runtime.compiled import Compiled
 
         return Compiled(model)

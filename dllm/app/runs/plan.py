@@ -28,7 +28,7 @@ from dllm.models.quantize import check_quantize, check_runtime
 from dllm.prompts import Prompts
 from dllm.record.fingerprint import fingerprint
 from dllm.record.folders import key_of
-from dllm.runtime.runtime import Runtime
+from dllm.runtime.runtime import COMPILED, Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
 
@@ -151,7 +151,7 @@ def weights_of(
     """
     model = config["model"]
     path, place, dtype = str(model["path"]), device or str(model["device"]), str(model["dtype"])
-    pack = config["runtime"] != "compile"
+    pack = config["runtime"] not in COMPILED
     return path, place, dtype, model["mask_id"], str(config["kernels"]), model["quantize"], pack
 
 
