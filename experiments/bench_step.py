@@ -33,7 +33,9 @@ from dllm.eos.keep import Keep
 from dllm.forward import Forward
 from dllm.kernels.choose import KERNEL_CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
+from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
+from dllm.models.fused import fuse_products
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine, measured
@@ -77,6 +79,7 @@ def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, 
     noise = torch.Generator(device).manual_seed(seed)
     for name, weight in model.named_parameters():
         weight.data.fill_(1.0) if "norm" in name else weight.data.normal_(std=0.02, generator=noise)
+    fuse_products(model)
     return model
 
 
@@ -241,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if can_pack(device, dtype) and "compile" not in (options.runtimes or ()):
             pack_weights(model)
         for kernels in options.kernels:
-            model.use_kernels(use_triton(kernels, device))
+            model.use_kernels(use_triton(kernels, device), has_varlen(device, dtype))
             print(f"\n{model_name}, kernels={kernels}\n"
                   f"cache    runtime   batch forwards/s   tokens/s     p50 ms     p95 ms "
                   f"  floor ms  floor/time")  # fmt: skip
