@@ -66,11 +66,12 @@ def rotate_halves(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.cons
 
 @jit("T", "n", "S", "H", "H_KV")
 def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T, n, S, H, H_KV,
-                  q_step, k_step, v_step, SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr, ROWS: tl.constexpr,
-                  LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+                  q_step, k_step, v_step, SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr,
+                  ROWS: tl.constexpr, LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     """One program per ROWS heads of the T = B n tokens. The first programs take queries, the others keys and values.
 
-    q_step, k_step, v_step: numbers from token to token. SIZE: features of a head. HALF: half of those that rotate. LANES, WHOLE: HALF and SIZE as powers of two.
+    q_step, k_step, v_step: numbers from token to token. SIZE: features of a head. HALF: half of those that rotate.
+    LANES, WHOLE: HALF and SIZE as powers of two.
     """
     lane, feature = tl.arange(0, LANES)[None, :], tl.arange(0, WHOLE)[None, :]
     groups, heads, group = tl.cdiv(T * H, ROWS), H, tl.program_id(0)
