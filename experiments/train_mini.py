@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
+from dllm.models.fused import apart
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, save_model
 from dllm.tasks.parallelbench import mini
@@ -92,7 +93,7 @@ def build_model(recipe: Recipe, vocab: int) -> Transformer:
     model = Transformer(ModelConfig.from_published(published_config(recipe, vocab)))
     init_weights(model, recipe.seed)
     if recipe.init_from:
-        model.load_state_dict(load_model(locate(recipe.init_from)).state_dict(), strict=False)
+        model.load_state_dict(dict(apart(load_model(locate(recipe.init_from)))), strict=False)
     return model.train()
 
 

@@ -50,6 +50,7 @@ from dllm.compose.validate import validate
 from dllm.contract import BlockState, ForwardPlan
 from dllm.denoise import denoise
 from dllm.eos.keep import Keep
+from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.rows import Rows
 from dllm.samplers.base import Sampler
@@ -230,7 +231,8 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
 
     def own(self: BufferSession, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
         drafts = Drafts(some(forward.owner.row, candidates), [None] * len(self.stores))
-        return Call(candidates, columns, columns, some(forward.keys, candidates), self.length, drafts=drafts)
+        visible = Visible(some(forward.keys, candidates))
+        return Call(candidates, columns, columns, visible, self.length, drafts=drafts)
 
     monkeypatch.setattr(BufferSession, "_share", own)
     apart = decode(combination, requests())

@@ -42,7 +42,7 @@ from tests.random_models import random_model
 CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplings(), *together()]
 # Known to copy in every turn. What is mended fails ``test_what_is_known_to_copy``, so that its line goes.
 COPYING = {
-    "cache/calls.py:<listcomp>": "the rows of each call become a tensor in every turn of several calls",
+    "cache/calls.py:__call__": "rows that share a call become a tensor the first time that they do",
     "rows.py:select": "the rows that stay, after some have finished",
 }
 by_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -69,7 +69,7 @@ def test_a_turn_copies_nothing_to_the_gpu(case: Case) -> None:
 
 @pytest.mark.parametrize("site", COPYING)
 def test_what_is_known_to_copy(site: str) -> None:
-    """Each of these stalls the stream in every turn: mended, it fails here, and its line goes."""
+    """Each of these stalls the stream, though not in every turn: mended, it fails here, and its line goes."""
     assert any(site in on_a_gpu(case).copies for case in CASES)
 
 

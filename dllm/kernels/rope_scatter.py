@@ -84,11 +84,10 @@ def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T
     cos, sin = tl.load(cosine + angle, mask=inside, other=1.0), tl.load(sine + HALF + angle, mask=inside, other=0.0)
     if ROUND:
         cos, sin = cos.to(query.dtype.element_ty).to(cos.dtype), sin.to(query.dtype.element_ty).to(sin.dtype)
-    inner, step = head * SIZE, tl.where(stores, k_step, q_step)
-    place = token * step + inner
+    inner = head * SIZE
     still = (feature >= 2 * HALF) & (feature < SIZE)
     if stores:
-        column = token % n
+        place, column = token * k_step + inner, token % n
         if columns is not None:
             column = tl.load(columns + token, mask=real, other=S)
         real = real & (column >= 0) & (column < S)
@@ -102,8 +101,8 @@ def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T
         source = value + token * v_step + inner + feature
         tl.store(values + target + feature, tl.load(source, mask=whole), mask=whole)
     else:
+        place, target = token * q_step + inner, row * SIZE
         low, high = rotate_halves(query, place + lane, inside, cos, sin, HALF, ROUND)
-        target = row * SIZE
         tl.store(out + target + lane, low, mask=inside)
         tl.store(out + target + HALF + lane, high, mask=inside)
         if 2 * HALF < SIZE:

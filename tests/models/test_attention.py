@@ -97,7 +97,9 @@ def lacks(*args: Any, **named: Any) -> Tensor:
     raise RuntimeError("no kernel image is available for execution on the device")
 
 
-@pytest.mark.parametrize(("stand_in", "works"), [(plainly, True), (wrong, False), (lacks, False)], ids=str)
+@pytest.mark.parametrize(
+    ("stand_in", "works"), [(plainly, True), (wrong, False), (lacks, False)], ids=["right", "wrong", "lacks"]
+)
 def test_it_is_used_only_where_it_agrees(
     stand_in: Callable[..., Tensor], works: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
