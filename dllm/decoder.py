@@ -30,6 +30,7 @@ from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots
 from dllm.recorded import prepared
+from dllm.runtime.fits import too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
@@ -160,8 +161,18 @@ class Decoder:
         """The turns of one prompt as they happen, with all that the loop yields."""
         return self._turns([self.sampler.prepare(self.request(prompt, seed))])
 
-    @torch.inference_mode()
     def _turns(self, requests: Sequence[Request], trace: bool = False) -> Iterator[Turn]:
+        """The turns of a batch. Raises UserError, which names a batch or length that fits, where memory runs out."""
+        try:
+            yield from self._decoded(requests, trace)
+            return
+        except torch.OutOfMemoryError:
+            pass  # the handler's traceback holds the tensors of the turn: what fits is tried behind it
+        device = self.model.transformer.device
+        raise too_large(requests, lambda fewer: next(self._decoded(fewer, trace)), device)
+
+    @torch.inference_mode()
+    def _decoded(self, requests: Sequence[Request], trace: bool) -> Iterator[Turn]:
         device = self.model.transformer.device
         at_zero = self.model.config.attention_block is not None
         canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
