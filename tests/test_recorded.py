@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from harness import Combination, forward_of, model, parts_of, requests, with_mask
+from harness import Combination, forward_of, full, model, parts_of, requests, with_mask
 from recording import FakeGraph
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,7 +27,10 @@ from dllm.setting import Sampling
 
 CACHES = ("none", "prefix", "dual", "window")
 SAMPLERS = ("confidence", "localleap", "credit", "eb", "klass", "static")  # those whose launches are counted
-LAUNCHES = 5  # outside a recording, at most
+# Every cache and every sampler; ``make laws`` takes all pairs.
+PAIRS = list(product(CACHES, SAMPLERS)) if full() else [
+    *((kv, "confidence") for kv in CACHES), *(("dual", sampler) for sampler in SAMPLERS[1:])]  # fmt: skip
+LAUNCHES = 2  # outside a recording: the replay, and the copy of what the rows report
 
 
 made = cache(parts_of)  # a recording belongs to its parts
@@ -58,14 +62,13 @@ def combination(sampler: str, kv: str, name: str = "tiny-llada", eos: str = "kee
     return Combination(sampler, "whole" if kv == "window" else "fixed", kv, eos, name)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("kv", CACHES)
+@pytest.mark.parametrize(("kv", "sampler"), PAIRS)
 def test_replays_are_turns(kv: str, sampler: str) -> None:
     case = combination(sampler, kv, "tiny-dream" if sampler == "credit" else "tiny-llada", "fill_after_block")
     log: list[str] = []
     take = RecordedTurns(model(case.model), lambda: FakeGraph(log))
     expected = decoded(turns(case, None, None))
-    for lag in (1, 0, 1):
+    for lag in (0, 1, 1):
         assert decoded(turns(case, take, lag)) == expected
     before = log.count("record")
     assert decoded(turns(case, take)) == expected
@@ -77,7 +80,7 @@ class Launches(TorchDispatchMode):
 
     FREE = ("view", "expand", "slice", "select", "transpose", "t", "unsqueeze", "squeeze", "alias", "detach", "empty",
             "as_strided", "unbind", "split", "permute", "_unsafe_view", "new_empty", "empty_like", "lift_fresh",
-            "unsafe_split", "reshape")  # fmt: skip
+            "unsafe_split", "reshape", "numpy_T", "resolve_conj", "resolve_neg")  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,8 +110,7 @@ def launches_of(case: Combination, take: RecordedTurns | None) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("kv", CACHES)
+@pytest.mark.parametrize(("kv", "sampler"), PAIRS)
 def test_few_launches_are_left_to_the_host(kv: str, sampler: str) -> None:
     """In all turns but those that follow upon rows that left: these lay out the others anew."""
     case = combination(sampler, kv)
@@ -117,7 +119,7 @@ def test_few_launches_are_left_to_the_host(kv: str, sampler: str) -> None:
         decoded(turns(case, take))
     plain, recorded = launches_of(case, None), launches_of(case, take)
     assert len(recorded) == len(plain)
-    assert sorted(recorded)[len(recorded) // 2] <= LAUNCHES < min(plain)
+    assert sorted(recorded)[len(recorded) // 2] == LAUNCHES < min(plain)
 
 
 def test_two_decodes_at_once_have_grounds_of_their_own() -> None:
@@ -148,6 +150,7 @@ def test_guidance_and_temperature_are_recorded() -> None:
     assert take.recorded
 
 
+@pytest.mark.skipif(not full(), reason="9 s in the interpreter: part of make laws")
 def test_kernels_of_ours_are_recorded_in_whole_turns() -> None:
     pytest.importorskip("triton")
     case, network = combination("confidence", "dual"), model("tiny-llada")
