@@ -27,7 +27,7 @@ from dllm.setting import Sampling
 
 CACHES = ("none", "prefix", "dual", "window")
 SAMPLERS = ("confidence", "localleap", "credit", "eb", "klass", "static")  # those whose launches are counted
-# Every cache and every sampler; ``make laws`` takes all pairs.
+# Every cache and every sampler; DLLM_LAWS=all takes all pairs.
 PAIRS = list(product(CACHES, SAMPLERS)) if full() else [
     *((kv, "confidence") for kv in CACHES), *(("dual", sampler) for sampler in SAMPLERS[1:])]  # fmt: skip
 LAUNCHES = 2  # outside a recording: the replay, and the copy of what the rows report
@@ -150,7 +150,7 @@ def test_guidance_and_temperature_are_recorded() -> None:
     assert take.recorded
 
 
-@pytest.mark.skipif(not full(), reason="9 s in the interpreter: part of make laws")
+@pytest.mark.skipif(not full(), reason="9 s in the interpreter: DLLM_LAWS=all runs it")
 def test_kernels_of_ours_are_recorded_in_whole_turns() -> None:
     pytest.importorskip("triton")
     case, network = combination("confidence", "dual"), model("tiny-llada")
