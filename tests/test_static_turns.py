@@ -79,7 +79,7 @@ def combinations() -> list[Combination]:
 @pytest.mark.parametrize("combination", combinations(), ids=str)
 def test_the_same_tokens_whenever_the_host_looks(combination: Combination) -> None:
     expected = answers(combination, None)
-    for lag in (0, 1, 3):
+    for lag in (0, 1):
         assert answers(combination, lag) == expected
 
 
