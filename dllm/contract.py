@@ -119,9 +119,9 @@ class BlockState(Rowwise):
     begin, end: first column of the current block, and the column behind its last; in_block: its columns. open_end: end
     of the last open block (= end without lookahead); in_open: the columns of all open blocks. number: index of the
     current block. masks: masks that it had when it opened. forwards: forwards that it has had, the one under way
-    included. turn: forwards of the whole row. done [B]: nothing is left to decide. active [B]: takes part in this turn;
-    the others wait until the host sees that their block is full. lookahead: how many further blocks are open with the
-    current one. shapes: how wide tensors may be.
+    included. turn: forwards of the whole row. done [B]: nothing is left to decide. held: turns that the row still waits
+    until the host knows that its block has opened. active [B]: takes part in the coming turn. lookahead: how many
+    further blocks are open with the current one. shapes: how wide tensors may be.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")
@@ -134,6 +134,7 @@ class BlockState(Rowwise):
     forwards: Tensor
     turn: Tensor
     done: Tensor
+    held: Tensor
     active: Tensor
     in_block: Tensor
     in_open: Tensor
@@ -154,13 +155,19 @@ class BlockState(Rowwise):
     def after_forward(self) -> BlockState:
         """After one more forward of the active rows."""
         one = self.active.long() if self.shapes.waits else 1
-        shapes = self.shapes.after_forward()
-        return replace(self, forwards=self.forwards + one, turn=self.turn + one, shapes=shapes)
+        return replace(self, forwards=self.forwards + one, turn=self.turn + one)
 
-    def synchronised(self) -> BlockState:
-        """After the host has synchronised: all rows take part."""
-        shapes = self.shapes.synchronised(self.begin, self.forwards)
-        return self if shapes is self.shapes else replace(self, active=torch.ones_like(self.done), shapes=shapes)
+    @property
+    def opened(self) -> Tensor:
+        """Rows whose block opened just now [B]: it has had no forward, and they wait as long as they ever will."""
+        return (self.forwards == 0) & (self.held == self.shapes.hold)
+
+    def after_turn(self, before: BlockState) -> BlockState:
+        """After the blocks ``before`` have advanced to these: who takes part in the coming turn."""
+        if not self.shapes.waits:
+            return self
+        held = torch.where(self.number != before.number, self.shapes.hold, (self.held - 1).clamp(min=0))
+        return replace(self, held=held, active=(held == 0) & ~self.done)
 
 
 @dataclass(frozen=True)
@@ -247,11 +254,10 @@ class ForwardPlan(Rowwise):
     columns: those to compute. committable: positions that may be committed from it. forced: a row with such positions
     commits exactly these. shadows [B, x]: columns (L: no column) that get an extra row: a mask that sees every column
     but its own and that no other row sees. keys: columns that count as keys (of rows with several candidates: every
-    valid one). shapes: how wide the forward may be. bounds: the most columns of each row, if shapes are bounded. state:
-    changed entries of what the policy remembers, [B, ...].
+    valid one). shapes: how wide the forward may be. state: changed entries of what the policy remembers, [B, ...].
     """
 
-    shared: ClassVar[tuple[str, ...]] = ("state",)
+    shared: ClassVar[tuple[str, ...]] = ("shapes", "state")
 
     columns: Tensor
     committable: Tensor
@@ -259,15 +265,7 @@ class ForwardPlan(Rowwise):
     shadows: Tensor
     keys: Tensor
     shapes: Shapes
-    bounds: tuple[int, ...]
     state: State
-
-    def each(self, owner: Owner) -> ForwardPlan:
-        """The plan of every candidate [N], which is that of its row."""
-        if owner.is_single:
-            return self
-        bounds = tuple(self.bounds[row] for row in owner.row.tolist()) if self.bounds else ()
-        return replace(owner.each(self), bounds=bounds)
 
 
 @dataclass(frozen=True)
@@ -291,13 +289,56 @@ class ForwardCost(Rowwise):
 
 
 @dataclass(frozen=True)
+class Ledger(Rowwise):
+    """What is written down of every row while it decodes [B, ...]. fixed [B, L]: the turn after which each column
+    stayed decided (0: none). The rest are sums over its forwards, float64; [B, l] is per layer, as in ``ForwardCost``.
+    queries, computed [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys of all copies; scored [B];
+    idle [B]: forwards in which it waited.
+    """
+
+    fixed: Tensor
+    queries: Tensor
+    computed: Tensor
+    pairs: Tensor
+    read: Tensor
+    scored: Tensor
+    idle: Tensor
+
+    @staticmethod
+    def start(canvas: Canvas) -> Ledger:
+        """Before the first turn."""
+        none, layers = (canvas.start.new_zeros(len(canvas.start), *more, dtype=torch.float64) for more in ((), (1,)))
+        return Ledger(torch.zeros_like(canvas.tokens), layers, layers, layers, layers, none, none)
+
+    def after(self, cost: ForwardCost, owner: Owner, view: View) -> Ledger:
+        """After one more turn: what its candidates [M] cost, whose row is ``owner``, and what the sampler saw."""
+
+        def add(total: Tensor, more: Tensor) -> Tensor:
+            more = more.double()
+            if not owner.is_single:
+                more = more.new_zeros(len(total), *more.shape[1:]).index_add_(0, owner.row, more)
+            return total + more
+
+        queries, keys = cost.queries.double(), cost.keys
+        return Ledger(
+            fixed=torch.where(view.canvas.masked, view.blocks.turn[:, None], self.fixed),
+            queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
+            pairs=add(self.pairs, queries * keys), read=add(self.read, queries + cost.copies * keys),
+            scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Turn:
     """One forward and the step that followed it, for the rows still unfinished.
 
     tried [M]: the candidates that the forward ran on. tried_owner: the row of each. cost: what was computed for each.
     chosen [B]: the candidate with which each row went on. view: what the sampler saw of these. step: its decision.
     candidates [N]: the canvases after the step and the end-of-text policy. blocks: where the blocks stand then.
-    synchronised: the host saw after this turn which blocks are full, so that rows could finish.
+    ledger [B]: what is written down of the rows by now. finished: rows that the host knows to be complete, so that they
+    leave. Their candidates are alike: read the first.
+
+    Its tensors last until the next turn: a recorded turn writes to the same ones. Whoever keeps them copies them.
     """
 
     tried: Canvas
@@ -308,7 +349,8 @@ class Turn:
     step: Step
     candidates: Canvas
     blocks: BlockState
-    synchronised: bool
+    ledger: Ledger
+    finished: tuple[int, ...]
 
     @property
     def canvas(self) -> Canvas:
@@ -317,13 +359,8 @@ class Turn:
 
     @property
     def active(self) -> Tensor:
-        """Rows [B] that took part; the others waited for the host to synchronise."""
+        """Rows [B] that took part; the others waited."""
         return self.view.blocks.active
-
-    @property
-    def finished(self) -> Tensor:
-        """Rows [B] that are complete after this turn. Their candidates are alike: read the first."""
-        return self.blocks.done
 
 
 class Schedule(Protocol):

@@ -29,6 +29,8 @@ from dllm.record.final_commits import LogProbs
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots
+from dllm.recorded import prepared
+from dllm.runtime.fits import too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
@@ -55,7 +57,7 @@ class Decoder:
         self, model: Model, sampler: Sampler | str = "confidence", blocks: Blocks | str = "fixed",
         cache: Cache | str = "none", eos: EndOfText | str = "fill_after_block", *, gen_length: int = 128,
         batch_size: int = 1, sampling: Sampling | None = None, stop: Sequence[str] = (), chat: bool | None = None,
-        runtime: Runtime | str = "eager", **options: Any,
+        runtime: Runtime | str = "auto", **options: Any,
     ) -> None:  # fmt: skip
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
@@ -71,14 +73,13 @@ class Decoder:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
         self.sampler = validate(setting, rule, self.cache, self.eos)
-        self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
-        check_runtime(model.quantize, self.runtime.name)
-        self.runtime.check(self.cache, self.sampler, model.config, model.transformer.device, self.blocks)
+        chosen, device = runtime if isinstance(runtime, Runtime) else Runtime(runtime), model.transformer.device
+        check_runtime(model.quantize, chosen.name)
+        self.runtime = chosen.resolved(self.cache, self.sampler, model.config, device, self.blocks)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
+        network, self.take = prepared(self.runtime, model.transformer, self.sampler, self.eos)
         self.forward = Forward.of(
-            model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos,
-            self.runtime.network(model.transformer),
-        )
+            model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos, network)
 
     @property
     def pad_id(self) -> int:
@@ -160,13 +161,23 @@ class Decoder:
         """The turns of one prompt as they happen, with all that the loop yields."""
         return self._turns([self.sampler.prepare(self.request(prompt, seed))])
 
-    @torch.inference_mode()
     def _turns(self, requests: Sequence[Request], trace: bool = False) -> Iterator[Turn]:
+        """The turns of a batch. Raises UserError, which names a batch or length that fits, where memory runs out."""
+        try:
+            yield from self._decoded(requests, trace)
+            return
+        except torch.OutOfMemoryError:
+            pass  # the handler's traceback holds the tensors of the turn: what fits is tried behind it
+        device = self.model.transformer.device
+        raise too_large(requests, lambda fewer: next(self._decoded(fewer, trace)), device)
+
+    @torch.inference_mode()
+    def _decoded(self, requests: Sequence[Request], trace: bool) -> Iterator[Turn]:
         device = self.model.transformer.device
         at_zero = self.model.config.attention_block is not None
         canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
-        forward, check_every = self._traced() if trace else self.forward, self.runtime.synchronises
-        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, check_every)
+        forward, lag = self._traced() if trace else self.forward, self.runtime.reads
+        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, lag, self.take)
         yield from finite(turns, self.model.name)
 
     def _traced(self) -> Forward:

@@ -6,11 +6,8 @@ hang on it from outside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
-
-import torch
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
@@ -20,34 +17,44 @@ from dllm.eos.base import EndOfText
 from dllm.forward import Forward
 from dllm.rows import Rows
 from dllm.samplers.base import Sampler
+from dllm.shapes import Bounded, Shapes
+
+TakeTurn = Callable[[Rows, Forward, Sampler, Blocks, EndOfText], tuple[Rows, Turn]]
 
 
 def denoise(
-    canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, check_every: int | None = None
-) -> Iterator[Turn]:
+    canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, lag: int | None = None,
+    take: TakeTurn | None = None,
+) -> Iterator[Turn]:  # fmt: skip
     """Denoise ``canvas`` to the end, yielding every turn. Rows leave the batch as they finish.
 
-    check_every: shapes are bounded, and the host synchronises only after so many turns, to see whether blocks are full;
-    a row whose block is waits, and nothing of it changes meanwhile. None: after every turn, and all shapes are exact.
+    lag: shapes are bounded, and the host learns so many turns late what a turn has filled; a row that depends on its
+    knowing waits, and nothing of it changes meanwhile. None: shapes are exact, and the host asks in every turn. take:
+    takes a turn (None: ``take_turn``).
     """
-    rows, synchronised = Rows.start(canvas, forward.start(canvas), sampler, blocks, check_every is not None), True
-    for number in count(1):
-        if synchronised:
-            if all(done := rows.blocks.done.tolist()):
-                return
-            rows = (rows.select(~rows.blocks.done) if any(done) else rows).synchronised()
-        else:
-            rows = rows.waiting(blocks.active(rows.candidates, rows.blocks, rows.stopped))
-        synchronised = number % (check_every or 1) == 0
-        rows, turn = take_turn(rows, forward, sampler, blocks, eos, synchronised)
+    shapes = Shapes() if lag is None else Bounded(lag, lag * forward.cache.opens_wide)
+    rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, shapes)
+    rows = rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
+    while len(rows):
+        rows, turn = (take or take_turn)(rows, forward, sampler, blocks, eos)
         yield turn
+        rows = rows.without(turn.finished)
 
 
 def take_turn(
-    rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, synchronised: bool = True
+    rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText
 ) -> tuple[Rows, Turn]:
-    """One forward and one step of all ``rows``; synchronised: blocks may close after it. Returns what has become of the
-    rows, finished ones among them, and the turn."""
+    """One forward and one step of all ``rows``. Returns what has become of them, finished ones included, and the turn.
+    """
+    rows, turn = advance(rows.bounded(), forward, sampler, blocks, eos)
+    rows, finished = rows.reported(rows.numbers())
+    return rows, replace(turn, finished=finished)
+
+
+def advance(
+    rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText
+) -> tuple[Rows, Turn]:
+    """A turn as far as it happens on the device."""
     # Score: one forward of every candidate.
     ids, tried, owner = forward.proposer.ids, rows.candidates, rows.owner
     scores, forced, under_way, cost = forward(rows)
@@ -71,10 +78,10 @@ def take_turn(
     candidates, now = blocks.revise(candidates, now, ids.mask)
     seen = step.owner.each(view if now is view.blocks else replace(view, blocks=now))
     candidates = now.shapes.update(seen.blocks.active, eos.cut(candidates, seen, step, ids.eos), candidates)
-    stopped = rows.stopped | step.stop
-    if synchronised:
-        now, stopped = blocks.advance(candidates, now, step.owner, stopped), torch.zeros_like(stopped)
+    now = blocks.advance(candidates, now, step.owner, step.stop).after_turn(now)
     state = update_rows(view.active, rows.state | step.state, rows.state) if step.state else rows.state
-    after = Rows(candidates, step.owner, now, state, rows.session, step.announced, stopped)
-    return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, synchronised)
+    ledger = rows.ledger.after(cost, owner, view)
+    after = replace(
+        rows, candidates=candidates, owner=step.owner, blocks=now, state=state, announced=step.announced, ledger=ledger)
+    return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, ledger, ())
 

@@ -12,6 +12,10 @@ class UserError(ValueError):
     """A mistake in what the user asked for. The message names the argument, its value, the rule and the way out."""
 
 
+class TooLarge(UserError):
+    """What does not fit into memory; the sentence names what does. A sweep goes on with its other cells."""
+
+
 class Unfit(UserError):
     """Parts that each are fine and do not work together; whoever knows all parts adds the nearest choice that does."""
 

@@ -105,7 +105,7 @@ class Forward:
         """Run a forward of the candidates [N] of ``rows``. Returns their scores, the positions that the cache forces
         [N, L], the pass, and its cost."""
         owner, canvas = rows.owner, rows.candidates
-        plan = rows.session.plan(owner.one(canvas), rows.blocks, rows.announced).each(owner)
+        plan = owner.each(rows.session.plan(owner.one(canvas), rows.blocks, rows.announced))
         blocks = owner.each(rows.blocks)
         wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
         if blocks.shapes.waits:  # nothing is scored in rows that wait, so nothing can be decided
@@ -132,7 +132,8 @@ class Forward:
         slots, scored = [self._slot(canvas, place) for place in places], wanted
         for slot, place in zip(slots, places, strict=True):
             scored = scored if place is None or slot is None else scored & (slot >= 0)
-        columns = packed(scored, canvas.columns, self._widest(scored, blocks, hidden.width))  # [N, r]
+        in_blocks = all(need.region == "block" for need in self.needs)
+        columns = packed(scored, canvas.columns, blocks.shapes.most(scored, hidden.width, in_blocks))  # [N, r]
         inside = columns.clamp(max=length - 1)
         ats = [inside if slot is None else slot.gather(1, inside).clamp(min=0) for slot in slots]
         at = ats[0] if len(ats) == 1 else torch.cat(ats)
@@ -154,12 +155,6 @@ class Forward:
             statistics |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
         return Scores(
             scored, token, confidence, scored & plan.committable, statistics, logits if keep else None, lookup)
-
-    def _widest(self, scored: Tensor, blocks: BlockState, queries: int) -> int:
-        """The most positions of a row that the head scores."""
-        in_blocks = all(need.region == "block" for need in self.needs)
-        bounds = blocks.shapes.bounds(lambda known: (min(queries, known.width) if in_blocks else queries,))
-        return max(blocks.shapes.widths(scored, bounds))
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L]; -1: not computed; None: in order.

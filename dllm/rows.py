@@ -5,7 +5,9 @@ Rows leave when they finish, and others join between turns. What the parts remem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +16,45 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Session
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
-from dllm.contract import BlockState, State
+from dllm.contract import BlockState, Ledger, State
 from dllm.samplers.base import Sampler
+from dllm.shapes import Known, Shapes
+
+
+@dataclass(frozen=True)
+class RowReport:
+    """Numbers of the rows after a turn, on their way to the host.
+
+    numbers [k, B]: on the host, as soon as ``arrived`` is reached (None: they are there). rows: which of them each row
+    of the batch has (-1: it joined later).
+    """
+
+    numbers: Tensor
+    arrived: Any
+    rows: tuple[int, ...]
+
+    @staticmethod
+    def of(numbers: Tensor) -> RowReport:
+        """Send the numbers [k, B]. The device goes on meanwhile."""
+        there = numbers.to("cpu", non_blocking=True, copy=True)  # from a GPU into pinned memory
+        arrived = None
+        if numbers.is_cuda and torch.cuda.is_available():
+            arrived = torch.cuda.Event()
+            arrived.record(torch.cuda.current_stream(numbers.device))
+        return RowReport(there, arrived, tuple(range(numbers.shape[1])))
+
+    def read(self) -> list[list[int] | None]:
+        """The numbers of each row (None: it joined later). Waits until they have arrived."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        found = self.numbers.T.tolist()
+        return [None if row < 0 else found[row] for row in self.rows]
+
+    def select(self, rows: Sequence[int]) -> RowReport:
+        return replace(self, rows=tuple(self.rows[row] for row in rows))
+
+    def join(self, count: int) -> RowReport:
+        return replace(self, rows=(*self.rows, *(-1,) * count))
 
 
 @dataclass(frozen=True)
@@ -23,9 +62,10 @@ class Rows:
     """N candidates of B rows.
 
     candidates [N]: their canvases. owner: the row of each. blocks [B]: where the blocks stand. state: the sampler's
-    memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. stopped [B]:
-    rows that the sampler stopped since the host last synchronised. The session changes in place: whoever has selected
-    or joined goes on with the result alone.
+    memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. ledger [B]:
+    what is written down of them. known: what the host knows of each row (empty if shapes are exact). reports: of the
+    last turns, those that it has not read yet, the oldest first. The session changes in place: whoever has selected or
+    joined goes on with the result alone.
     """
 
     candidates: Canvas
@@ -34,28 +74,38 @@ class Rows:
     state: State
     session: Session
     announced: Tensor
-    stopped: Tensor
+    ledger: Ledger
+    known: tuple[Known, ...]
+    reports: tuple[RowReport, ...] = ()
 
     @staticmethod
-    def start(canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, bounded: bool = False) -> Rows:
-        """Rows before their first turn, one candidate each. bounded: shapes are bounded instead of exact."""
-        rows = len(canvas.request)
+    def start(canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, shapes: Shapes) -> Rows:
+        """Rows before their first turn, one candidate each."""
+        first, known = blocks.start(canvas, sampler.lookahead, shapes), tuple[Known, ...]()
+        if shapes.waits:
+            known = tuple(map(Known, first.begin.tolist()))
         return Rows(
-            canvas, Owner.single(rows, canvas.request.device), blocks.start(canvas, sampler.lookahead, bounded),
-            sampler.start(canvas, blocks), session, torch.zeros_like(canvas.tokens), torch.zeros_like(canvas.cut),
+            canvas, Owner.single(len(canvas.request), canvas.request.device), first, sampler.start(canvas, blocks),
+            session, torch.zeros_like(canvas.tokens), Ledger.start(canvas), known,
         )  # fmt: skip
 
     def __len__(self) -> int:
         return self.owner.rows
 
-    def select(self, kept: Tensor) -> Rows:
-        """The rows ``kept`` [B] (boolean), with all that belongs to them."""
-        owner, candidates = self.owner.select(kept)
-        left = kept.nonzero()[:, 0]
+    def select(self, kept: Sequence[int]) -> Rows:
+        """The rows numbered ``kept``, ascending, with all that belongs to them."""
+        left = torch.tensor(kept, dtype=torch.int64, device=self.announced.device)
+        owner, candidates = self.owner.select(left)
+        blocks = replace(select(self.blocks, left), shapes=self.blocks.shapes.select(kept))
         return Rows(
-            self.candidates.select(candidates), owner, select(self.blocks, left), select(self.state, left),
-            self.session.select(left), self.announced[left], self.stopped[left],
+            self.candidates.select(candidates), owner, blocks, select(self.state, left), self.session.select(left),
+            self.announced[left], select(self.ledger, left), tuple(self.known[row] for row in kept if self.known),
+            tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
+
+    def without(self, gone: Sequence[int]) -> Rows:
+        """The rows but those numbered ``gone``."""
+        return self.select([row for row in range(len(self)) if row not in gone]) if gone else self
 
     def join(self, fresh: Rows) -> Rows:
         """These rows, then those of ``fresh``, which were started with the same parts and have had no turn yet."""
@@ -63,14 +113,31 @@ class Rows:
         return Rows(
             self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
             join(self.state, fresh.state), self.session.join(fresh.session), join(self.announced, fresh.announced),
-            join(self.stopped, fresh.stopped),
+            join(self.ledger, fresh.ledger), self.known + fresh.known,
+            tuple(report.join(len(fresh)) for report in self.reports),
         )  # fmt: skip
 
-    def synchronised(self) -> Rows:
-        """The rows after the host has synchronised: all take part in the next turn."""
-        return replace(self, blocks=self.blocks.synchronised())
+    def bounded(self) -> Rows:
+        """The rows with the bounds of the coming forward, if shapes are bounded."""
+        shapes = self.blocks.shapes.bounded(lambda width: self.session.bounds(self.known, width))
+        return self if shapes is self.blocks.shapes else replace(self, blocks=replace(self.blocks, shapes=shapes))
 
-    def waiting(self, active: Tensor) -> Rows:
-        """The rows, of which only the ``active`` [B] ones take part in the next turn."""
-        blocks = replace(self.blocks, active=active, shapes=self.blocks.shapes.unsynchronised())
-        return replace(self, blocks=blocks)
+    def numbers(self) -> Tensor:
+        """What the rows report after a turn [k, B]: whether they are done, and what ``Known.of`` takes."""
+        blocks, counted = self.blocks, self.session.counts()
+        if not blocks.shapes.waits:
+            return blocks.done[None]
+        counted = torch.zeros_like(blocks.turn) if counted is None else counted
+        return torch.stack([blocks.done.long(), blocks.begin, blocks.opened.long(), blocks.turn, counted])
+
+    def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:
+        """The rows after they have reported their ``numbers``, and which of them the host knows to be done: after this
+        turn, or ``lag`` turns ago."""
+        lag = self.blocks.shapes.lag
+        reports, known = (*self.reports, RowReport.of(numbers)), tuple(row.later() for row in self.known)
+        if len(reports) <= lag:
+            return replace(self, known=known, reports=reports), ()
+        found, age = reports[0].read(), lag
+        known = tuple(Known.of(new, age) if new else old for old, new in zip(known, found, strict=False))
+        done = tuple(row for row, numbers in enumerate(found) if numbers and numbers[0])
+        return replace(self, known=known, reports=reports[1:]), done

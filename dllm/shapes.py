@@ -1,8 +1,9 @@
-"""How wide the tensors of a turn are: exactly, or as far as the host knows without asking the device.
+"""How wide the tensors of a turn are: exactly, or as far as the host knows without waiting for the device.
 
 Every part asks this object instead of the device, so that parts are written once for both. Exact shapes cost a few
-copies from the device in every turn, which is free on a CPU. Bounded shapes cost none: their answers are upper bounds,
-and the host synchronises only every ``check_every`` turns.
+copies from the device in every turn, which is free on a CPU. Bounded shapes cost none: their answers are upper bounds.
+After every turn the device reports some numbers of each row, and the host reads them so many turns later, when they
+have long arrived.
 """
 
 from __future__ import annotations
@@ -13,13 +14,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dllm.common.rowwise import T, update_rows
+from dllm.common.rowwise import Owner, T, update_rows
 
 
 class Shapes:
-    """What a part may ask. These answers are exact and copied from the device; ``Bounded`` overrides them. waits: some
-    rows may wait in this turn, until the host sees that their block is full."""
+    """What a part may ask. These answers are exact and copied from the device; ``Bounded`` overrides them.
 
+    lag: how many turns after its turn a report is read. hold: how many turns a row waits when a block of it has opened.
+    waits: some rows may wait in a turn, because they are held, or done and still in the batch.
+    """
+
+    lag = hold = 0
     waits = False
 
     def any(self, mask: Tensor) -> bool:
@@ -30,13 +35,14 @@ class Shapes:
         """Whether the host knows that all entries are set."""
         return bool(mask.all())
 
-    def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
-        """Bounds that the host computes from what it knows; empty if shapes are exact."""
-        return ()
-
-    def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
-        """Set entries of each row of ``mask`` [B, L], or the ``bounds`` that no row exceeds."""
+    def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
+        """Set entries of each candidate of ``mask`` [N, L], or as many as it may have."""
         return mask.sum(1).tolist()  # type: ignore[no-any-return]
+
+    def most(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
+        """The most set entries of any row of ``mask`` [N, L], which has at most ``columns``. in_blocks: they lie in
+        open blocks."""
+        return int(mask.sum(1).max())
 
     def reach(self, mask: Tensor) -> int:
         """Column after the last set entry of ``mask`` [B, L], or its width."""
@@ -46,38 +52,33 @@ class Shapes:
         """``new`` in the rows ``active`` [B], ``old`` in those that wait."""
         return update_rows(active, new, old) if self.waits else new
 
-    def after_forward(self) -> Shapes:
-        """After one more forward of every row."""
+    def started(self, width: int) -> Shapes:
+        """The shapes of rows of which none will have more than ``width`` open columns."""
         return self
 
-    def unsynchronised(self) -> Shapes:
-        """The shapes of a turn before which the host has not synchronised."""
+    def bounded(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
+        """The shapes of the coming turn. bounds: the most columns of each row, from ``width``."""
         return self
 
-    def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
-        """The shapes of a turn before which the host synchronised, and read where blocks ``begin`` [B] and how many
-        ``forwards`` [B] they have had."""
+    def select(self, rows: Sequence[int]) -> Shapes:
+        """The shapes of some of the rows, of which each may occur several times."""
         return self
 
     def join(self, other: Shapes) -> Shapes:
-        """The shapes of these rows and others, before the host synchronises."""
+        """The shapes of these rows and others, before their bounds are known."""
         return self
 
 
 @dataclass(frozen=True)
 class Bounded(Shapes):
-    """What the host knows since it last synchronised. width: no row has more open columns. low: no block begins before
-    this column. opening: which rows' blocks have had no forward yet. looked: the host synchronised just before this
-    turn, so no row waits, and a further copy costs no pause."""
+    """Shapes that the host knows. width: no row has more open columns. bounds: the most columns that the forward under
+    way computes of each row."""
 
-    width: int
-    low: int = 0
-    opening: tuple[bool, ...] = ()
-    looked: bool = True
-
-    @property
-    def waits(self) -> bool:  # type: ignore[override]
-        return not self.looked
+    lag: int = 0  # type: ignore[misc]
+    hold: int = 0  # type: ignore[misc]
+    width: int = 0
+    bounds: tuple[int, ...] = ()
+    waits = True
 
     def any(self, mask: Tensor) -> bool:
         return True
@@ -85,25 +86,50 @@ class Bounded(Shapes):
     def all(self, mask: Tensor) -> bool:
         return False
 
-    def bounds(self, known: Callable[[Bounded], tuple[int, ...]]) -> tuple[int, ...]:
-        return known(self)
+    def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
+        return self.bounds if owner.is_single else [self.bounds[row] for row in owner.row.tolist()]
 
-    def widths(self, mask: Tensor, bounds: Sequence[int]) -> Sequence[int]:
-        return bounds
+    def most(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
+        return min(columns, self.width) if in_blocks else columns
 
     def reach(self, mask: Tensor) -> int:
         return mask.shape[1]
 
-    def after_forward(self) -> Shapes:
-        return replace(self, opening=(False,) * len(self.opening))
+    def started(self, width: int) -> Shapes:
+        return replace(self, width=width)
 
-    def unsynchronised(self) -> Shapes:
-        return replace(self, looked=False)
+    def bounded(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
+        return replace(self, bounds=bounds(self.width))
 
-    def synchronised(self, begin: Tensor, forwards: Tensor) -> Shapes:
-        starts, counts = torch.stack([begin, forwards]).tolist()  # one copy from the device, not two
-        return replace(self, low=min(starts), opening=tuple(count == 0 for count in counts), looked=True)
+    def select(self, rows: Sequence[int]) -> Shapes:
+        return replace(self, bounds=tuple(self.bounds[row] for row in rows) if self.bounds else ())
 
     def join(self, other: Shapes) -> Shapes:
         assert isinstance(other, Bounded), "rows of one batch have shapes of one kind"
-        return replace(self, width=max(self.width, other.width))
+        return replace(self, width=max(self.width, other.width), bounds=())
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the host knows of a row, from a report ``age`` turns old.
+
+    begin: no block begins before this column. opening: the coming forward is the first of its block. acted: how many
+    forwards it had had; counted: what the cache's policy counted in the last of them (``Session.counts``).
+    """
+
+    begin: int
+    opening: bool = True
+    acted: int = 0
+    counted: int = 0
+    age: int = 0
+
+    @staticmethod
+    def of(report: Sequence[int], age: int) -> Known:
+        """From what a row reports: whether it is done, begin, whether a block of it opened just then, acted, counted.
+        """
+        _, begin, opened, acted, counted = report
+        return Known(begin, bool(opened), acted, counted, age)
+
+    def later(self) -> Known:
+        """The same after another turn."""
+        return replace(self, opening=False, age=self.age + 1)

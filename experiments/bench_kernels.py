@@ -21,11 +21,14 @@ from dllm.kernels import (
     add_norm,
     attention_received,
     attention_similarity,
-    commit,
     credit,
+    grouped_product,
+    gumbel_argmax,
     head_statistics,
+    nucleus,
     rope_scatter,
     row_statistics,
+    silu_times,
 )
 from dllm.kernels.choose import use_triton
 from dllm.record.cost import Machine, measured
@@ -73,12 +76,27 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
         x, residual = noise(rows, width), noise(rows, width)
         yield Case("add_norm", f"{rows} x {width}", lambda on, a=x, b=residual: add_norm.add_norm(a, b, gain, 1e-5, on),
                    4 * nbytes(x))
+        gate_up = noise(rows, 6 * width)
+        yield Case("silu_times", f"{rows} x {3 * width}", lambda on, a=gate_up: silu_times.silu_times(
+            *a.chunk(2, -1), on), 1.5 * nbytes(gate_up))  # fmt: skip
         q, k, v = (noise(1, rows, heads, size) for _ in range(3))
         keys, values = noise(1, heads, 2 * rows, size), noise(1, heads, 2 * rows, size)
         angle = torch.rand(1, rows, 1, size, device=device)
         columns = torch.randperm(2 * rows, device=device)[None, :rows]
         yield Case("rope_scatter", f"{rows} tokens", lambda on, q=q, k=k, v=v, c=angle, s=columns, a=keys, b=values: (
             rope_scatter.rope_scatter(q, k, v, c, c, s, a, b, True, on)), 2 * nbytes(q, k, v))
+    experts, inner = (8, 64) if small else (64, 1024)  # of LLaDA-MoE, 8 of which each row meets
+    stack = noise(experts, 2 * inner, width // 2)
+    for rows in (32,) if small else (256, 2048):
+        x, ends = noise(rows, width // 2), torch.arange(1, experts + 1, device=device) * (rows // experts)
+        yield Case("grouped_product", f"{rows} rows, {experts} experts", lambda on, a=x, e=ends: (
+            grouped_product.grouped_product(a, stack, e, on)), nbytes(stack, x) + 2 * rows * 2 * inner,
+            4.0 * rows * inner * width // 2)  # fmt: skip
+    rows = 32
+    logits, state = noise(rows, vocabulary).double(), torch.arange(rows, device=device)
+    yield Case("nucleus", f"{rows} x {vocabulary}", lambda on: nucleus.nucleus(logits, 0.95, on), 2 * nbytes(logits))
+    yield Case("gumbel_argmax", f"{rows} x {vocabulary}", lambda on: gumbel_argmax.gumbel_argmax(
+        logits, state, state >= 0, on), nbytes(logits))  # fmt: skip
     yield from small_cases(device, heads, vocabulary, noise)
 
 
@@ -86,10 +104,7 @@ def small_cases(device: torch.device, heads: int, vocabulary: int, noise: Callab
     """Kernels on the rows of one block, or on a few attention rows."""
     rows, slots, keys = 32, credit.SLOTS, 1024
     logits = noise(1, rows, vocabulary).float()
-    columns, committable = torch.arange(rows, device=device)[None], torch.ones(1, rows, dtype=torch.bool, device=device)
-    tokens, threshold = torch.zeros(1, rows, dtype=torch.int64, device=device), torch.ones(1, device=device).double()
-    yield Case("commit", f"{rows} x {vocabulary}", lambda on: commit.threshold_commit(
-        logits, columns, committable, tokens, committable, threshold, on), nbytes(logits))  # fmt: skip
+    committable = torch.ones(1, rows, dtype=torch.bool, device=device)
     found = row_statistics.row_statistics(logits[0])
     ids = torch.randint(0, vocabulary, (rows, slots), device=device)
     held, one = torch.rand(rows, slots, device=device).double(), torch.ones(rows, device=device).double()

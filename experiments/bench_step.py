@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import os
 import statistics
 import sys
@@ -23,18 +24,24 @@ import torch
 from torch import Tensor
 
 from dllm import part
+from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas, Request
+from dllm.common.rowwise import each_tensor
 from dllm.contract import ForwardCost, Turn
-from dllm.denoise import denoise
+from dllm.denoise import TakeTurn, denoise
 from dllm.eos.keep import Keep
 from dllm.forward import Forward
 from dllm.kernels.choose import KERNEL_CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
+from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
+from dllm.models.fused import fuse_products
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine, measured
+from dllm.recorded import prepared
 from dllm.runtime.runtime import FIXED, RUNTIMES, Network, Runtime
+from dllm.samplers.base import Sampler
 from dllm.setting import Sampling
 
 SMALL = ModelConfig(
@@ -72,6 +79,7 @@ def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, 
     noise = torch.Generator(device).manual_seed(seed)
     for name, weight in model.named_parameters():
         weight.data.fill_(1.0) if "norm" in name else weight.data.normal_(std=0.02, generator=noise)
+    fuse_products(model)
     return model
 
 
@@ -79,22 +87,33 @@ def prompt_of(length: int, seed: int = 0) -> list[int]:
     return torch.randint(0, 50_000, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
+Runs = tuple[Network, TakeTurn]
+KEEP = Keep()
+
+
+@functools.cache
+def parts_for(kv: str, load: Workload) -> tuple[Sampler, Blocks]:
+    """The rule and schedule of a workload, made once: a recorded turn belongs to its parts."""
+    blocks = part("blocks", "whole") if kv in WHOLE else part("blocks", "fixed", block_length=load.block)
+    return part("sampler", "static", steps=load.answer // load.per_turn), blocks
+
+
 def decode(
-    model: Transformer, cache: str, load: Workload, check_every: int | None = None, network: Network | None = None
+    model: Transformer, kv: str, load: Workload, lag: int | None = None, runs: Runs | None = None
 ) -> Iterator[Turn]:
     """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache.
 
-    check_every: as ``denoise`` takes it. network: runs the model (None: the model itself).
+    lag: as ``denoise`` takes it. runs: what runs the model and takes the turns (None: the model itself, turn by turn).
     """
     config = model.config
-    blocks = part("blocks", "whole") if cache in WHOLE else part("blocks", "fixed", block_length=load.block)
-    sampler = part("sampler", "static", steps=load.answer // load.per_turn)
+    sampler, blocks = parts_for(kv, load)
     ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
-    sampling, kv = Sampling(suppress_mask=False), part("cache", cache)
-    forward = Forward.of(model, kv, ids, sampling, sampler, blocks, Keep(), network)
+    sampling = Sampling(suppress_mask=False)
+    forward = Forward.of(model, part("cache", kv), ids, sampling, sampler, blocks, KEEP, runs and runs[0])
     requests = [Request.answer(prompt_of(load.prompt, row), load.answer, ids.mask) for row in range(load.batch)]
     with torch.inference_mode():
-        yield from denoise(Canvas.of(requests, ids.eos, model.device), forward, sampler, blocks, Keep(), check_every)
+        canvas = Canvas.of(requests, ids.eos, model.device)
+        yield from denoise(canvas, forward, sampler, blocks, KEEP, lag, runs and runs[1])
 
 
 def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor, float]:
@@ -149,14 +168,14 @@ def measure(model: Transformer, cache: str, load: Workload, machine: Machine, li
     A GPU times its turns by events on its stream: waiting for every turn would hide what a runtime gains by running
     ahead.
     """
-    network, costs = runtime.network(model), list[ForwardCost]()
-    for number, _ in enumerate(decode(model, cache, load, runtime.synchronises, network), 1):
+    runs, costs = prepared(runtime, model, parts_for(cache, load)[0], KEEP), list[ForwardCost]()
+    for number, _ in enumerate(decode(model, cache, load, runtime.reads, runs), 1):
         if number == (limit if runtime.name in FIXED else 3):  # these compile and record on the way
             break
     marks = [Mark(model.device)]
-    for turn in decode(model, cache, load, runtime.synchronises, network):
+    for turn in decode(model, cache, load, runtime.reads, runs):
         marks.append(Mark(model.device))
-        costs.append(turn.cost)
+        costs.append(each_tensor(torch.clone, turn.cost))  # it lasts until the next turn
         if len(costs) == limit:
             break
     times, account = [begin.until(end) for begin, end in pairwise(marks)], CostModel(model.config, model.dtype.itemsize)
@@ -187,9 +206,9 @@ class Mark:
 
 def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Runtime]:
     """Those of ``chosen`` that a cache supports. None: all on a GPU, on a CPU those that compile nothing."""
-    for name in chosen or (RUNTIMES if gpu else ("eager", "static")):
+    for name in chosen or (RUNTIMES[1:] if gpu else ("eager", "static")):
         if name == "eager" or part("cache", cache).static:
-            yield Runtime(name, 1 if name == "eager" else 32)
+            yield Runtime(name, 0 if name == "eager" else 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -225,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if can_pack(device, dtype) and "compile" not in (options.runtimes or ()):
             pack_weights(model)
         for kernels in options.kernels:
-            model.use_kernels(use_triton(kernels, device))
+            model.use_kernels(use_triton(kernels, device), has_varlen(device, dtype))
             print(f"\n{model_name}, kernels={kernels}\n"
                   f"cache    runtime   batch forwards/s   tokens/s     p50 ms     p95 ms "
                   f"  floor ms  floor/time")  # fmt: skip

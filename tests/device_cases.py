@@ -50,7 +50,7 @@ class Case:
     eos: Any = "keep"
     model: str = ""
     sampling: Sampling = Sampling()
-    check_every: int | None = None
+    lag: int | None = None
     turns: int | None = None  # how many to run; None: all
     trace: bool = False
     apart: bool = False  # rows of other widths run in calls of their own, which so few rows would never be worth
@@ -120,7 +120,7 @@ def decoded(case: Case, network: Transformer | None = None) -> list[Result]:
     collector = Collector(batch, ids, str, (), case.trace)
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, grid_at_zero=config.attention_block is not None)
     with patch.dict(ROWS_PER_CALL, dict.fromkeys(ROWS_PER_CALL, 1) if case.apart else {}):
-        for turn in islice(denoise(canvas, forward, sampler, blocks, eos, case.check_every), case.turns):
+        for turn in islice(denoise(canvas, forward, sampler, blocks, eos, case.lag), case.turns):
             collector.observe(turn)
     return collector.results() if case.turns is None else []
 
@@ -193,7 +193,7 @@ def schedules() -> Iterator[Case]:
         yield Case(f"blocks={name}", blocks=build("blocks", name))
     yield Case("blocks=fixed-min_forwards", blocks=made("blocks", "fixed", block_length=4, min_forwards=2))
     for name in ("fixed", "whole"):
-        yield Case(f"blocks={name}-static", "credit", name, check_every=3)
+        yield Case(f"blocks={name}-static", "credit", name, lag=1)
 
 
 def caches() -> Iterator[Case]:
@@ -218,12 +218,12 @@ def caches() -> Iterator[Case]:
             kind = "tiny-dream" if name in ("dual", "dkv") else "tiny-llada"
             yield Case(f"cache={name}-{number}", cache=made("cache", name, **options), model=kind)
     for name in ("none", "prefix", "dual", "window") if full() else ("prefix", "window"):
-        yield Case(f"cache={name}-static", cache=name, check_every=3)
+        yield Case(f"cache={name}-static", cache=name, lag=1)
     for name in ("none", "prefix"):
         yield Case(f"cache={name}-apart", "wino" if name == "prefix" else "confidence", cache=name, apart=True)
     for name in ("prefix", "dual") if full() else ("dual",):
         yield Case(f"cache={name}-apart-branches", "freedave", cache=name, apart=True)
-    yield Case("cache=dual-apart-static", cache="dual", apart=True, check_every=1)
+    yield Case("cache=dual-apart-static", cache="dual", apart=True, lag=0)
     yield Case("cache=dual-apart-guidance", cache="dual", apart=True, sampling=Sampling(guidance=0.5))
     yield Case("cache=finished-apart", cache="finished", apart=True)
 
@@ -254,9 +254,9 @@ def samplings() -> Iterator[Case]:
 
 def together() -> list[Case]:
     """Combinations of parts, for two turns each: a seeded sample, or all there are."""
-    check_every = [Combination(*one) for one in product(*(choices(group) for group in PARTS), MODELS)]
-    random.Random(14).shuffle(check_every)
-    fits = (one for one in check_every if allowed(one))
+    every = [Combination(*one) for one in product(*(choices(group) for group in PARTS), MODELS)]
+    random.Random(14).shuffle(every)
+    fits = (one for one in every if allowed(one))
     return [
         Case(str(one), one.sampler, one.blocks, one.cache, one.eos, one.model, HOT, turns=2)
         for one in islice(fits, None if full() else 12)

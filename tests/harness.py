@@ -22,7 +22,7 @@ from dllm.canvas import Canvas, Request
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
 from dllm.contract import Turn
-from dllm.denoise import denoise
+from dllm.denoise import TakeTurn, denoise
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.forward import Forward
@@ -192,9 +192,9 @@ def decode(combination: Combination, batch: Sequence[Request], sampling: Samplin
 
 def results(
     network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], batch: Sequence[Request],
-    sampling: Sampling | None = None, check_every: int | None = None, runs: Network | None = None,
+    sampling: Sampling | None = None, lag: int | None = None, runs: Network | None = None, take: TakeTurn | None = None,
 ) -> list[Result]:  # fmt: skip
-    """A batch's results without traces. every: as in ``denoise``; runs: the network as a runtime runs it."""
+    """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config, (sampler, blocks, _, eos) = network.config, parts
     batch = [with_mask(request, config.mask_id or 0) for request in batch]
     forward = forward_of(network, parts, sampling or Sampling(tempered=sampler.tempered))
@@ -202,7 +202,7 @@ def results(
     canvas = Canvas.of(batch, config.pad_id or 0, grid_at_zero=config.attention_block is not None)
     collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, sampler, blocks, eos, check_every):
+        for turn in denoise(canvas, forward, sampler, blocks, eos, lag, take):
             collector.observe(turn)
     return collector.results()
 

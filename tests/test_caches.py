@@ -50,12 +50,14 @@ from dllm.compose.validate import validate
 from dllm.contract import BlockState, ForwardPlan
 from dllm.denoise import denoise
 from dllm.eos.keep import Keep
+from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.rows import Rows
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.order import Order
 from dllm.setting import Sampling, Setting
+from dllm.shapes import Shapes
 
 POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]
@@ -229,7 +231,8 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
 
     def own(self: BufferSession, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
         drafts = Drafts(some(forward.owner.row, candidates), [None] * len(self.stores))
-        return Call(candidates, columns, columns, some(forward.keys, candidates), self.length, drafts=drafts)
+        visible = Visible(some(forward.keys, candidates))
+        return Call(candidates, columns, columns, visible, self.length, drafts=drafts)
 
     monkeypatch.setattr(BufferSession, "_share", own)
     apart = decode(combination, requests())
@@ -367,7 +370,7 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
         forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())
         with torch.inference_mode():
             canvas = Canvas.of(requests(), 61)
-            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks)
+            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes())
             forward(rows)
             chosen = rows.session.select(torch.tensor([2, 0]))
         assert not isinstance(chosen, Everything)

@@ -42,7 +42,8 @@ from tests.random_models import random_model
 CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplings(), *together()]
 # Known to copy in every turn. What is mended fails ``test_what_is_known_to_copy``, so that its line goes.
 COPYING = {
-    "cache/calls.py:<listcomp>": "the rows of each call become a tensor in every turn of several calls",
+    "cache/calls.py:__call__": "rows that share a call become a tensor the first time that they do",
+    "rows.py:select": "the rows that stay, after some have finished",
 }
 by_case = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -68,7 +69,7 @@ def test_a_turn_copies_nothing_to_the_gpu(case: Case) -> None:
 
 @pytest.mark.parametrize("site", COPYING)
 def test_what_is_known_to_copy(site: str) -> None:
-    """Each of these stalls the stream in every turn: mended, it fails here, and its line goes."""
+    """Each of these stalls the stream, though not in every turn: mended, it fails here, and its line goes."""
     assert any(site in on_a_gpu(case).copies for case in CASES)
 
 
@@ -160,4 +161,5 @@ def test_layers_in_the_hosts_memory_run_on_the_first_gpu(monkeypatch: pytest.Mon
         with torch.inference_mode():
             found = decoded(case, network)
     assert [one.canvas for one in found] == [one.canvas for one in expected]
-    assert mode.moves and all(copy.endswith("set_module_tensor_to_device") for copy in mode.copies)
+    copies = {copy for copy in mode.copies if not copy.endswith("set_module_tensor_to_device")}
+    assert mode.moves and copies <= set(COPYING)

@@ -14,6 +14,7 @@ from dllm.denoise import take_turn
 from dllm.errors import UserError
 from dllm.rows import Rows
 from dllm.setting import Sampling
+from dllm.shapes import Shapes
 
 Answer = tuple[list[int], int]  # tokens, forwards
 
@@ -28,17 +29,17 @@ def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampli
     while arrivals or rows:
         if turn in arrivals:
             canvas = Canvas.of([with_mask(one, config.mask_id or 0) for one in arrivals.pop(turn)], config.pad_id or 0)
-            fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks)
+            fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes())
             rows = rows.join(fresh) if rows else fresh
         turn += 1
         if not rows:
             continue
-        rows, seen = take_turn(rows.synchronised(), forward, sampler, blocks, eos)
-        for row in seen.finished.nonzero()[:, 0].tolist():
+        rows, seen = take_turn(rows, forward, sampler, blocks, eos)
+        for row in seen.finished:
             canvas = rows.owner.one(seen.candidates)
             answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.length[row])].tolist()
             out[int(canvas.seed[row])] = answer, int(seen.view.blocks.turn[row])
-        rows = rows.select(~rows.blocks.done)
+        rows = rows.without(seen.finished)
     return out
 
 

@@ -16,7 +16,7 @@ from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, Need, Rule, Scores
 from dllm.errors import in_range
 from dllm.setting import Setting
-from dllm.shapes import Bounded, Shapes
+from dllm.shapes import Shapes
 
 
 class Blocks:
@@ -24,8 +24,7 @@ class Blocks:
     closing are shared. B rows, N candidates, L columns.
 
     Order of calls: ``resolved`` and ``check`` before weights are read, ``start`` once for a batch. Then in every turn:
-    ``resize`` with the scores of the forward, ``revise`` after the step, and, where the host synchronises, ``advance``
-    after the end-of-text policy. ``active`` comes first in a turn before which the host has not synchronised.
+    ``resize`` with the scores of the forward, ``revise`` after the step, and ``advance`` after the end-of-text policy.
 
     min_forwards: a full block stays open until it has had so many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
     that always run S steps). rolls_back: it may remask what earlier turns committed. fixed_length: the length of every
@@ -65,16 +64,17 @@ class Blocks:
         """Refuse, with UserError, a setting or sampler with which the schedule cannot work. Called before weights are
         read."""
 
-    def start(self, canvas: Canvas, lookahead: int = 0, bounded: bool = False) -> BlockState:
-        """The first block of every row of ``canvas`` [B], with ``lookahead`` further ones open. bounded: shapes are
-        bounded instead of exact (``dllm.shapes``)."""
+    def start(self, canvas: Canvas, lookahead: int = 0, shapes: Shapes = Shapes()) -> BlockState:  # noqa: B008  frozen
+        """The first block of every row of ``canvas`` [B], with ``lookahead`` further ones open."""
         zero, done, length = torch.zeros_like(canvas.start), torch.zeros_like(canvas.cut), len(canvas.columns)
-        shapes = Bounded(min(length, self.widest(length) * (1 + lookahead))) if bounded else Shapes()
         unopened = BlockState(
             begin=zero, end=zero, open_end=zero, number=zero - 1, masks=zero, forwards=zero, turn=zero, done=done,
-            active=~done, in_block=canvas.nothing, in_open=canvas.nothing, lookahead=lookahead, shapes=shapes,
+            held=zero, active=~done, in_block=canvas.nothing, in_open=canvas.nothing, lookahead=lookahead,
+            shapes=shapes,
         )  # fmt: skip
-        return self._open(canvas, unopened)
+        opened = self._open(canvas, unopened)
+        width = min(length, self.widest(length) * (1 + lookahead))
+        return replace(opened, active=~opened.done, shapes=shapes.started(width))
 
     def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
         """The blocks, sized from the scores [B, L] of a forward before anything is committed from them (AdaBlock)."""
@@ -85,23 +85,17 @@ class Blocks:
         back (TCCF)."""
         return candidates, blocks
 
-    def active(self, candidates: Canvas, blocks: BlockState, stopped: Tensor) -> Tensor:
-        """Rows [B] that still take part: their block is not full, or has not had ``min_forwards``, and they are neither
-        done nor ``stopped`` [B]. One candidate per row."""
-        waits = (candidates.undecided & blocks.in_block).any(1) | (blocks.forwards < self.min_forwards)
-        return waits & ~(blocks.done | stopped)
-
     def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
         """Close the blocks that every candidate [N] of a row has filled, and open the next. Rows ``stopped`` [B] close
         theirs at once. A row that closes its block with nothing left to decide is done."""
         waits = owner.any((candidates.undecided & owner.each(blocks.in_block)).any(1))
-        if bool((waits & ~stopped).all()):  # in most turns no block is full: they cost four small operations
+        if blocks.shapes.all(waits & ~stopped):  # in most turns no block is full: they cost four small operations
             return blocks
         close = (~waits & (blocks.forwards >= self.min_forwards) & ~blocks.done) | stopped
-        if not bool(close.any()):
+        if not blocks.shapes.any(close):
             return blocks
         unfinished = owner.any(candidates.undecided.any(1))
-        if bool((close & unfinished).any()):
+        if blocks.shapes.any(close & unfinished):
             blocks = update_rows(close & unfinished, self._open(owner.one(candidates), blocks), blocks)
         return replace(blocks, done=blocks.done | (close & ~unfinished))
 

@@ -6,19 +6,21 @@ chooses a set of queries, a set of columns to keep and a set of keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
+from dllm.cache.calls import RowNumbers
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule, State
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Memory
+from dllm.models.memory import Buffers, Memory
 from dllm.setting import Setting
+from dllm.shapes import Known
 
 
 class Session:
@@ -37,10 +39,16 @@ class Session:
     """
 
     state: State = {}
+    numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         """Plan the next forward of ``canvas`` [B]. ``announced`` [B, L]: what the sampler said it will commit next,
         numbered from 1 (0: not next). Rows that wait (not ``blocks.active``) keep their state."""
+        raise NotImplementedError
+
+    def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
+        """The most columns of each row that the coming forward computes, from what the host knows of the rows, none of
+        which has more than ``width`` open columns (static caches only)."""
         raise NotImplementedError
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
@@ -61,6 +69,23 @@ class Session:
     def keep(self, forward: Pass, chosen: Tensor) -> None:
         """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others."""
 
+    def counts(self) -> Tensor | None:
+        """A number of each row [B] that the policy wants to know on the host (``Known.counted``)."""
+        return None
+
+    def facts(self) -> tuple[Hashable, ...]:
+        """What the host knows that decides which operations a forward takes, and the addresses of its buffers (static
+        caches only)."""
+        raise NotImplementedError
+
+    def lacks(self) -> tuple[int, ...] | None:
+        """Shape of the buffers of keys and of values if layers still lack them, else None."""
+        return None
+
+    def furnish(self, buffers: Buffers) -> None:
+        """Use buffers from outside, which may have served another decode."""
+        raise NotImplementedError
+
     def select(self, rows: Tensor) -> Session:
         """The session of the given rows [b], ascending, after the others have left."""
         self.state = select(self.state, rows)
@@ -77,15 +102,16 @@ class Cache:
 
     A policy declares what it supports. regions: the ones that every forward computes (see ``Need``). opening: the
     forward that opens a block computes all regions. committed: forwards compute the open blocks' committed positions
-    too. branches: several candidates. static: plans whose shapes the host can bound. follows_commits: these bounds rest
-    on what a turn may commit, so a schedule must not take back more. shadows: extra rows that stand in for committed
-    tokens. full, block_causal: the kinds of attention it serves."""
+    too. branches: several candidates. static: plans whose shapes the host can bound. opens_wide: for that it must know
+    which blocks have just opened, because their first forward computes more. follows_commits: these bounds rest on what
+    a turn may commit, so a schedule must not take back more. shadows: extra rows that stand in for committed tokens.
+    full, block_causal: the kinds of attention it serves."""
 
     regions: frozenset[str] = frozenset({"block"})
     opening = False
     committed = True
     branches = False
-    static = follows_commits = False
+    static = opens_wide = follows_commits = False
     shadows = True
     full = True
     block_causal = False

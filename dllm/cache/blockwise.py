@@ -9,8 +9,9 @@ from torch import Tensor
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.contract import ForwardPlan, Need, Rule
 from dllm.errors import Unfit
+from dllm.models.config import ModelConfig
 from dllm.setting import Setting
-from dllm.shapes import Bounded
+from dllm.shapes import Known
 
 
 class Blockwise(Buffered):
@@ -21,7 +22,7 @@ class Blockwise(Buffered):
     block's first position; the full forward commits exactly that one.
     """
 
-    attends_all = branches = static = True
+    attends_all = branches = static = opens_wide = True
 
     def __init__(self, query_left: bool = True) -> None:
         self.query_left = query_left
@@ -38,26 +39,26 @@ class Blockwise(Buffered):
         """Columns [B, L] of a reuse forward that starts at column ``begin`` [B, 1]."""
         raise NotImplementedError
 
-    def widest(self, length: int, known: Bounded) -> int:
+    def widest(self, length: int, low: int, width: int) -> int:
         """The most columns of ``length`` that ``part`` can have in any row, without the one that ``query_left`` adds.
-        """
+        No block begins before column ``low``, and none is wider than ``width``."""
         raise NotImplementedError
+
+    def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+        left = int(self.query_left and config.prediction_shift > 0)
+        reuse = min(length, self.widest(length, min(row.begin for row in known), width) + left)
+        return tuple(length if row.opening else reuse for row in known)
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks, shift = view.canvas, view.blocks, view.config.prediction_shift
-        length, left = len(canvas.columns), int(self.query_left and shift > 0)
-
-        def bounds(known: Bounded) -> tuple[int, ...]:
-            reuse = min(length, self.widest(length, known) + left)
-            return tuple(length if opening else reuse for opening in known.opening)
-
+        left = int(self.query_left and shift > 0)
         build = (blocks.forwards == 0)[:, None]
         columns = build | self.part(view, blocks.begin[:, None] - left)
         forced = canvas.nothing
         if shift and not left:
             open_ = canvas.undecided & blocks.in_block
             forced = open_ & (open_.cumsum(1) == 1) & build
-        return view.plan(columns, forced=forced, keys=self.keys(view, columns), bounds=blocks.shapes.bounds(bounds))
+        return view.plan(columns, forced=forced, keys=self.keys(view, columns))
 
     def keys(self, view: CacheView, columns: Tensor) -> Tensor:
         """Columns [B, L] that count as keys in the forward that computes ``columns`` [B, L]."""

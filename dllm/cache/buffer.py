@@ -8,15 +8,14 @@ owns: shadow rows, and the queries of several candidates, which share every colu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dllm.cache.base import Cache, Session
-from dllm.cache.calls import rows_by_call
+from dllm.cache.calls import RowNumbers, rows_by_call
 from dllm.cache.passes import Call, Drafts, Pass, SideBySide
 from dllm.canvas import Canvas, packed
 from dllm.common import debug
@@ -25,7 +24,7 @@ from dllm.contract import BlockState, ForwardPlan, State
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Access, AttentionOrder, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
-from dllm.shapes import Shapes
+from dllm.shapes import Known, Shapes
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class CacheView:
 
     canvas, blocks, announced: as in ``Session.plan``. masks [B, L]: what was masked when the last forward was planned
     (before the first one: everything). attended [B, L]: the columns that its queries saw. state: what the policy
-    remembers of the rows, every tensor [B, ...]. notes: what it remembers on the host, until the next synchronisation.
+    remembers of the rows, every tensor [B, ...].
     """
 
     canvas: Canvas
@@ -44,18 +43,17 @@ class CacheView:
     attended: Tensor
     state: State
     config: ModelConfig
-    notes: dict[str, Any]
 
     def plan(
         self, columns: Tensor, *, committable: Tensor | None = None, forced: Tensor | None = None,
-        keys: Tensor | None = None, bounds: tuple[int, ...] = (), state: State | None = None,
+        keys: Tensor | None = None, state: State | None = None,
     ) -> ForwardPlan:  # fmt: skip
         """The plan that computes ``columns`` [B, L]. Defaults: every valid column may be committed and counts as a key,
         nothing is forced, and the policy remembers nothing new."""
         valid, nothing = self.canvas.valid, self.canvas.nothing
         return ForwardPlan(
             columns & valid, valid if committable is None else committable, nothing if forced is None else forced,
-            self.canvas.tokens[:, :0], valid if keys is None else keys, self.blocks.shapes, bounds, state or {},
+            self.canvas.tokens[:, :0], valid if keys is None else keys, self.blocks.shapes, state or {},
         )  # fmt: skip
 
 
@@ -71,6 +69,14 @@ class Buffered(Cache):
     def state(self, canvas: Canvas) -> State:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
+
+    def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+        """As ``Session.bounds``, on a canvas of ``length`` columns (static caches only)."""
+        raise NotImplementedError
+
+    def counts(self, state: State) -> Tensor | None:
+        """As ``Session.counts``, from the state after a forward."""
+        return None
 
     def plan(self, view: CacheView) -> ForwardPlan:
         """Choose the columns of the next forward."""
@@ -89,9 +95,8 @@ class BufferSession(Session):
 
     def __init__(self, policy: Buffered, canvas: Canvas, config: ModelConfig, even: bool = False) -> None:
         self.policy, self.config, self.length, self.even = policy, config, canvas.masked.shape[1], even
-        self.gapless, self.stores = True, list[KeyValues | None]([None] * config.layers)
+        self.numbers, self.gapless, self.stores = RowNumbers(), True, list[KeyValues | None]([None] * config.layers)
         self.buffers: Buffers | None = None
-        self.notes: dict[str, Any] = {}
         self.state = {
             "written": canvas.nothing, "attended": canvas.valid, "masks": ~canvas.nothing, **policy.state(canvas),
         }  # fmt: skip
@@ -103,7 +108,7 @@ class BufferSession(Session):
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         old, shapes = self.state, blocks.shapes
         plan = self.policy.plan(
-            CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config, self.notes))
+            CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config))
         self.state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
         self.gapless = self.gapless and plan.keys is canvas.valid
         if not shapes.waits:
@@ -111,11 +116,29 @@ class BufferSession(Session):
         keys = shapes.update(blocks.active, plan.keys, old["attended"])
         return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys)
 
+    def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
+        return self.policy.bounds(known, self.length, width, self.config)
+
+    def counts(self) -> Tensor | None:
+        return self.policy.counts(self.state)
+
+    def facts(self) -> tuple[Hashable, ...]:
+        addresses = (buffer.data_ptr() for store in self.stores for buffer in store or ())
+        return (self.length, self.even, self.gapless, self.rows, *addresses)
+
+    def lacks(self) -> tuple[int, ...] | None:
+        if None not in self.stores:
+            return None
+        return self.rows, self.config.kv_heads, self.length + 1, self.config.head_dim
+
+    def furnish(self, buffers: Buffers) -> None:
+        self.stores, self.buffers = list(buffers.stores), buffers
+
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid = candidates.valid
         queries, keys = plan.columns & valid, plan.keys if owner.is_single else valid
         whole = plan.shadows.shape[1] == 0 and plan.shapes.all(queries)
-        widths = (self.length,) * len(valid) if whole else plan.shapes.widths(queries, plan.bounds)
+        widths = (self.length,) * len(valid) if whole else plan.shapes.widths(queries, owner)
         forward = Pass((), owner, queries, keys, valid, plan.shadows, whole)
         if not owner.is_single:
             return replace(forward, calls=self._branches(forward, candidates, widths, plan.shapes))
@@ -129,7 +152,7 @@ class BufferSession(Session):
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
         """Row numbers [b] of each call (None: all rows), and its width in columns."""
-        return rows_by_call(widths, device)
+        return rows_by_call(widths, device, self.numbers)
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         return BufferMemory(self, forward, call)
@@ -261,13 +284,10 @@ class BufferMemory(Memory):
         return self._access(self.forward.valid.device)
 
     def lacks(self) -> tuple[int, ...] | None:
-        session, config = self.session, self.session.config
-        if None not in session.stores:
-            return None
-        return session.rows, config.kv_heads, session.length + 1, config.head_dim
+        return self.session.lacks()
 
     def furnish(self, buffers: Buffers) -> None:
-        self.session.stores, self.session.buffers = list(buffers.stores), buffers
+        self.session.furnish(buffers)
 
     def buffer(self, layer: int, fresh: Projected) -> KeyValues:
         """The buffers that the call writes to. The first forward makes them; more scratch slots widen them."""

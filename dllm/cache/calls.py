@@ -37,9 +37,26 @@ def grouped(widths: Sequence[int], price: int) -> list[list[int]]:
     return calls[::-1]
 
 
-def rows_by_call(widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
+class RowNumbers:
+    """Row numbers as tensors, each made once: making one copies from the host, which a turn must not do when it is
+    recorded."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[int, ...], Tensor] = {}
+
+    def __call__(self, rows: Sequence[int], device: torch.device) -> Tensor:
+        """The rows [b]."""
+        key = tuple(rows)
+        if key not in self.made:
+            self.made[key] = torch.tensor(key, device=device)
+        return self.made[key]
+
+
+def rows_by_call(
+    widths: Sequence[int], device: torch.device, numbers: RowNumbers
+) -> list[tuple[Tensor | None, int]]:
     """The calls of ``grouped``: row numbers as a tensor [b] (None: all rows), and the width of each."""
     found = grouped(widths, ROWS_PER_CALL.get(device.type, 256))
     if len(found) == 1 and len(found[0]) == len(widths):
         return [(None, max(widths))]
-    return [(torch.tensor(rows, device=device), max(widths[row] for row in rows)) for rows in found]
+    return [(numbers(rows, device), max(widths[row] for row in rows)) for rows in found]

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from dllm.cache.blockwise import Blockwise
 from dllm.cache.buffer import CacheView
-from dllm.shapes import Bounded
 
 
 class Dual(Blockwise):
@@ -25,8 +24,8 @@ class Dual(Blockwise):
     def part(self, view: CacheView, begin: Tensor) -> Tensor:
         return (view.canvas.columns >= begin) & (view.canvas.columns < view.blocks.open_end[:, None])
 
-    def widest(self, length: int, known: Bounded) -> int:
-        return known.width
+    def widest(self, length: int, low: int, width: int) -> int:
+        return width
 
     def keys(self, view: CacheView, columns: Tensor) -> Tensor:
         valid = view.canvas.valid

@@ -114,6 +114,7 @@ class Drifting(BufferSession):
 
     def __init__(self, policy: Elastic, canvas: Canvas, config: ModelConfig) -> None:
         super().__init__(policy, canvas, config)
+        self.gapless = False  # attention weights are computed under the mask
         self.past, self.inputs, self.queried = Past(), KeptRows(self.length), KeptRows(self.length)
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:

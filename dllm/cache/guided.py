@@ -5,6 +5,7 @@ Both halves have keys and values of their own and follow the same plan. The poli
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,15 +16,16 @@ from dllm.cache.base import Session
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, each_tensor, select
-from dllm.contract import BlockState, ForwardCost, ForwardPlan
-from dllm.models.memory import Memory
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
+from dllm.models.memory import Buffers, Memory
+from dllm.shapes import Known
 
 
 @dataclass(frozen=True)
 class GuidedPlan(ForwardPlan):
     """The plan of B rows. doubled: the inner session's plan of 2 B rows."""
 
-    shared: ClassVar[tuple[str, ...]] = ("doubled",)
+    shared: ClassVar[tuple[str, ...]] = (*ForwardPlan.shared, "doubled")
 
     doubled: ForwardPlan
 
@@ -33,7 +35,7 @@ class Guided(Session):
     except a ``Pass`` and the candidates of ``begin``, which have 2 N."""
 
     def __init__(self, inner: Session, rows: int) -> None:
-        self.inner, self.rows = inner, rows
+        self.inner, self.rows, self.numbers = inner, rows, inner.numbers
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         both = twice(torch.arange(self.rows, device=canvas.request.device), 0)
@@ -41,16 +43,41 @@ class Guided(Session):
         half = select(doubled, both[: self.rows])  # if the halves choose different columns, both compute all of them
         return GuidedPlan(
             half.columns | doubled.columns[self.rows :], half.committable, half.forced, half.shadows, half.keys,
-            half.shapes, doubled.bounds[: self.rows], {}, doubled,
+            half.shapes, {}, doubled,
         )  # fmt: skip
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         assert isinstance(plan, GuidedPlan)
         both = twice(torch.arange(len(owner.row), device=owner.row.device), 0)
         twofold = Owner(twice(owner.row, owner.rows), 2 * owner.rows)
+        shapes = plan.shapes.select(2 * list(range(owner.rows)))
         inner = replace(
-            plan.doubled.each(twofold), columns=plan.columns[both], shadows=plan.shadows[both], bounds=plan.bounds * 2)
+            twofold.each(plan.doubled), columns=plan.columns[both], shadows=plan.shadows[both], shapes=shapes)
         return self.inner.begin(inner, candidates, twofold)
+
+    @property
+    def state(self) -> State:  # type: ignore[override]
+        return self.inner.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.inner.state = state
+
+    def facts(self) -> tuple[Hashable, ...]:
+        return self.inner.facts()
+
+    def lacks(self) -> tuple[int, ...] | None:
+        return self.inner.lacks()
+
+    def furnish(self, buffers: Buffers) -> None:
+        self.inner.furnish(buffers)
+
+    def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
+        return self.inner.bounds(known, width)
+
+    def counts(self) -> Tensor | None:
+        counted = self.inner.counts()
+        return None if counted is None else counted[: self.rows]
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         return self.inner.memory(forward, call)

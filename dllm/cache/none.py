@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 import torch
 from torch import Tensor
 
 from dllm.cache.base import Cache, Session
-from dllm.cache.calls import rows_by_call
+from dllm.cache.calls import RowNumbers, rows_by_call
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner, some
@@ -14,6 +16,7 @@ from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import AttentionOrder, Fresh, Memory
+from dllm.shapes import Known
 
 
 class NoCache(Cache):
@@ -23,24 +26,29 @@ class NoCache(Cache):
     branches = block_causal = static = True
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Everything(config, ragged=shrinks or not bool(canvas.valid.all()))
+        return Everything(config, len(canvas.columns), ragged=shrinks or not bool(canvas.valid.all()))
 
 
 class Everything(Session):
     """Queries and keys are all valid columns. Where rows are ``ragged``, padding and cut columns are not computed."""
 
-    def __init__(self, config: ModelConfig, ragged: bool) -> None:
-        self.config, self.ragged = config, ragged
+    def __init__(self, config: ModelConfig, length: int, ragged: bool) -> None:
+        self.config, self.length, self.ragged, self.numbers = config, length, ragged, RowNumbers()
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        valid, widest = canvas.valid, (len(canvas.columns),) * len(canvas.request)
-        bounds = blocks.shapes.bounds(lambda known: widest)
-        return ForwardPlan(valid, valid, canvas.nothing, canvas.tokens[:, :0], valid, blocks.shapes, bounds, {})
+        valid = canvas.valid
+        return ForwardPlan(valid, valid, canvas.nothing, canvas.tokens[:, :0], valid, blocks.shapes, {})
+
+    def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
+        return (self.length,) * len(known)
+
+    def facts(self) -> tuple[Hashable, ...]:
+        return (self.length, self.ragged)
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid, parts = candidates.valid, list[tuple[Tensor | None, int]]([(None, len(candidates.columns))])
         if self.ragged:
-            parts = rows_by_call(plan.shapes.widths(valid, plan.bounds), valid.device)
+            parts = rows_by_call(plan.shapes.widths(valid, owner), valid.device, self.numbers)
         calls = [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
         return Pass(calls, owner, valid, valid, valid, plan.shadows, whole=not self.ragged)
 
@@ -52,7 +60,8 @@ class Everything(Session):
         return ForwardCost(rows, rows, torch.zeros_like(rows), forward.computed(), scored)
 
     def join(self, fresh: Session) -> Session:
-        self.ragged = True
+        assert isinstance(fresh, Everything)
+        self.length, self.ragged = max(self.length, fresh.length), True
         return self
 
     def _call(self, rows: Tensor | None, width: int, shadows: Tensor, candidates: Canvas) -> Call:

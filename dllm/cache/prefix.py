@@ -6,7 +6,6 @@ from torch import Tensor
 
 from dllm.cache.blockwise import Blockwise
 from dllm.cache.buffer import CacheView
-from dllm.shapes import Bounded
 
 
 class Prefix(Blockwise):
@@ -21,5 +20,5 @@ class Prefix(Blockwise):
     def part(self, view: CacheView, begin: Tensor) -> Tensor:
         return view.canvas.columns >= begin
 
-    def widest(self, length: int, known: Bounded) -> int:
-        return length - known.low
+    def widest(self, length: int, low: int, width: int) -> int:
+        return length - low

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +13,9 @@ from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, Need, Rule, State
 from dllm.errors import UserError, in_choices, in_range
+from dllm.models.config import ModelConfig
 from dllm.setting import Setting
-from dllm.shapes import Bounded
+from dllm.shapes import Known
 
 
 class Window(Buffered):
@@ -60,9 +60,13 @@ class Window(Buffered):
 
     def state(self, canvas: Canvas) -> State:
         """phase [B, L]: what this phase attends to. recent [B, L]: what it has committed and goes on computing. anchor
-        [B]: its first mask. refreshed [B]: whether the last forward was a phase's first."""
-        nothing = canvas.nothing
-        return {"phase": nothing, "recent": nothing, "anchor": canvas.start, "refreshed": torch.zeros_like(canvas.cut)}
+        [B]: its first mask. refreshed [B]: whether the last forward was a phase's first. computed [B]: its columns."""
+        nothing, start = canvas.nothing, canvas.start
+        return {"phase": nothing, "recent": nothing, "anchor": start, "refreshed": torch.zeros_like(canvas.cut),
+                "computed": torch.zeros_like(start)}  # fmt: skip
+
+    def counts(self, state: State) -> Tensor | None:
+        return state["computed"]
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, state, masks = view.canvas, view.state, view.canvas.undecided
@@ -92,10 +96,10 @@ class Window(Buffered):
             forced = first & begins
         elif self.candidates == "all":
             committable = active | (masks & begins)
-        bounds = view.blocks.shapes.bounds(partial(self._bounds, view, columns))
         return view.plan(
-            columns, committable=committable, forced=forced, keys=(phase | columns) & canvas.valid, bounds=bounds,
-            state={"phase": phase, "recent": recent, "anchor": anchor, "refreshed": refresh},
+            columns, committable=committable, forced=forced, keys=(phase | columns) & canvas.valid,
+            state={"phase": phase, "recent": recent, "anchor": anchor, "refreshed": refresh,
+                   "computed": columns.sum(1)},
         )  # fmt: skip
 
     def _range(self, view: CacheView, anchor: Tensor) -> Tensor:
@@ -107,20 +111,20 @@ class Window(Buffered):
         begin = anchor - (view.config.prediction_shift if self.candidates != "first" else 0)
         return (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
 
-    def _bounds(self, view: CacheView, columns: Tensor, known: Bounded) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         """The most columns of each row: the whole canvas for a phase's first forward, else the active masks, what
-        predicts them, and what the phase has committed, which the host counts whenever it synchronises. Rounded up to
+        predicts them, and what the phase has committed since the forward that the host knows of. Rounded up to
         multiples of 16, so that shapes repeat."""
-        rows, length = columns.shape
         if self.range or self.reference_eos:
-            return (length,) * rows
-        if known.looked:
-            found = [Bound(*row) for row in torch.stack([view.blocks.turn, columns.sum(1)], 1).tolist()]
-        else:
-            found = [bound.later(self, length) for bound in view.notes["bounds"]]
-        view.notes["bounds"] = found
-        return tuple(length if bound.turn % self.refresh_interval == 0 else min(length, -(-bound.columns // 16) * 16)
-                     for bound in found)  # fmt: skip
+            return (length,) * len(known)
+        found = []
+        for row in known:
+            bound = Bound(row.acted - 1, row.counted)
+            for _ in range(row.age + 1):
+                bound = bound.later(self, length)
+            first = bound.turn % self.refresh_interval == 0
+            found.append(length if first else min(length, -(-bound.columns // 16) * 16))
+        return tuple(found)
 
 
 @dataclass(frozen=True)

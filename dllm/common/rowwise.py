@@ -69,14 +69,14 @@ class Owner:
         out[self.row, place] = everyone
         return out, place
 
-    def select(self, kept: Tensor) -> tuple[Owner, Tensor]:
-        """The owner of the candidates of the rows ``kept`` [B] (boolean), and the index of those candidates [n]."""
+    def select(self, rows: Tensor) -> tuple[Owner, Tensor]:
+        """The owner of the candidates of some ``rows`` [b], ascending, and the index of those candidates [n]."""
         if self.is_single:
-            left = kept.nonzero()[:, 0]
-            return Owner.single(len(left), left.device), left
-        stays = kept[self.row]
-        number = torch.cumsum(kept, 0) - 1
-        return Owner(number[self.row[stays]], int(kept.sum())), stays.nonzero()[:, 0]
+            return Owner.single(len(rows), rows.device), rows
+        number = torch.full((self.rows,), -1, device=rows.device)
+        number[rows] = torch.arange(len(rows), device=rows.device)
+        stays = number[self.row] >= 0
+        return Owner(number[self.row[stays]], len(rows)), stays.nonzero()[:, 0]
 
     def join(self, other: Owner) -> Owner:
         """The candidates of this batch, then those of another one."""

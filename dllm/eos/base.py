@@ -10,9 +10,10 @@ from dllm.contract import Need, Step, View
 
 class EndOfText:
     """Base of all policies. The loop calls ``cut`` once a turn, after the step's commits and before blocks close. A
-    policy implements ``cut``; it keeps no state. shrinks: it may cut columns off the canvas."""
+    policy implements ``cut``; it keeps no state. shrinks: it may cut columns off the canvas. asks: it asks the
+    device."""
 
-    shrinks = False
+    shrinks = asks = False
 
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for the policy, in every forward."""

@@ -16,6 +16,8 @@ class StopStrings(EndOfText):
     """Searches the committed tokens from the answer's start to its first mask. The search runs on the host, so it costs
     a copy from the device per turn."""
 
+    asks = True
+
     def __init__(self, inner: EndOfText, strings: Sequence[str], text: Callable[[Sequence[int]], str]) -> None:
         self.inner, self.strings, self.text = inner, tuple(strings), text
         self.shrinks = inner.shrinks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 _FILES = (
-    "row_statistics", "head_statistics", "commit", "credit", "slot_logits", "add_norm", "silu_times", "grouped_product",
+    "row_statistics", "head_statistics", "credit", "slot_logits", "add_norm", "silu_times", "grouped_product",
     "rope_scatter", "attention_similarity", "attention_received",
     "nucleus", "gumbel_argmax",
 )  # fmt: skip

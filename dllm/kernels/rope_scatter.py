@@ -66,11 +66,12 @@ def rotate_halves(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.cons
 
 @jit("T", "n", "S", "H", "H_KV")
 def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T, n, S, H, H_KV,
-                  SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr, ROWS: tl.constexpr,
-                  LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+                  q_step, k_step, v_step, SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr,
+                  ROWS: tl.constexpr, LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     """One program per ROWS heads of the T = B n tokens. The first programs take queries, the others keys and values.
 
-    SIZE: features of a head. HALF: half of those that rotate. LANES, WHOLE: HALF and SIZE as powers of two.
+    q_step, k_step, v_step: numbers from token to token. SIZE: features of a head. HALF: half of those that rotate.
+    LANES, WHOLE: HALF and SIZE as powers of two.
     """
     lane, feature = tl.arange(0, LANES)[None, :], tl.arange(0, WHOLE)[None, :]
     groups, heads, group = tl.cdiv(T * H, ROWS), H, tl.program_id(0)
@@ -83,10 +84,10 @@ def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T
     cos, sin = tl.load(cosine + angle, mask=inside, other=1.0), tl.load(sine + HALF + angle, mask=inside, other=0.0)
     if ROUND:
         cos, sin = cos.to(query.dtype.element_ty).to(cos.dtype), sin.to(query.dtype.element_ty).to(sin.dtype)
-    place = row * SIZE
+    inner = head * SIZE
     still = (feature >= 2 * HALF) & (feature < SIZE)
     if stores:
-        column = token % n
+        place, column = token * k_step + inner, token % n
         if columns is not None:
             column = tl.load(columns + token, mask=real, other=S)
         real = real & (column >= 0) & (column < S)
@@ -97,13 +98,15 @@ def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T
         if 2 * HALF < SIZE:
             tl.store(keys + target + feature, tl.load(key + place + feature, mask=real & still), mask=real & still)
         whole = real & (feature < SIZE)
-        tl.store(values + target + feature, tl.load(value + place + feature, mask=whole), mask=whole)
+        source = value + token * v_step + inner + feature
+        tl.store(values + target + feature, tl.load(source, mask=whole), mask=whole)
     else:
+        place, target = token * q_step + inner, row * SIZE
         low, high = rotate_halves(query, place + lane, inside, cos, sin, HALF, ROUND)
-        tl.store(out + place + lane, low, mask=inside)
-        tl.store(out + place + HALF + lane, high, mask=inside)
+        tl.store(out + target + lane, low, mask=inside)
+        tl.store(out + target + HALF + lane, high, mask=inside)
         if 2 * HALF < SIZE:
-            tl.store(out + place + feature, tl.load(query + place + feature, mask=real & still), mask=real & still)
+            tl.store(out + target + feature, tl.load(query + place + feature, mask=real & still), mask=real & still)
 
 
 def rope_scatter(
@@ -115,17 +118,27 @@ def rope_scatter(
         return reference(query, key, value, cos, sin, columns, keys, values, wide)
     assert keys.is_contiguous() and values.is_contiguous(), "cache buffers are written in place"
     (rows, n, heads, size), kv_heads, rotating = query.shape, key.shape[2], cos.shape[-1]
-    query, out = query.contiguous(), torch.empty_like(query, memory_format=torch.contiguous_format)
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
     if rows and n:
         config = _config(size, rotating // 2)
         tokens, group = rows * n, config.blocks["ROWS"]
+        (query, q_step), (key, k_step), (value, v_step) = (by_token(x) for x in (query, key, value))
         _rope_scatter[(-(-tokens * heads // group) + -(-tokens * kv_heads // group),)](
-            query, key.contiguous(), value.contiguous(), cos.expand(rows, n, 1, rotating).contiguous(),
+            query, key, value, cos.expand(rows, n, 1, rotating).contiguous(),
             sin.expand(rows, n, 1, rotating).contiguous(), None if columns is None else columns.contiguous(), out, keys,
-            values, tokens, n, keys.shape[2], heads, kv_heads,
+            values, tokens, n, keys.shape[2], heads, kv_heads, q_step, k_step, v_step,
             SIZE=size, HALF=rotating // 2, ROUND=not wide, **config.arguments,
         )  # fmt: skip
     return out
+
+
+def by_token(x: Tensor) -> tuple[Tensor, int]:
+    """Heads [B, n, H, h], and the step from token to token. They may be a part of wider rows; others are copied."""
+    (rows, n, heads, size), (row, token, head, feature) = x.shape, x.stride()
+    even = rows == 1 or n == 1 or row == n * token
+    if not (even and feature == 1 and (heads == 1 or head == size)):
+        x, row, token = x.contiguous(), n * heads * size, heads * size
+    return x, token if n > 1 else row if rows > 1 else heads * size
 
 
 def _config(size: int, half: int) -> LaunchConfig:
@@ -136,6 +149,7 @@ def _config(size: int, half: int) -> LaunchConfig:
 def _build(kind: str, size: int, half: int, listed: bool, rounded: bool) -> Build:
     types = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
     types |= {"cosine": "*fp32", "sine": "*fp32", "T": "i32", "n": "i32", "S": "i32", "H": "i32", "H_KV": "i32"}
+    types |= dict.fromkeys(("q_step", "k_step", "v_step"), "i32/16")
     return Build(
         f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}", _rope_scatter, _config(size, half),
         {**types, "columns": "*i64" if listed else None}, {"SIZE": size, "HALF": half, "ROUND": rounded},

@@ -135,6 +135,11 @@ class Places:
     offloaded: bool = False
 
 
+def summed(x: Tensor, residual: Tensor | None) -> Tensor:
+    """x + residual (None: x)."""
+    return x if residual is None else x + residual
+
+
 def at(tensor: Any, device: torch.device) -> Any:
     """The tensor on a device; None stays."""
     return None if tensor is None else tensor.to(device)
@@ -199,18 +204,18 @@ class Transformer(nn.Module):
         angles, placed, home = self.angles(positions, columns), columns, x.device
         for index, layer in enumerate(cast("Iterable[Layer]", self.layers)):
             if self.places is not None and x.device != self.places.layers[index]:
-                here = self.places.layers[index]
-                x, residual, positions, columns = (at(one, here) for one in (x, residual, positions, columns))
+                here, x, residual = self.places.layers[index], summed(x, residual), None
+                x, positions, columns = (at(one, here) for one in (x, positions, columns))
             if memory.widens:
-                x, residual = x if residual is None else x + residual, None
+                x, residual = summed(x, residual), None
                 x, columns = memory.enter(index, x, columns)
             if columns is not placed or angles[0].device != x.device:  # the memory widened the forward, or it moved
                 angles, placed = self.angles(positions, columns), columns
             x, residual = run(layer, x, residual, angles, columns, memory, index)
         if self.places is None:
             return self.norm(x, residual)[1], columns
-        x, residual = at(x, self.places.norm), at(residual, self.places.norm)
-        return at(self.norm(x, residual)[1], home), at(columns, home)
+        x = at(summed(x, residual), self.places.norm)
+        return at(self.norm(x)[1], home), at(columns, home)
 
     def angles(self, positions: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
         length = positions.shape[1]

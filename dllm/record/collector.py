@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Request
-from dllm.common.rowwise import join
-from dllm.contract import ForwardCost, Turn
+from dllm.contract import Turn
 from dllm.models.ids import Ids
 from dllm.record.cost import CostModel
 from dllm.record.results import Result
@@ -28,20 +27,28 @@ def numbered(tokens: Sequence[int]) -> list[str]:
 
 @dataclass(frozen=True)
 class Row:
-    """A finished row: ids from column 0 of the batch, where its answer starts and where deciding ended."""
+    """A finished row: ids from column 0 of the batch, where its answer starts and where deciding ended; the turn that
+    fixed each column (0: none); what it spent: query rows and computed rows (averaged over layers), FLOPs, bytes
+    (without the weights), and forwards in which it waited."""
 
     tokens: list[int]
     start: int
     end: int
-    nfe: int
-    seconds: float
+    turns: list[int]
+    nfe: int = 0
+    query_tokens: float = 0.0
+    computed: float = 0.0
+    flops: float = 0.0
+    bytes: float = 0.0
+    idle: float = 0.0
+    seconds: float = 0.0
     cpu_seconds: float = 0.0
+    device: str = "cpu"
 
 
 class Collector:
-    """Collects one batch of R requests. fixed [R, L]: the turn that fixed each column (0: none). spent [R, 5], so far:
-    query rows (averaged over layers), FLOPs, bytes (without the weights), rows computed, and forwards in which the row
-    waited. watch: started here, and paused while a trace is recorded; other observers pause it by ``pause``."""
+    """Collects one batch of R requests. watch: started here, and paused while a trace is recorded; other observers
+    pause it by ``pause``."""
 
     def __init__(
         self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
@@ -51,32 +58,15 @@ class Collector:
         self.words, self.cost = words, cost
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
-        self.spent = torch.zeros(len(requests), 5, dtype=torch.float64)
-        self.works: list[tuple[Tensor, ForwardCost]] = []  # not yet added to ``spent``
-        self.fixed: Tensor | None = None
         self.watch = watch or Stopwatch()
         self.watch.start()
 
     def observe(self, turn: Turn) -> list[int]:
         """Record a turn. Returns the numbers of the requests that it finished."""
-        names, canvas = turn.canvas.request, turn.canvas
-        if self.fixed is None:
-            self.fixed = torch.zeros_like(canvas.tokens)
-            self.spent = self.spent.to(names.device)
-        self.works.append((turn.tried_owner.each(names), turn.cost))
-        if turn.view.blocks.shapes.waits:
-            self.spent[:, 4].index_add_(0, names, (~turn.active).double())
-        # A position is fixed by the last turn that still saw it masked.
-        seen = self.fixed if len(names) == len(self.requests) else self.fixed[names]
-        seen = torch.where(canvas.masked, turn.view.blocks.turn[:, None], seen)
-        if len(names) == len(self.requests):
-            self.fixed = seen
-        else:
-            self.fixed[names] = seen
         if self.trace:
             with self.watch.pause():
-                self._record(turn, names)
-        return self._finish(turn) if turn.synchronised and bool(turn.finished.any()) else []
+                self._record(turn, turn.canvas.request)
+        return self._finish(turn) if turn.finished else []
 
     def untouched(self) -> list[int]:
         """Numbers of the requests that had no turn, because nothing in them was masked."""
@@ -89,30 +79,23 @@ class Collector:
             if acts[row]:
                 self.records[name].append(record_turn(turn, row, seconds, self.cost))
 
-    def _add_up(self) -> None:
-        """Add what is in ``works`` to ``spent``."""
-        if not self.works:
-            return
-        owner = torch.cat([names for names, _ in self.works])
-        work = join(*(work for _, work in self.works))
-        none = torch.zeros_like(owner, dtype=torch.float64)
-        flops, moved = (none, none) if self.cost is None else (self.cost.flops(work), self.cost.bytes(work))
-        queries, computed = work.queries.double().mean(1), work.computed.double().mean(1)
-        self.spent.index_add_(0, owner, torch.stack([queries, flops, moved, computed, none], 1))
-        self.works = []
-
     def _finish(self, turn: Turn) -> list[int]:
-        owner, canvas, spent = turn.step.owner, turn.candidates, (self.watch.seconds(), self.watch.cpu_seconds())
-        finished = []
-        for row in turn.finished.nonzero()[:, 0].tolist():
-            at = int(owner.first[row])
-            nfe = int(turn.view.blocks.turn[row])
+        seconds, cpu_seconds = self.watch.seconds(), self.watch.cpu_seconds()
+        owner, canvas, ledger, finished = turn.step.owner, turn.candidates, turn.ledger, []
+        priced = [torch.zeros_like(ledger.idle)] * 2
+        if self.cost is not None:
+            priced = [self.cost.spent_flops(ledger), self.cost.spent_bytes(ledger)]
+        spent = torch.stack([ledger.queries.mean(1), ledger.computed.mean(1), *priced, ledger.idle], 1).tolist()
+        # No turn fixed what an end-of-text policy left masked.
+        fixed = ledger.fixed.masked_fill(owner.one(canvas.masked), 0)
+        for row in turn.finished:
+            at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
             finished.append(int(canvas.request[at]))
-            if self.fixed is not None:  # no turn fixed what an end-of-text policy left masked
-                self.fixed[finished[-1]].masked_fill_(canvas.masked[at], 0)
             self.rows[finished[-1]] = Row(
-                canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), nfe, *spent
-            )
+                canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), fixed[row].tolist(),
+                int(turn.view.blocks.turn[row]), queries, computed, flops, moved, idle, seconds, cpu_seconds,
+                fixed.device.type,
+            )  # fmt: skip
         return finished
 
     def results(self) -> list[Result]:
@@ -121,8 +104,7 @@ class Collector:
     def result(self, number: int) -> Result:
         request = self.requests[number]
         start, length = request.answer_start, len(request.tokens)
-        self._add_up()
-        row = self.rows.get(number) or Row(list(request.tokens), start, length, 0, 0.0)
+        row = self.rows.get(number) or Row(list(request.tokens), start, length, [0] * length)
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]
@@ -134,15 +116,12 @@ class Collector:
             tokens, text, reason = self._answer(decided)
         # An answer may hold given tokens, such as a sampler's anchor. Only those before its end count.
         given = list(request.masked[start:] if infill else request.masked[start : start + len(tokens)]).count(False)
-        turns = [0] * len(canvas) if self.fixed is None else self.fixed[number][answer].tolist()
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
-            nfe=row.nfe, query_tokens=round(self.spent[number, 0].item()), seconds=row.seconds,
-            cpu_seconds=row.cpu_seconds, load=machine_load(),
-            device=self.spent.device.type,
-            stop_reason=reason, seed=request.seed, turns=turns, given_tokens=given,
-            flops=self.spent[number, 1].item(), bytes=self.spent[number, 2].item() + row.nfe * self._weights(),
-            computed_tokens=round(self.spent[number, 3].item()), idle_forwards=round(self.spent[number, 4].item()),
+            nfe=row.nfe, query_tokens=round(row.query_tokens), seconds=row.seconds, cpu_seconds=row.cpu_seconds,
+            load=machine_load(), device=row.device, stop_reason=reason, seed=request.seed, turns=row.turns[answer],
+            given_tokens=given, flops=row.flops, bytes=row.bytes + row.nfe * self._weights(),
+            computed_tokens=round(row.computed), idle_forwards=round(row.idle),
             words=self.words(canvas), trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 

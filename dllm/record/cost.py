@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dllm.contract import ForwardCost
+from dllm.contract import ForwardCost, Ledger
 from dllm.errors import in_choices
 from dllm.models.config import ModelConfig
 
@@ -80,12 +80,18 @@ class CostModel:
 
     def flops(self, cost: ForwardCost) -> Tensor:
         """FLOPs [N] of the candidates, in float64."""
-        c, queries = self.config, cost.queries.double()
-        attention = 4 * c.heads * c.head_dim * queries * cost.keys
-        alike = queries.shape[1] == 1
+        queries = cost.queries.double()
+        return self._flops(queries, queries * cost.keys, cost.scored.double())
+
+    def spent_flops(self, ledger: Ledger) -> Tensor:
+        """FLOPs [B] of all forwards of the rows."""
+        return self._flops(ledger.queries, ledger.pairs, ledger.scored)
+
+    def _flops(self, queries: Tensor, pairs: Tensor, scored: Tensor) -> Tensor:
+        c, alike = self.config, queries.shape[1] == 1
         layers = self.rows.sum(0, keepdim=True) if alike else self.rows
-        total = (queries * layers.to(queries.device)).sum(1) + attention.sum(1) * (c.layers if alike else 1)
-        return total + 2 * c.width * c.vocab * cost.scored.double()
+        attention = 4 * c.heads * c.head_dim * pairs.sum(1) * (c.layers if alike else 1)
+        return (queries * layers.to(queries.device)).sum(1) + attention + 2 * c.width * c.vocab * scored
 
     @cached_property
     def rows(self) -> Tensor:
@@ -94,9 +100,15 @@ class CostModel:
 
     def bytes(self, cost: ForwardCost) -> Tensor:
         """Bytes [N] of the candidates in float64, without the weights, which a batch shares."""
+        return self._bytes((cost.queries + cost.copies * cost.keys).double(), cost.scored.double())
+
+    def spent_bytes(self, ledger: Ledger) -> Tensor:
+        """The same [B] of all forwards of the rows."""
+        return self._bytes(ledger.read, ledger.scored)
+
+    def _bytes(self, read: Tensor, scored: Tensor) -> Tensor:
         c = self.config
-        rows = (cost.queries + cost.copies * cost.keys).sum(1).double() * (c.layers // cost.queries.shape[1])
-        return self.width * (2 * c.kv_width * rows + c.vocab * cost.scored.double())
+        return self.width * (2 * c.kv_width * read.sum(1) * (c.layers // read.shape[1]) + c.vocab * scored)
 
     def weights(self) -> float:
         """The least bytes of weights that a forward reads. The embedding is a lookup and does not count."""

@@ -74,5 +74,5 @@ def snapshots(
                 at: Guess(guess[at], confidence[at], "" if guess[at] in ends else words([guess[at]])[0])
                 for at, hidden in enumerate(masked) if hidden and known[at]
             },
-            done=bool(turn.finished[0]),
+            done=0 in turn.finished,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,8 +32,9 @@ MAX_RECORDINGS = 64  # recordings kept; the least recently replayed one is dropp
 class Recording(Protocol):
     """Work on tensors at fixed addresses, recorded once."""
 
-    def record(self, work: Callable[[], None]) -> None:
-        """Record ``work``, which uses the same tensors in every call. It may be called several times meanwhile."""
+    def record(self, work: Callable[[], None], reset: Callable[[], None] = lambda: None) -> None:
+        """Record ``work``, which uses the same tensors in every call. It may be called several times meanwhile, and
+        ``reset`` before each, which is not recorded."""
 
     def replay(self) -> None:
         """Run the recorded work again, without its Python."""
@@ -60,11 +61,12 @@ class CudaGraph:
     def __init__(self, device: torch.device, pool: Any, stream: torch.cuda.Stream) -> None:
         self.device, self.pool, self.stream, self.graph = device, pool, stream, torch.cuda.CUDAGraph()
 
-    def record(self, work: Callable[[], None]) -> None:
+    def record(self, work: Callable[[], None], reset: Callable[[], None] = lambda: None) -> None:
         with torch.cuda.device(self.device):
             here = torch.cuda.current_stream()
             self.stream.wait_stream(here)
             with torch.cuda.stream(self.stream):
+                reset()
                 work()  # before recording starts, libraries make their workspaces for this stream, and Triton compiles
             here.wait_stream(self.stream)
             # thread_local: other threads (a progress bar, Ray) may go on using the GPU.
@@ -132,12 +134,13 @@ class Graphs:
         self.model, self.recorder, self.most = model, recorder, most
         self.recorded: OrderedDict[RecordingKey, Recorded] = OrderedDict()
         self.seen: OrderedDict[RecordingKey, None] = OrderedDict()
-        self.pools: list[BufferPool] = []
+        self.pools = BufferPools(model)
 
     def __call__(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        self._furnish(memory)
+        for address in self.pools.furnish(memory):
+            self._forget(address)
         access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
         named = {"tokens": tokens, "positions": positions, "columns": columns, "visible": access.visible.mask,
@@ -174,30 +177,46 @@ class Graphs:
         recording.record(work)
         return Recorded(recording, fixed, output, (memory, *self.model.rotary.tables.values()))
 
-    def _furnish(self, memory: Memory) -> None:
-        """Give buffers to a decode that has none yet. At most one unused pool is kept."""
-        shape = memory.lacks()
+    def _forget(self, address: int) -> None:
+        """Free the recordings that use the memory at ``address``."""
+        for key in [key for key in self.recorded if address in key.addresses]:
+            self.recorded.pop(key).recording.release()
+
+
+class Furnished(Protocol):
+    """Whoever needs buffers: a session, or the memory of a call."""
+
+    def lacks(self) -> tuple[int, ...] | None: ...
+
+    def furnish(self, buffers: Buffers) -> None: ...
+
+
+class BufferPools:
+    """Memory for the sessions of a decoder. At most one unused pool is kept."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+        self.pools: list[BufferPool] = []
+
+    def furnish(self, needy: Furnished) -> list[int]:
+        """Give buffers to a decode that has none yet. Returns the addresses of pools that were freed for it."""
+        shape, freed = needy.lacks(), list[int]()
         if shape is None:
-            return
+            return freed
         free = [pool for pool in self.pools if pool.borrower() is None]
         pool = next((one for one in free if one.size >= math.prod(shape)), None)
         for other in free:
             if other is not pool:
-                self._forget(other)
+                self.pools.remove(other)
+                freed.append(other.flat[0].data_ptr())
         if pool is None:
             pool = BufferPool(self.model, math.prod(shape))
             self.pools.append(pool)
-        memory.furnish(pool.lend(shape))
-
-    def _forget(self, pool: BufferPool) -> None:
-        """Free a pool, and the recordings that use it."""
-        self.pools.remove(pool)
-        first = pool.flat[0].data_ptr()
-        for key in [key for key in self.recorded if first in key.addresses]:
-            self.recorded.pop(key).recording.release()
+        needy.furnish(pool.lend(shape))
+        return freed
 
 
-def remember(known: OrderedDict[RecordingKey, Any], key: RecordingKey, value: Any, most: int) -> list[Any]:
+def remember(known: OrderedDict[Any, Any], key: Hashable, value: Any, most: int) -> list[Any]:
     """Add an entry. Returns the oldest entries, which are dropped so that at most ``most`` stay."""
     known[key] = value
     return [known.popitem(last=False)[1] for _ in range(max(0, len(known) - most))]

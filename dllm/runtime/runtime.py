@@ -1,10 +1,13 @@
-"""How turns are run: ``runtime=eager | static | compile | cudagraph``. All give the same tokens."""
+"""How turns are run: ``runtime=auto | eager | static | compile | cudagraph | compile_cudagraph``.
+
+All give the same tokens.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shutil import which
 
 import torch
@@ -19,8 +22,9 @@ from dllm.models.memory import Memory
 from dllm.models.transformer import Transformer
 from dllm.samplers.base import Sampler
 
-RUNTIMES = ("eager", "static", "compile", "cudagraph")
-FIXED = ("compile", "cudagraph")  # they run in every turn what they compiled or recorded once
+RUNTIMES = ("auto", "eager", "static", "compile", "cudagraph", "compile_cudagraph")
+COMPILED, RECORDED = ("compile", "compile_cudagraph"), ("cudagraph", "compile_cudagraph")
+FIXED = (*COMPILED, *RECORDED)  # they run in every turn what they compiled or recorded once
 # (tokens [B, n], positions [B, L], memory, columns [B, n]) -> (hidden rows [B, n, D], their columns [B, n])
 Network = Callable[[Tensor, Tensor, Memory, "Tensor | None"], tuple[Tensor, "Tensor | None"]]
 
@@ -28,38 +32,59 @@ Network = Callable[[Tensor, Tensor, Memory, "Tensor | None"], tuple[Tensor, "Ten
 @dataclass(frozen=True)
 class Runtime:
     """eager: shapes are exact, which takes a few copies from the device in every turn (free on a CPU). static: shapes
-    are bounds that the host knows, so a turn copies nothing from the device, and the host synchronises only every
-    ``check_every`` turns to see whether blocks are full. compile: static, with layers through torch.compile. cudagraph:
-    static, with forwards recorded as CUDA graphs and replayed.
+    are bounds that the host knows, so a turn waits for nothing. compile: static, with layers through torch.compile.
+    cudagraph: static, with whole turns recorded as CUDA graphs and replayed (forwards alone, if the sampler or the
+    end-of-text policy asks the device). compile_cudagraph: both. auto: static on a GPU if the parts allow it, else
+    eager.
 
-    Between the turn that fills a block and the next synchronisation, turns of that row are idle: each costs a forward
-    and commits nothing.
+    lag: how many turns late the host reads what a turn has filled. 0: it waits for every turn, and the device then
+    waits for it. 1: none waits. Where the forward that opens a block is wider than others (cache=prefix, dual), the row
+    then waits a turn for the host to know; otherwise a finished row stays a turn longer. None: 1 on a GPU, if no turn
+    has several candidates of a row, else 0.
     """
 
-    name: str = "eager"
-    check_every: int = 1
+    name: str = "auto"
+    lag: int | None = None
 
     def __post_init__(self) -> None:
         in_choices("runtime", self.name, RUNTIMES)
-        in_range("check_every", self.check_every, 1)
-        if self.name == "eager" and self.check_every > 1:
-            raise UserError(
-                f"check_every={self.check_every} needs runtime=static or the like: eager synchronises in every turn.")
+        in_range("lag", self.lag, 0, 8)
+        if self.name == "eager" and self.lag:
+            raise UserError(f"lag={self.lag} needs runtime=static or the like: eager asks the device in every turn.")
 
     @property
-    def synchronises(self) -> int | None:
-        """After how many turns the host synchronises to see whether blocks are full; None: after every turn, with exact
-        shapes."""
-        return None if self.name == "eager" else self.check_every
+    def reads(self) -> int | None:
+        """How many turns late the host reads; None: shapes are exact."""
+        return None if self.name == "eager" else self.lag or 0
+
+    def resolved(
+        self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device, blocks: Blocks
+    ) -> Runtime:
+        """The runtime of these parts on this device. Raises UserError as ``check`` does."""
+        parts = cache, sampler, config, device, blocks
+        if self.name == "auto":
+            if device.type != "cuda" and not self.lag:
+                return Runtime("eager")
+            try:
+                return replace(self, name="static").resolved(*parts)
+            except UserError:
+                if self.lag:
+                    raise
+                return Runtime("eager")
+        self.check(*parts)
+        late = device.type == "cuda" and not sampler.branches and self.name != "eager"
+        return replace(self, lag=int(late)) if self.lag is None else self
 
     def check(
         self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device, blocks: Blocks
     ) -> None:
         """Refuse, with UserError, parts whose shapes the runtime cannot bound, and a device that it cannot use."""
-        if self.check_every > 1 and sampler.branches:
+        if self.name == "auto":
+            return
+        if self.lag and sampler.branches:
             raise UserError(
-                f"check_every={self.check_every} makes full blocks wait, but sampler={name_of(sampler)} must choose "
-                "among its candidates in the next turn. Use check_every=1."
+                f"lag={self.lag} lets rows wait, but sampler={name_of(sampler)} must choose among its candidates in "
+                "the next turn. Use lag=0."
             )
         if self.name != "eager" and blocks.rolls_back and cache.follows_commits:
             raise UserError(
@@ -79,19 +104,20 @@ class Runtime:
                 f"runtime={self.name} needs shapes that repeat, but sampler={name} has {extra}, whose number changes "
                 "with the text. Use runtime=eager or static."
             )
-        if self.name == "compile" and config.moe is not None:
+        if self.name in COMPILED and config.moe is not None:
             raise UserError(
-                "runtime=compile cannot follow a model with routed experts, whose kernel torch.compile does not read. "
-                "Use runtime=cudagraph on a GPU, or runtime=static."
+                f"runtime={self.name} cannot follow a model with routed experts: torch.compile does not read their "
+                "kernel. Use runtime=cudagraph on a GPU, or runtime=static."
             )
-        if self.name == "cudagraph" and device.type != "cuda":
+        if self.name in RECORDED and device.type != "cuda":
             raise UserError(
-                f"runtime=cudagraph records the work of a GPU, and the model is on {device.type}. Use runtime=eager, "
+                f"runtime={self.name} records the work of a GPU, and the model is on {device.type}. Use runtime=eager, "
                 "which is the fastest on a CPU, or model.device=cuda."
             )
 
-    def network(self, model: Transformer) -> Network:
-        """The model as the loop calls it. Raises UserError for a model that the runtime cannot run."""
+    def network(self, model: Transformer, whole: bool = False) -> Network:
+        """The model as the loop calls it. whole: whole turns are recorded. Raises UserError for a model that the
+        runtime cannot run."""
         if self.name not in FIXED:
             return model
         if model.places is not None:
@@ -99,19 +125,21 @@ class Runtime:
                 f"runtime={self.name} needs the model on one GPU, and this one is spread over several devices. Use "
                 "model.device=cuda:0 if it fits, or runtime=static."
             )
-        if self.name == "cudagraph":
+        if self.name in RECORDED:
             if model.config.moe is not None and not model.triton:
                 raise UserError(
                     "runtime=cudagraph runs routed experts with our kernel alone: without it every layer asks the GPU "
                     "which of them run. Use kernels=auto, or runtime=static."
                 )
-            from dllm.runtime.graphs import Graphs, Recorder
+            if self.name == "cudagraph":
+                from dllm.runtime.graphs import Graphs, Recorder
 
-            return Graphs(model, Recorder(model.device))
+                return model if whole else Graphs(model, Recorder(model.device))
         if any(isinstance(part, PackedLinear) for part in model.modules()):
-            raise UserError("runtime=compile cannot compile packed weights: load the model with pack=False.")
+            raise UserError(f"runtime={self.name} cannot compile packed weights: load the model with pack=False.")
         if which(os.environ.get("CXX", "g++")) is None and which("clang++") is None:
-            raise UserError("runtime=compile needs a C++ compiler, g++ or clang++. Install one, or use runtime=static.")
+            raise UserError(
+                f"runtime={self.name} needs a C++ compiler, g++ or clang++. Install one, or use runtime=static.")
         from dllm.runtime.compiled import Compiled
 
         return Compiled(model)

@@ -27,8 +27,9 @@ class Sampler:
     deterministic: the same scores always give the same step. stateless: it carries nothing but parameters from turn to
     turn. revocable: it may remask. branches: it may offer several candidates. announces: it says what it will commit in
     its next turn. tempered: confidences come from the tempered distribution (Dream's convention). by_confidence: it
-    never commits a position before one of higher confidence. lookahead: how many blocks are open beyond the current
-    one. per_request: names of the parameters that may be one number for all rows, or have one entry per request.
+    never commits a position before one of higher confidence. asks: its step asks the device (how many steps there are,
+    for example), so a turn with it cannot be recorded. lookahead: how many blocks are open beyond the current one.
+    per_request: names of the parameters that may be one number for all rows, or have one entry per request.
     """
 
     deterministic = True
@@ -38,6 +39,7 @@ class Sampler:
     announces = False
     tempered = False
     by_confidence = True
+    asks = False
     lookahead = 0
     per_request: tuple[str, ...] = ()
 

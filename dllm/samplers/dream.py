@@ -27,6 +27,8 @@ class Dream(Static):
 
     tempered = True
 
+    asks = True
+
     def __init__(
         self, alg: str = "entropy", steps: int | None = None, eps: float = 1e-3, alg_temp: float = 0.0
     ) -> None:

@@ -29,7 +29,7 @@ class Wrapper(Sampler):
         self.inner = inner
         self.deterministic, self.revocable, self.branches = inner.deterministic, inner.revocable, inner.branches
         self.tempered, self.by_confidence = inner.tempered, inner.by_confidence
-        self.announces, self.lookahead = inner.announces, inner.lookahead
+        self.announces, self.lookahead, self.asks = inner.announces, inner.lookahead, inner.asks
 
     def __init_subclass__(cls) -> None:
         assert cls.step is Sampler.step, f"{cls.__name__} wraps a rule, so it decides in propose: step is never called."

@@ -62,7 +62,7 @@ class LiveView:
         self.spent = 0.0 if self.watch is None else self.watch.seconds()
         if self.animate:
             self._linger()
-        elif now >= self.next or bool(turn.finished.all()):
+        elif now >= self.next or len(turn.finished) == len(turn.active):
             began = time.perf_counter()
             self.draw()
             ended = time.perf_counter()

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from dllm import UserError
 from dllm.app.command_line import main as cli
 from dllm.app.command_line.grids import combinations
 from dllm.models import bundle
+from dllm.models.transformer import Transformer
 from tests.app.conftest import Run, cells_of
 
 SWEEP = Path("runs/s")
@@ -45,6 +47,26 @@ def test_a_sweep_of_nothing_but_refusals_fails(run: Run) -> None:
     assert "2 combinations" in outcome.err and "runs/s/*/refused.json" in outcome.err
     run(*SMALL, "sampler=static")  # a cell of an earlier command does not make up for it
     assert run(*SMALL, "sampler=static", "sampler.steps=3,5").code == 2
+
+
+def test_a_cell_that_does_not_fit_into_memory_loses_nothing_of_the_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named with what fits, exit code 3, and the same command with room finishes it."""
+    forward = Transformer.forward
+
+    def limited(self: Transformer, tokens: torch.Tensor, *given: object, **named: object) -> object:
+        if len(tokens) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(self, tokens, *given, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transformer, "forward", limited)
+        outcome = run(*SMALL, "batch_size=4,1")
+    assert outcome.code == 3 and "Use batch_size=1" in outcome.err and "Failed: " in outcome.err
+    assert sorted(len(rows) for rows in cells_of(SWEEP).values())[-1] == 4
+    assert run(*SMALL, "batch_size=4,1").code == 0
+    assert [len(rows) for rows in cells_of(SWEEP).values()] == [4, 4]
 
 
 def test_cells_of_other_processes_are_judged_by_what_they_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

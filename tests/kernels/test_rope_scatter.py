@@ -14,16 +14,20 @@ CASES = {  # rows, n, heads, kv heads, head size, half of what rotates, buffer r
 }
 
 
+@pytest.mark.parametrize("fused", [True, False], ids=["one product", "apart"])
 @pytest.mark.parametrize("listed", [True, False], ids=["columns", "in order"])
 @pytest.mark.parametrize("wide", [True, False], ids=["wide", "rounded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_equals_the_definition(case: str, dtype: torch.dtype, wide: bool, listed: bool) -> None:
+def test_equals_the_definition(case: str, dtype: torch.dtype, wide: bool, listed: bool, fused: bool) -> None:
     rows, n, heads, kv_heads, size, half, length = CASES[case]
     noise = torch.Generator().manual_seed(3)
-    query, key, value = (
-        torch.randn(rows, n, count, size, generator=noise).to(dtype) for count in (heads, kv_heads, kv_heads)
-    )
+    counts = (heads, kv_heads, kv_heads)
+    query, key, value = (torch.randn(rows, n, count, size, generator=noise).to(dtype) for count in counts)
+    if fused:  # parts of wider rows, as a product of q, k and v leaves them
+        whole = torch.cat([one.flatten(2) for one in (query, key, value)], -1)
+        parts = whole.split([count * size for count in counts], -1)
+        query, key, value = (part.unflatten(-1, (count, size)) for part, count in zip(parts, counts, strict=True))
     angles = torch.randn(rows, n, 1, half, generator=noise).to(torch.promote_types(dtype, torch.float32))
     cos, sin = (torch.cat(halves, -1) for halves in ((angles.cos(), angles.cos()), (-angles.sin(), angles.sin())))
     columns = torch.stack([torch.randperm(length, generator=noise)[:n] for _ in range(rows)]) if listed else None

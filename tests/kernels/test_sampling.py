@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dllm.kernels import nucleus as module
 from dllm.kernels.gumbel_argmax import gumbel_argmax
 from dllm.kernels.nucleus import nucleus
 
+TOP_PS, DTYPES = (1e-9, 0.301, 0.77, 0.95, 0.9999), (torch.float32, torch.float64)
 ROWS: dict[str, Tensor] = {
     "flat": torch.zeros(2, 50),
     "ties at the bound": torch.tensor([[3.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 3.0, 1.0, 1.0, 0.0, 1.0]]),
@@ -34,11 +36,11 @@ def by_sorting(logits: Tensor, top_p: float) -> Tensor:
 
 
 @pytest.mark.parametrize("triton", [False, True], ids=["definition", "kernel"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ROWS)
-def test_the_nucleus_is_that_of_a_sort(name: str, dtype: torch.dtype, triton: bool) -> None:
-    rows = (ROWS[name][:2, :700] if triton else ROWS[name]).to(dtype)
-    for top_p in (1e-9, 0.301, 0.77, 0.95, 0.9999):
+def test_the_nucleus_is_that_of_a_sort(name: str, triton: bool) -> None:
+    rows = ROWS[name][:2, :700] if triton else ROWS[name]
+    for top_p, dtype in zip((1e-9, 0.301, 0.95) if triton else TOP_PS, cycle(DTYPES), strict=False):
+        rows = rows.to(dtype)
         assert torch.equal(nucleus(rows, top_p, triton), by_sorting(rows, top_p)), top_p
 
 

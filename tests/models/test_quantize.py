@@ -48,7 +48,7 @@ def test_the_command_line_refuses_them_before_it_reads_weights(
     monkeypatch.setattr("sys.argv", ["run.py", "model.quantize=int8", "live=false"])
     with pytest.raises(SystemExit) as stop:
         cli.main()
-    assert stop.value.code == 2 and "model.quantize=int8 with runtime=eager" in capsys.readouterr().err
+    assert stop.value.code == 2 and "model.quantize=int8 with runtime=auto" in capsys.readouterr().err
 
 
 def test_what_cannot_be_quantised_is_refused_before_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

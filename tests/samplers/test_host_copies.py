@@ -37,7 +37,6 @@ from dllm.setting import Sampling
 from dllm.shapes import Bounded
 from tests.samplers.game import Game
 
-ASK = {"dream", "freedave", "ete"}  # how many candidates, and how many steps a block has, decide shapes
 VARIANTS: dict[str, Callable[[], Sampler]] = {
     **{name: lambda n=name: build("sampler", n) for name in choices("sampler")},
     "static-random": lambda: Static(score="random"),
@@ -83,7 +82,7 @@ def at(view: View, device: str) -> View:
     logits = moved(view.scores.logits, device)
     statistics = {name: value.to(device) for name, value in view.scores.statistics.items()}
     scores = replace(moved(view.scores, device), logits=logits, lookup=stored(logits, False), statistics=statistics)
-    span = replace(moved(view.blocks, device), shapes=Bounded(3))
+    span = replace(moved(view.blocks, device), shapes=Bounded(width=3))
     return replace(moved(view, device), canvas=move(view.canvas, device), scores=scores, blocks=span)
 
 
@@ -93,7 +92,7 @@ def moved(value: Any, device: str) -> Any:
     return replace(value, **{name: one.to(device) for name, one in tensors.items() if isinstance(one, Tensor)})
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name.partition("-")[0] not in ASK])
+@pytest.mark.parametrize("name", [name for name, make in VARIANTS.items() if not (make().asks or make().branches)])
 def test_a_rule_decides_where_its_canvas_is(name: str) -> None:
     sampler = VARIANTS[name]()
     game, view = played(sampler)

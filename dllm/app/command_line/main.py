@@ -33,6 +33,7 @@ from dllm.record.folders import REFUSED_FILE, RESULTS
 TOGETHER: list[tuple[dict[str, Any], list[str], Path]] = []
 CELL_LABELS: list[str] = []  # of the cells that Hydra is still to start, such as "cell 2 of 6"
 TAKEN: list[bool] = []  # for each cell that this process took: whether it was evaluated, or refused
+LACKING: list[bool] = []  # for each of its calls: whether samples of cells could not be decoded
 MEMORY_ADVICE = "Lower batch_size or gen_length, or choose model.dtype=bfloat16 or a smaller model."
 
 
@@ -88,7 +89,9 @@ def take_cell(settings: dict[str, Any], given: list[str], folder: Path) -> None:
     if takes_all_cells(settings):
         TOGETHER.append((settings, given, folder))
     else:
-        TAKEN.extend(evaluate_sweep([(settings, given)], folder, CELL_LABELS.pop(0) if CELL_LABELS else ""))
+        taken, failed = evaluate_sweep([(settings, given)], folder, CELL_LABELS.pop(0) if CELL_LABELS else "")
+        TAKEN.extend(taken)
+        LACKING.append(failed)
 
 
 def main() -> None:
@@ -132,6 +135,7 @@ def obey(arguments: list[str]) -> None:
 def run_sweep(overrides: list[str], flags: list[str]) -> None:
     """Run every cell of every grid. Raises UserError when none of them can work."""
     TAKEN.clear()
+    LACKING.clear()
     grids = expanded(overrides)
     total = sum(map(combinations, grids))
     CELL_LABELS[:] = [f"cell {number} of {total}" for number in range(1, total + 1)]
@@ -142,8 +146,12 @@ def run_sweep(overrides: list[str], flags: list[str]) -> None:
     if jobs:
         from dllm.app.commands.evaluate import evaluate_sweep
 
-        TAKEN.extend(evaluate_sweep([(settings, given) for settings, given, _ in jobs], jobs[0][2]))
+        taken, failed = evaluate_sweep([(settings, given) for settings, given, _ in jobs], jobs[0][2])
+        TAKEN.extend(taken)
+        LACKING.append(failed)
     refuse_empty_sweep(total, sweep_place(grids[0]))
+    if any(LACKING):
+        raise SystemExit(3)
 
 
 def refuse_empty_sweep(total: int, folder: Path) -> None:

@@ -17,7 +17,7 @@ MAX_NAME_BYTES = 200  # bytes of a folder's name; most disks take 255, and a num
 DEFAULT_GEN_LENGTH = 32  # where neither the user nor a task sets the length of an answer
 # Other settings that every task reads, with their kinds.
 SETTING_KINDS = {
-    "runtime": "str", "check_every": "int", "kernels": "str", "model.path": "str", "model.device": "str",
+    "runtime": "str", "lag": "int | None", "kernels": "str", "model.path": "str", "model.device": "str",
     "model.dtype": "str", "model.mask_id": "int | None", "model.quantize": "str | None", "model.prompt": "str | None",
 }  # fmt: skip
 SAMPLING_KINDS = {

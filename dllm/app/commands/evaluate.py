@@ -19,6 +19,7 @@ from dllm.errors import UserError
 from dllm.tasks.build import task_of
 from dllm.view.scores import cell_label, headline, scores_table
 
+FAILED = 3  # exit code where samples could not be decoded
 Combination = tuple[dict[str, Any], list[str]]  # a configuration of a sweep, and the settings that the user gave
 
 
@@ -32,12 +33,13 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
             if engine.leads:
                 Console().print(scores_table(cell.rows()))
                 Console().print(Text(f"Run folder: {cell.folder}", "dim"))
-    exit_if_failed(engine)
+    if name_failures(engine):
+        raise SystemExit(FAILED)
 
 
-def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str = "") -> list[bool]:
+def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str = "") -> tuple[list[bool], bool]:
     """Evaluate cells of a sweep and print a line for each. What cannot work is noted, and the rest goes on. Returns for
-    each cell whether it was evaluated.
+    each cell whether it was evaluated, and whether samples failed.
 
     place: which of the sweep's cells this is, where ``combinations`` holds one.
     """
@@ -63,8 +65,7 @@ def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str
     with interruptible(lambda: way_on):
         for cell in engine.run(planned()):
             print_line(engine, before + headline(cell.evaluation.config, cell.rows()))
-    exit_if_failed(engine)
-    return evaluated
+    return evaluated, name_failures(engine)
 
 
 def takes_all_cells(config: Mapping[str, Any]) -> bool:
@@ -96,12 +97,11 @@ def print_missing(engine: Engine, cell: Cell, printed: set[str]) -> None:
             print(sentence, file=sys.stderr, flush=True)
 
 
-def exit_if_failed(engine: Engine) -> None:
-    """Name the samples that could not be decoded, if any, and exit with code 3."""
-    if not engine.failures:
-        return
+def name_failures(engine: Engine) -> bool:
+    """Name the samples that could not be decoded. Returns whether there are any."""
     for cell, keys, reason in engine.failures:
         names = ", ".join(f"{name}/{sample}" for name, sample in keys)
         print(f"Failed: {names} of {cell.folder}: {reason}", file=sys.stderr)
-    print("The same command tries them again; everything else is finished.", file=sys.stderr)
-    raise SystemExit(3)
+    if engine.failures:
+        print("The same command tries them again; everything else is finished.", file=sys.stderr)
+    return bool(engine.failures)

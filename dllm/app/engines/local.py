@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
-from dllm.errors import UserError
+from dllm.errors import TooLarge, UserError
 from dllm.record.folders import key_of
 
 
@@ -17,7 +17,11 @@ class Local(Engine):
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
         for cell in cells:
             with cell.open() as run_folder:
-                decode_missing(cell, run_folder)
+                try:
+                    decode_missing(cell, run_folder)
+                except TooLarge as error:
+                    done = run_folder.done | {key_of(row) for row in cell.rows()}
+                    self.failures.append((cell, [key for key in cell.evaluation.keys if key not in done], str(error)))
             yield cell
 
 

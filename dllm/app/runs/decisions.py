@@ -37,7 +37,11 @@ class TurnDecisions:
         chances = probabilities(turn)
         bits = torch.where(commit & ~chances.isnan(), -chances.clamp(min=1e-300).log2(), 0.0).sum(1)
         decided = torch.stack([bits, commit.sum(1), forced.sum(1)], 1)
-        return TurnDecisions(numbers, turn.active, step.owner.row, decided, turn.tried_owner.row, turn.chosen)
+        numbers, acts, owner, asked, chosen = (
+            tensor.clone()  # it lasts until the next turn
+            for tensor in (numbers, turn.active, step.owner.row, turn.tried_owner.row, turn.chosen)
+        )
+        return TurnDecisions(numbers, acts, owner, decided, asked, chosen)
 
 
 @dataclass

@@ -28,7 +28,7 @@ from dllm.models.quantize import check_quantize, check_runtime
 from dllm.prompts import Prompts
 from dllm.record.fingerprint import fingerprint
 from dllm.record.folders import key_of
-from dllm.runtime.runtime import Runtime
+from dllm.runtime.runtime import COMPILED, Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
 
@@ -151,10 +151,11 @@ def weights_of(
     """
     model = config["model"]
     path, place, dtype = str(model["path"]), device or str(model["device"]), str(model["dtype"])
-    pack = config["runtime"] != "compile"
+    pack = config["runtime"] not in COMPILED
     return path, place, dtype, model["mask_id"], str(config["kernels"]), model["quantize"], pack
 
 
 def runtime_of(config: Mapping[str, Any]) -> Runtime:
     """The chosen runtime. Raises UserError for one that does not exist."""
-    return Runtime(config["runtime"], of_kind("check_every", config["check_every"], "int"))
+    lag = config["lag"]
+    return Runtime(config["runtime"], None if lag is None else of_kind("lag", lag, "int"))
