@@ -95,7 +95,8 @@ class BufferSession(Session):
 
     def __init__(self, policy: Buffered, canvas: Canvas, config: ModelConfig, even: bool = False) -> None:
         self.policy, self.config, self.length, self.even = policy, config, canvas.masked.shape[1], even
-        self.numbers, self.gapless, self.stores = RowNumbers(), True, list[KeyValues | None]([None] * config.layers)
+        self.row_numbers, self.gapless = RowNumbers(), True
+        self.stores: list[KeyValues | None] = [None] * config.layers
         self.buffers: Buffers | None = None
         self.state = {
             "written": canvas.nothing, "attended": canvas.valid, "masks": ~canvas.nothing, **policy.state(canvas),
@@ -152,7 +153,7 @@ class BufferSession(Session):
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
         """Row numbers [b] of each call (None: all rows), and its width in columns."""
-        return rows_by_call(widths, device, self.numbers)
+        return rows_by_call(widths, device, self.row_numbers)
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         return BufferMemory(self, forward, call)

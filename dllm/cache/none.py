@@ -33,7 +33,7 @@ class Everything(Session):
     """Queries and keys are all valid columns. Where rows are ``ragged``, padding and cut columns are not computed."""
 
     def __init__(self, config: ModelConfig, length: int, ragged: bool) -> None:
-        self.config, self.length, self.ragged, self.numbers = config, length, ragged, RowNumbers()
+        self.config, self.length, self.ragged, self.row_numbers = config, length, ragged, RowNumbers()
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         valid = canvas.valid
@@ -48,7 +48,7 @@ class Everything(Session):
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid, parts = candidates.valid, list[tuple[Tensor | None, int]]([(None, len(candidates.columns))])
         if self.ragged:
-            parts = rows_by_call(plan.shapes.widths(valid, owner), valid.device, self.numbers)
+            parts = rows_by_call(plan.shapes.widths(valid, owner), valid.device, self.row_numbers)
         calls = [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
         return Pass(calls, owner, valid, valid, valid, plan.shadows, whole=not self.ragged)
 

@@ -30,7 +30,7 @@ def check_quantize(kind: str | None) -> None:
 
 def check_runtime(kind: str | None, runtime: str) -> None:
     """Raises UserError for a runtime in which eight bits are slower than plain weights."""
-    if kind is not None and runtime != "compile":
+    if kind is not None and not runtime.startswith("compile"):
         raise UserError(
             f"model.quantize={kind} with runtime={runtime} would widen every weight in every call, which is slower "
             "than plain weights. Use runtime=compile, or set model.quantize to null."
