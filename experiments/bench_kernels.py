@@ -84,7 +84,7 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
         angle = torch.rand(1, rows, 1, size, device=device)
         columns = torch.randperm(2 * rows, device=device)[None, :rows]
         yield Case("rope_scatter", f"{rows} tokens", lambda on, q=q, k=k, v=v, c=angle, s=columns, a=keys, b=values: (
-            rope_scatter.rope_scatter(q, k, v, c, c, s, a, b, True, on)), 2 * nbytes(q, k, v))
+            rope_scatter.rope_scatter(q, k, v, c, c, s, a, b, True, None, on)), 2 * nbytes(q, k, v))
     experts, inner = (8, 64) if small else (64, 1024)  # of LLaDA-MoE, 8 of which each row meets
     stack = noise(experts, 2 * inner, width // 2)
     for rows in (32,) if small else (256, 2048):
