@@ -175,7 +175,7 @@ class Decoder:
     def _decoded(self, requests: Sequence[Request], trace: bool) -> Iterator[Turn]:
         device = self.model.transformer.device
         at_zero = self.model.config.attention_block is not None
-        canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
+        canvas = Canvas.of(requests, self.pad_id, device, at_zero, self.sampling.temperature)
         forward, lag = self._traced() if trace else self.forward, self.runtime.reads
         turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, lag, self.take)
         yield from finite(turns, self.model.name)

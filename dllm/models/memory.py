@@ -34,7 +34,7 @@ class Projected:
 
     angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. wide: rotate in float32 (LLaDA's
     ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel. varlen: attention can
-    take intervals. norms: of the heads of queries and keys, if the model has them.
+    take counts of keys. norms: of the heads of queries and keys, if the model has them.
     """
 
     query: Tensor
@@ -120,7 +120,7 @@ class Copies:
 
     def of(self, visible: Visible, device: torch.device) -> Visible:
         """What is visible, on ``device``."""
-        return Visible(self(visible.mask, device), self(visible.interval, device))
+        return Visible(self(visible.mask, device), self(visible.count, device))
 
 
 class Fresh(Memory):

@@ -176,8 +176,8 @@ class Transformer(nn.Module):
         self.rotary = Rotary(config.rotary_dim, config.theta)
 
     def use_kernels(self, triton: bool, varlen: bool = False) -> None:
-        """Switch our Triton kernels on or off, in every module that has them. varlen: attention over intervals, too
-        (``has_varlen``)."""
+        """Switch our Triton kernels on or off, in every module that has them. varlen: attention over rows of various
+        lengths, too (``has_varlen``)."""
         for part in self.modules():
             if isinstance(part, Transformer | Attention | RMSNorm | MLP | StackedExperts):
                 part.triton = triton

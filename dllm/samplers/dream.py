@@ -71,5 +71,5 @@ class Dream(Static):
         if self.alg_temp == 0:
             return rate
         # The k largest of score / T + Gumbel noise are k draws without replacement from softmax(score / T).
-        noise = gumbel(view.canvas.seed[:, None], view.canvas.positions, view.blocks.turn[:, None], 2)
+        noise = gumbel(view.canvas.seed[:, None], view.canvas.columns, view.blocks.turn[:, None], 2)
         return rate / self.alg_temp + noise
