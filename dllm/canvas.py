@@ -60,7 +60,7 @@ class Canvas(Rowwise):
     given [B, L]: there at the start; never changes. start [B]: the column where the answer begins. grid [B]: the column
     that blocks count from. end [B]: the column after the last one that may still be decided. length [B]: what ``end``
     was at the start. cut [B]: whether an end-of-text policy shortened the row. seed [B]: that of the row's noise.
-    temperature [B]: float64; 0 is the argmax. request [B]: the request's place in the batch. number [B]: its entry in
+    temperature [B]: float64; 0 is the argmax. request [B]: the row's name in its batch. number [B]: its entry in
     per-request parameters. columns [L]: 0 to L - 1.
     """
 
@@ -84,20 +84,20 @@ class Canvas(Rowwise):
     @staticmethod
     def of(
         requests: Sequence[Request], pad_id: int, device: torch.device | str = "cpu", grid_at_zero: bool = False,
-        temperature: PerRequest = 0.0,
+        temperature: PerRequest = 0.0, names: Sequence[int] | None = None, step: int = 1,
     ) -> Canvas:  # fmt: skip
-        """Lay requests out as one batch, padded to the longest.
+        """Lay requests out as one batch, padded to the longest, or to the next multiple of ``step``.
 
         Blocks count from the answer's start, or with ``grid_at_zero`` from column 0 (block-causal models).
-        temperature: of the requests that name none; a sequence or tensor has one entry per request. Raises UserError
-        for an empty request, and if there are fewer temperatures than requests.
+        temperature: of the requests that name none; a sequence or tensor has one entry per request. names: of the rows
+        (None: 0, 1, ...). Raises UserError for an empty request, and if there are fewer temperatures than requests.
         """
         for number, request in enumerate(requests):
             if not request.tokens:
                 raise UserError(f"request {number} is empty: give it at least one token or one mask.")
         start = torch.tensor([request.answer_start for request in requests])
         end = torch.tensor([len(request.tokens) for request in requests])
-        columns = torch.arange(int(end.max()))
+        columns = torch.arange(-(-int(end.max()) // step) * step)
         valid = columns < end[:, None]
         pairs = [pair for request in requests for pair in zip(request.tokens, request.masked, strict=True)]
         ids, hidden = torch.tensor(pairs).unbind(1)
@@ -109,7 +109,7 @@ class Canvas(Rowwise):
             cut=torch.zeros_like(start, dtype=torch.bool),
             seed=torch.tensor([request.seed for request in requests]),
             temperature=torch.tensor([nan if r.temperature is None else r.temperature for r in requests]).double(),
-            request=torch.arange(len(requests)), columns=columns,
+            request=torch.tensor(range(len(requests)) if names is None else names), columns=columns,
             number=torch.tensor([row if r.number is None else r.number for row, r in enumerate(requests)]),
         )  # fmt: skip
         named, told = canvas.temperature, per_row(temperature, canvas)

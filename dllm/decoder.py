@@ -11,17 +11,14 @@ import torch
 from dllm.analysis.logprobs import rescored
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.canvas import Canvas, Request
+from dllm.canvas import Request
 from dllm.compose.parts import part
 from dllm.compose.validate import validate
 from dllm.contract import Turn
-from dllm.denoise import denoise
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import UserError, nearest
-from dllm.forward import Forward
 from dllm.models.bundle import Model
-from dllm.models.quantize import check_runtime
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
@@ -29,7 +26,7 @@ from dllm.record.final_commits import LogProbs
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots
-from dllm.recorded import prepared
+from dllm.runner import Runner
 from dllm.runtime.fits import too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
@@ -72,19 +69,15 @@ class Decoder:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
-        self.sampler = validate(setting, rule, self.cache, self.eos)
-        chosen, device = runtime if isinstance(runtime, Runtime) else Runtime(runtime), model.transformer.device
-        check_runtime(model.quantize, chosen.name)
-        self.runtime = chosen.resolved(self.cache, self.sampler, model.config, device, self.blocks)
+        rule = validate(setting, rule, self.cache, self.eos)
+        chosen = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
-        network, self.take = prepared(self.runtime, model.transformer, self.sampler, self.eos)
-        self.forward = Forward.of(
-            model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos, network)
+        self.runner = Runner.of(model, rule, self.blocks, self.cache, self.eos, self.sampling, chosen)
 
     @property
-    def pad_id(self) -> int:
-        pad = self.model.config.pad_id
-        return self.model.ids.eos if pad is None else pad
+    def sampler(self) -> Sampler:
+        """The sampler, resolved for the model."""
+        return self.runner.sampler
 
     def __call__(
         self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
@@ -171,31 +164,9 @@ class Decoder:
         device = self.model.transformer.device
         raise too_large(requests, lambda fewer: next(self._decoded(fewer, trace)), device)
 
-    @torch.inference_mode()
     def _decoded(self, requests: Sequence[Request], trace: bool) -> Iterator[Turn]:
-        device = self.model.transformer.device
-        at_zero = self.model.config.attention_block is not None
-        canvas = Canvas.of(requests, self.pad_id, device, at_zero, self.sampling.temperature)
-        forward, lag = self._traced() if trace else self.forward, self.runtime.reads
-        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, lag, self.take)
-        yield from finite(turns, self.model.name)
-
-    def _traced(self) -> Forward:
-        """The forward with the entropy, which a trace needs and the sampler may not."""
-        proposer = self.forward.proposer
-        return replace(self.forward, proposer=replace(proposer, wanted=proposer.wanted | {"entropy"}))
-
-
-def finite(turns: Iterator[Turn], name: str) -> Iterator[Turn]:
-    """The turns. Raises UserError if a confidence of the first forward is not finite; that takes one copy from the
-    device."""
-    for number, turn in enumerate(turns):
-        if number == 0 and not bool(turn.view.scores.confidence.isfinite().all()):
-            raise UserError(
-                f"model={name} answers with numbers that are not finite: its weights are damaged, or model.dtype is "
-                "too narrow for them. Run task=check, fetch the checkpoint again, or set model.dtype=float32."
-            )
-        yield turn
+        runner = self.runner.traced() if trace else self.runner
+        return runner.turns(runner.fresh(runner.canvas(requests)))
 
 
 def sampling_from(options: dict[str, Any]) -> Sampling:

@@ -1,9 +1,10 @@
-"""Collects the turns of one batch into results. It only observes the loop, at a few small operations a turn."""
+"""Collects the turns of a batch into results. It only observes the loop, at a few small operations a turn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import nan
 
 import torch
 from torch import Tensor
@@ -28,13 +29,14 @@ def numbered(tokens: Sequence[int]) -> list[str]:
 @dataclass(frozen=True)
 class Row:
     """A finished row: ids from column 0 of the batch, where its answer starts and where deciding ended; the turn that
-    fixed each column (0: none); what it spent: query rows and computed rows (averaged over layers), FLOPs, bytes
-    (without the weights), and forwards in which it waited."""
+    fixed each column (0: none), and the log-probability of its token then (nan: not known); what it spent: query rows
+    and computed rows (averaged over layers), FLOPs, bytes (without the weights), and forwards in which it waited."""
 
     tokens: list[int]
     start: int
     end: int
     turns: list[int]
+    logprobs: list[float]
     nfe: int = 0
     query_tokens: float = 0.0
     computed: float = 0.0
@@ -47,19 +49,30 @@ class Row:
 
 
 class Collector:
-    """Collects one batch of R requests. watch: started here, and paused while a trace is recorded; other observers
-    pause it by ``pause``."""
+    """Collects a batch of requests, named 0, 1, ... as on the canvas; others may join it. watch: started here, and
+    paused while a trace is recorded; other observers pause it by ``pause``."""
 
     def __init__(
         self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
         words: Words = numbered, cost: CostModel | None = None, watch: Stopwatch | None = None,
     ) -> None:  # fmt: skip
-        self.requests, self.ids, self.text, self.stop, self.trace = requests, ids, text, stop, trace
-        self.words, self.cost = words, cost
+        self.ids, self.text, self.stop, self.trace, self.words, self.cost = ids, text, stop, trace, words, cost
+        self.requests: dict[int, Request] = dict(enumerate(requests))
         self.rows: dict[int, Row] = {}
-        self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
+        self.records: dict[int, list[TurnRecord]] = {number: [] for number in self.requests}
+        self.joined: dict[int, tuple[float, float]] = {}  # seconds and CPU seconds at which a later one joined
         self.watch = watch or Stopwatch()
         self.watch.start()
+
+    def join(self, number: int, request: Request) -> None:
+        """A request joins the batch under the name ``number``."""
+        self.requests[number], self.records[number] = request, []
+        self.joined[number] = self.watch.seconds(), self.watch.cpu_seconds()
+
+    def forget(self, number: int) -> None:
+        """A request has left, and its result is not asked for any more."""
+        for table in (self.requests, self.records, self.rows, self.joined):
+            table.pop(number, None)
 
     def observe(self, turn: Turn) -> list[int]:
         """Record a turn. Returns the numbers of the requests that it finished."""
@@ -70,7 +83,7 @@ class Collector:
 
     def untouched(self) -> list[int]:
         """Numbers of the requests that had no turn, because nothing in them was masked."""
-        return [number for number in range(len(self.requests)) if number not in self.rows]
+        return [number for number in self.requests if number not in self.rows]
 
     def _record(self, turn: Turn, names: Tensor) -> None:
         seconds = self.watch.lap()
@@ -88,23 +101,32 @@ class Collector:
         spent = torch.stack([ledger.queries.mean(1), ledger.computed.mean(1), *priced, ledger.idle], 1).tolist()
         # No turn fixed what an end-of-text policy left masked.
         fixed = ledger.fixed.masked_fill(owner.one(canvas.masked), 0)
+        known = (fixed > 0) & (ledger.guess == owner.one(canvas.tokens)) & (ledger.sure > 0)
+        logprobs = ledger.sure.log().masked_fill(~known, nan)
         for row in turn.finished:
             at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
             finished.append(int(canvas.request[at]))
+            since, cpu_since = self.joined.get(finished[-1], (0.0, 0.0))
             self.rows[finished[-1]] = Row(
                 canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), fixed[row].tolist(),
-                int(turn.view.blocks.turn[row]), queries, computed, flops, moved, idle, seconds, cpu_seconds,
-                fixed.device.type,
+                logprobs[row].tolist(), int(turn.view.blocks.turn[row]), queries, computed, flops, moved, idle,
+                seconds - since, cpu_seconds - cpu_since, fixed.device.type,
             )  # fmt: skip
         return finished
 
+    def logprobs(self, number: int) -> list[float]:
+        """Log-probabilities of the tokens of a finished answer's canvas, each from the forward that fixed it: a sampler
+        may write tokens that it did not propose, and policies may fill; of these nan."""
+        row, request = self.rows[number], self.requests[number]
+        return row.logprobs[row.start : row.start + len(request.tokens) - request.answer_start]
+
     def results(self) -> list[Result]:
-        return [self.result(number) for number in range(len(self.requests))]
+        return [self.result(number) for number in self.requests]
 
     def result(self, number: int) -> Result:
         request = self.requests[number]
         start, length = request.answer_start, len(request.tokens)
-        row = self.rows.get(number) or Row(list(request.tokens), start, length, [0] * length)
+        row = self.rows.get(number) or Row(list(request.tokens), start, length, [0] * length, [nan] * length)
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]

@@ -7,7 +7,7 @@ decoder for each shape of answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -121,7 +121,8 @@ class Evaluation:
         decoder, count, plan = self._decoder(batch), DecisionCount(), self.plans[batch.shape]
         requests, lossless = [sample.request for sample in batch.samples], None
         if batch.shape in self.references:
-            decoder.sampler, lossless = reference_oracle(self.references[batch.shape], requests)
+            oracle, lossless = reference_oracle(self.references[batch.shape], requests)
+            decoder.runner = replace(decoder.runner, sampler=oracle)
         for number, result in decoder.run(requests, bool(self.config["trace"]), count):
             extra = {} if lossless is None else {"lossless": lossless[number]}
             row = {**self._row(batch, number, result), **count.columns(number), **extra}
