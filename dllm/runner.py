@@ -63,6 +63,7 @@ class Runner:
         device = self.model.transformer.device
         return Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
 
+    @torch.inference_mode()
     def fresh(self, canvas: Canvas, sampler: Sampler | None = None) -> Rows:
         """Rows before their first turn. sampler: a request's own, with other ``per_request`` parameters."""
         return fresh(canvas, self.forward, sampler or self.sampler, self.blocks, self.runtime.reads)

@@ -33,11 +33,13 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Job:
-    """One row to decode. deadline: by ``time.monotonic``. snapshots: its events tell the model's guesses, too."""
+    """One row to decode. deadline: by ``time.monotonic``. follow: its progress is told, which costs a copy from the
+    device in every turn. snapshots: with the model's guesses."""
 
     request: Request
     chosen: Chosen
     deadline: float
+    follow: bool = True
     snapshots: bool = False
     trace: bool = False
 
