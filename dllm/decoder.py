@@ -35,13 +35,17 @@ from dllm.setting import Sampling, Setting
 Observer = Callable[[Turn], None]
 
 
+def nothing(*_: object) -> None:
+    """Do nothing."""
+
+
 class Decoder:
     """A model with its decoding parts. Each part is a name from the configuration or an object of your own.
 
     >>> decoder = Decoder(load("mini-llada"), sampler="confidence", gen_length=32)  # doctest: +SKIP
     >>> print(decoder('Copy the list:\\n["Kai", "Emma", "Hugo"]')[0].text)  # doctest: +SKIP
 
-    gen_length: masks behind the prompt. batch_size: rows decoded together. sampling: how tokens are proposed, or its
+    gen_length: masks behind the prompt. batch_size: rows decoded at once. sampling: how tokens are proposed, or its
     fields as keywords (``temperature=0.7``). stop: strings that end an answer. chat: apply the model's chat template to
     string prompts (None: if it has one). runtime: its name (see ``dllm.runtime``) or a ``Runtime``.
 
@@ -106,18 +110,20 @@ class Decoder:
         self, requests: Sequence[Request], trace: bool = False, observe: Observer | None = None,
         watch: Stopwatch | None = None,
     ) -> Iterator[tuple[int, Result]]:  # fmt: skip
-        """Decode requests batch by batch; yields (index, result) in the order in which rows finish.
+        """Decode requests; yields (index, result) in the order in which rows finish. ``stretch`` requests make a batch:
+        ``batch_size`` of them at once, and as a row ends, the next one joins.
 
         ``Result.seconds`` leaves out the time spent in ``observe`` and by the caller between results. watch: started
         with every batch; pass one (``Stopwatch.on`` the model's device) to read the time of the batch under way.
         """
         watch = watch or Stopwatch.on(self.model.transformer.device)
         requests = [self.sampler.prepare(replace(request, number=number)) for number, request in enumerate(requests)]
-        for at in range(0, len(requests), self.batch_size):
-            batch = requests[at : at + self.batch_size]
+        size = stretch(self.batch_size)
+        for at in range(0, len(requests), size):
+            batch = requests[at : at + size]
             text, words = self.prompts.text, self.prompts.words
-            collector = Collector(batch, self.model.ids, text, self.stop, trace, words, self.cost, watch)
-            for turn in self._turns(batch, trace):
+            collector = Collector((), self.model.ids, text, self.stop, trace, words, self.cost, watch)
+            for turn in self._turns(batch, trace, collector.join):
                 finished = collector.observe(turn)
                 if observe is None and not finished:
                     continue
@@ -154,19 +160,25 @@ class Decoder:
         """The turns of one prompt as they happen, with all that the loop yields."""
         return self._turns([self.sampler.prepare(self.request(prompt, seed))])
 
-    def _turns(self, requests: Sequence[Request], trace: bool = False) -> Iterator[Turn]:
+    def _turns(
+        self, requests: Sequence[Request], trace: bool = False, joined: Callable[[int, Request], None] = nothing
+    ) -> Iterator[Turn]:
         """The turns of a batch. Raises UserError, which names a batch or length that fits, where memory runs out."""
+        runner, rows = self.runner.traced() if trace else self.runner, self.batch_size
         try:
-            yield from self._decoded(requests, trace)
+            yield from runner.stream(requests, rows, joined)
             return
         except torch.OutOfMemoryError:
             pass  # the handler's traceback holds the tensors of the turn: what fits is tried behind it
         device = self.model.transformer.device
-        raise too_large(requests, lambda fewer: next(self._decoded(fewer, trace)), device)
+        raise too_large(requests[:rows], lambda fewer: next(runner.stream(fewer, rows, nothing)), device)
 
-    def _decoded(self, requests: Sequence[Request], trace: bool) -> Iterator[Turn]:
-        runner = self.runner.traced() if trace else self.runner
-        return runner.turns(runner.fresh(runner.canvas(requests)))
+
+def stretch(batch_size: int) -> int:
+    """How many requests make a batch, of which ``batch_size`` are decoded at once. A run that was stopped decodes its
+    last batch anew, and engines hand out whole batches, so it is no more: with four times the rows, about four fifths
+    of the turns have all rows at work."""
+    return batch_size if batch_size == 1 else 4 * batch_size
 
 
 def sampling_from(options: dict[str, Any]) -> Sampling:

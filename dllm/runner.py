@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -67,6 +68,25 @@ class Runner:
     def fresh(self, canvas: Canvas, sampler: Sampler | None = None) -> Rows:
         """Rows before their first turn. sampler: a request's own, with other ``per_request`` parameters."""
         return fresh(canvas, self.forward, sampler or self.sampler, self.blocks, self.runtime.reads)
+
+    @torch.inference_mode()
+    def stream(
+        self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]
+    ) -> Iterator[Turn]:
+        """Decode requests in their order, at most so many rows at once: as one ends, the next joins. ``joined`` is told
+        when, with the request's place."""
+        left = deque(enumerate(requests))
+
+        def refilled(rows: Rows | None) -> Rows:
+            while rows is None or (left and len(rows) < most):
+                taken = [left.popleft() for _ in range(min(len(left), most - (0 if rows is None else len(rows))))]
+                for place, request in taken:
+                    joined(place, request)
+                fresh = self.fresh(self.canvas([request for _, request in taken], [place for place, _ in taken]))
+                rows = rows.join(fresh) if rows else fresh
+            return rows
+
+        yield from self.turns(refilled(None), refilled)
 
     @torch.inference_mode()
     def turns(self, rows: Rows, between: Callable[[Rows], Rows] | None = None) -> Iterator[Turn]:

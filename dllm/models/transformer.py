@@ -88,7 +88,10 @@ class Attention(nn.Module):
         q, k, v = (rearrange(part, "b n (h d) -> b n h d", d=self.head_dim) for part in rows)
         norms = None
         if self.q_norm is not None and self.k_norm is not None:
-            norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+            if self.q_norm.weight.is_meta:  # accelerate copies offloaded weights when their module is called
+                q, k = self.q_norm(q)[1], self.k_norm(k)[1]
+            else:
+                norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
         return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen, norms)
 
 

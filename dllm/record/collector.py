@@ -29,14 +29,16 @@ def numbered(tokens: Sequence[int]) -> list[str]:
 @dataclass(frozen=True)
 class Row:
     """A finished row: ids from column 0 of the batch, where its answer starts and where deciding ended; the turn that
-    fixed each column (0: none), and the log-probability of its token then (nan: not known); what it spent: query rows
-    and computed rows (averaged over layers), FLOPs, bytes (without the weights), and forwards in which it waited."""
+    fixed each column (0: none), and the log-probability of its token then (nan: not known); the second at which it
+    joined; what it spent: query rows and computed rows (averaged over layers), FLOPs, bytes (without the weights), and
+    forwards in which it waited."""
 
     tokens: list[int]
     start: int
     end: int
     turns: list[int]
     logprobs: list[float]
+    began: float = 0.0
     nfe: int = 0
     query_tokens: float = 0.0
     computed: float = 0.0
@@ -60,18 +62,17 @@ class Collector:
         self.requests: dict[int, Request] = dict(enumerate(requests))
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in self.requests}
-        self.joined: dict[int, tuple[float, float]] = {}  # seconds and CPU seconds at which a later one joined
+        self.began: dict[int, float] = {}  # seconds at which one joined that was not there from the start
         self.watch = watch or Stopwatch()
         self.watch.start()
 
     def join(self, number: int, request: Request) -> None:
         """A request joins the batch under the name ``number``."""
-        self.requests[number], self.records[number] = request, []
-        self.joined[number] = self.watch.seconds(), self.watch.cpu_seconds()
+        self.requests[number], self.records[number], self.began[number] = request, [], self.watch.seconds()
 
     def forget(self, number: int) -> None:
         """A request has left, and its result is not asked for any more."""
-        for table in (self.requests, self.records, self.rows, self.joined):
+        for table in (self.requests, self.records, self.rows, self.began):
             table.pop(number, None)
 
     def observe(self, turn: Turn) -> list[int]:
@@ -106,11 +107,10 @@ class Collector:
         for row in turn.finished:
             at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
             finished.append(int(canvas.request[at]))
-            since, cpu_since = self.joined.get(finished[-1], (0.0, 0.0))
             self.rows[finished[-1]] = Row(
                 canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), fixed[row].tolist(),
-                logprobs[row].tolist(), int(turn.view.blocks.turn[row]), queries, computed, flops, moved, idle,
-                seconds - since, cpu_seconds - cpu_since, fixed.device.type,
+                logprobs[row].tolist(), self.began.get(finished[-1], 0.0), int(turn.view.blocks.turn[row]), queries,
+                computed, flops, moved, idle, seconds, cpu_seconds, fixed.device.type,
             )  # fmt: skip
         return finished
 
@@ -143,7 +143,7 @@ class Collector:
             nfe=row.nfe, query_tokens=round(row.query_tokens), seconds=row.seconds, cpu_seconds=row.cpu_seconds,
             load=machine_load(), device=row.device, stop_reason=reason, seed=request.seed, turns=row.turns[answer],
             given_tokens=given, flops=row.flops, bytes=row.bytes + row.nfe * self._weights(),
-            computed_tokens=round(row.computed), idle_forwards=round(row.idle),
+            computed_tokens=round(row.computed), idle_forwards=round(row.idle), began=row.began,
             words=self.words(canvas), trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 

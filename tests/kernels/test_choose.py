@@ -90,4 +90,4 @@ def test_a_decode_on_the_cpu_never_imports_triton() -> None:
 def test_loading_switches_every_part() -> None:
     model = load("mini-llada", kernels="triton").transformer
     assert all(part.triton for part in model.modules() if isinstance(part, RMSNorm))
-    assert Decoder(load("mini-llada"), sampler="confidence").forward.proposer.triton is False
+    assert Decoder(load("mini-llada"), sampler="confidence").runner.forward.proposer.triton is False

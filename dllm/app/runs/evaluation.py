@@ -19,7 +19,7 @@ from dllm.app.runs.reference import needs_reference, one_per_step, reference_ora
 from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
 from dllm.common.digest import seed_from
-from dllm.decoder import Decoder
+from dllm.decoder import Decoder, stretch
 from dllm.errors import UserError
 from dllm.models import bundle
 from dllm.prompts import PrefilledPrompt, Prompts
@@ -39,8 +39,8 @@ class AnswerShape(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples that are decoded together. A batch is always decoded whole, so that a resumed run decodes what an
-    undisturbed one does."""
+    """Samples that are decoded together: as one ends, the next joins. A batch is always decoded whole, so that a
+    resumed run decodes what an undisturbed one does."""
 
     shape: AnswerShape
     samples: tuple[PlannedSample, ...]
@@ -174,7 +174,7 @@ def _batches(
         if answer_shape(config, item) == shape
         for number in range(config["samples"])
     ]
-    size = config["batch_size"]
+    size = stretch(config["batch_size"])
     yield from (Batch(shape, tuple(samples[at : at + size])) for at in range(0, len(samples), size))
 
 
