@@ -128,8 +128,8 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES and (narrow := re.match("float8|int8|int4", name)):
         raise UserError(
-            f"model.dtype={name} is no dtype of arithmetic. Use model.dtype=bfloat16 model.quantize={narrow[0]}, which "
-            "keeps the weights in it."
+            f"model.dtype={name} must be one of {', '.join(DTYPES)}. For weights in {narrow[0]} set "
+            f"model.quantize={narrow[0]} and model.dtype=bfloat16."
         )
     in_choices("dtype", name, DTYPES)
     return DTYPES[name]
