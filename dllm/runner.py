@@ -45,7 +45,7 @@ class Runner:
     ) -> Runner:  # fmt: skip
         """Raises UserError if the runtime cannot run these parts, this model or this device."""
         network = model.transformer
-        check_runtime(model.quantize, runtime.name)
+        check_runtime(model.quantize, runtime.name, network.device)
         chosen = runtime.resolved(cache, sampler, model.config, network.device, blocks)
         runs, take = prepared(chosen, network, sampler, eos)
         forward = Forward.of(network, cache, model.ids, sampling, sampler, blocks, eos, runs)

@@ -41,8 +41,7 @@ def obstacle(device: torch.device) -> str | None:
         if interpreted():
             return None
         return f"Triton needs a GPU and the model is on {device.type}. For tests TRITON_INTERPRET=1 interprets it."
-    if torch.version.hip is not None:
-        kind = str(torch.cuda.get_device_properties(device).gcnArchName).split(":")[0]
+    if (kind := amd_kind(device)) is not None:
         known = ", ".join(AMD_GPUS)
         return None if kind in AMD_GPUS else f"the kernels support the AMD GPUs {known}, and this is {kind}."
     capability = torch.cuda.get_device_capability(device)
@@ -50,3 +49,10 @@ def obstacle(device: torch.device) -> str | None:
         version, least = ".".join(map(str, capability)), ".".join(map(str, MIN_CAPABILITY))
         return f"this GPU has compute capability {version}, and the kernels need {least} (Ampere) or newer."
     return None
+
+
+def amd_kind(device: torch.device) -> str | None:
+    """AMD's name of the GPU, such as gfx942. None for another maker's."""
+    if torch.version.hip is None:
+        return None
+    return str(torch.cuda.get_device_properties(device).gcnArchName).split(":")[0]
