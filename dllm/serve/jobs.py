@@ -100,10 +100,13 @@ class Closing(Exception):  # noqa: N818
 @dataclass(frozen=True)
 class Limits:
     """What may be decoded at once. max_cells: rows times columns, over all lanes. max_opening: columns of the rows that
-    join between two turns. max_lanes: running batches of different settings. max_waiting: requests that wait."""
+    join between two turns. max_lanes: running batches of different settings. max_waiting: requests that wait. exact:
+    every row has forwards of its own, so that an answer under load is the one alone to the last bit, whatever a device
+    rounds in larger batches; they then share nothing but their turns."""
 
     max_rows: int = 8
     max_cells: int = 16384
     max_opening: int = 4096
     max_lanes: int = 4
     max_waiting: int = 64
+    exact: bool = False

@@ -85,7 +85,7 @@ class Scheduler:
     def submit(self, job: Job, deliver: Callable[[Event], None]) -> int:
         """Queue a job, and return its number. Raises Full, Closing, and UserError for one that can never be decoded."""
         job = replace(job, request=job.chosen.sampler.prepare(job.request))
-        entry = Entry(0, job, deliver)
+        entry = Entry(0, job, deliver, alone=self.limits.exact)
         if entry.columns > self.limits.max_cells:
             raise UserError(
                 f"the prompt and its answer take {len(job.request.tokens)} tokens, and the server decodes at most "
@@ -224,7 +224,8 @@ class Scheduler:
             return False
         if opening and opening + entry.columns > self.limits.max_opening:
             return False
-        if entry.key not in self.lanes and len(self.lanes) >= self.limits.max_lanes:
+        lanes = self.rows if self.limits.exact else self.limits.max_lanes
+        if entry.key not in self.lanes and len(self.lanes) >= lanes:
             return False
         cells = 0
         for key, lane in self.lanes.items():

@@ -194,6 +194,15 @@ def test_every_setting_has_a_lane_and_none_starves() -> None:
     assert all(isinstance(client.last, Done) for client in clients)
 
 
+def test_exact_rows_share_no_forward() -> None:
+    parts = chosen(Combination("confidence", "fixed", "dual", "keep", "tiny-llada"))
+    scheduler, clients = Scheduler(bundle("tiny-llada"), "eager", Limits(exact=True, max_rows=3)), [Client(), Client()]
+    for seed, client in enumerate(clients):
+        scheduler.submit(job(Request.answer([3, 4 + seed], 12, 60), parts), client)
+    scheduler.step()
+    assert len(scheduler.lanes) == 2 and all(len(lane) == 1 for lane in scheduler.lanes.values())
+
+
 class Poisoned(Confidence):
     """A rule that fails in rows of one seed."""
 
