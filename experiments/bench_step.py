@@ -90,13 +90,13 @@ def prompt_of(length: int, seed: int = 0, below: int = 50_000) -> list[int]:
 
 Runs = tuple[Network, TakeTurn]
 KEEP = Keep()
+named = functools.cache(part)  # composing a configuration takes 0.1 s, and a recorded turn belongs to its parts
 
 
-@functools.cache
 def parts_for(kv: str, load: Workload) -> tuple[Sampler, Blocks]:
-    """The rule and schedule of a workload, made once: a recorded turn belongs to its parts."""
-    blocks = part("blocks", "whole") if kv in WHOLE else part("blocks", "fixed", block_length=load.block)
-    return part("sampler", "static", steps=load.answer // load.per_turn), blocks
+    """The rule and schedule of a workload, made once."""
+    blocks = named("blocks", "whole") if kv in WHOLE else named("blocks", "fixed", block_length=load.block)
+    return named("sampler", "static", steps=load.answer // load.per_turn), blocks
 
 
 def decode(
@@ -112,7 +112,7 @@ def decode(
     sampler = rule or sampler
     ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
     sampling = Sampling(suppress_mask=False)
-    forward = Forward.of(model, part("cache", kv), ids, sampling, sampler, blocks, KEEP, runs and runs[0])
+    forward = Forward.of(model, named("cache", kv), ids, sampling, sampler, blocks, KEEP, runs and runs[0])
     prompts = (prompt_of(load.prompt, row, min(50_000, config.vocab)) for row in range(load.batch))
     requests = [Request.answer(prompt, load.answer, ids.mask) for prompt in prompts]
     with torch.inference_mode():
@@ -194,8 +194,8 @@ class Timing:
 def time_turns(
     model: Transformer, cache: str, load: Workload, limit: int, runtime: Runtime, rule: Sampler | None = None
 ) -> Timing:
-    """The first ``limit`` turns of a decode, after others to warm up: these compile and record on the way, and the
-    last of them is counted.
+    """The first ``limit`` turns of a decode but one, after others to warm up: these compile and record on the way, and
+    the last of them is counted. The very first turn waits until the host has laid out the decode, and is not timed.
 
     A GPU times its turns by events on its stream: waiting for every turn would hide what a runtime gains by running
     ahead.
@@ -212,11 +212,10 @@ def time_turns(
     for turn in first(limit):
         costs.append(each_tensor(torch.clone, turn.cost))  # it lasts until the next turn
         tokens.append(turn.step.commit.sum())
-    counted = [int(one) for one in tokens]
-    warm, marks = time.perf_counter() - began, [Mark(model.device)]
-    marks += [Mark(model.device) for _ in first(limit)]
+    counted, warm = [int(one) for one in tokens[1:]], time.perf_counter() - began
+    marks = [Mark(model.device) for _ in first(limit)]
     times, account = [begin.until(end) for begin, end in pairwise(marks)], CostModel(model.config, model.dtype.itemsize)
-    flops, moved = ([float(count(one).sum()) for one in costs] for count in (account.flops, account.bytes))
+    flops, moved = ([float(count(one).sum()) for one in costs[1:]] for count in (account.flops, account.bytes))
     return Timing(times, flops, moved, counted, warm)
 
 
@@ -250,7 +249,7 @@ class Mark:
 def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Runtime]:
     """Those of ``chosen`` that a cache supports. None: all on a GPU, on a CPU those that compile nothing."""
     for name in chosen or (RUNTIMES[1:] if gpu else ("eager", "static")):
-        if name == "eager" or part("cache", cache).static:
+        if name == "eager" or named("cache", cache).static:
             yield Runtime(name, 0 if name == "eager" else 1)
 
 

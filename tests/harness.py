@@ -166,7 +166,7 @@ def turns(
     sampling = sampling or Sampling(tempered=parts[0].tempered)
     forward = forward_of(network, parts, sampling)
     at_zero = network.config.attention_block is not None
-    canvas = Canvas.of(batch, network.config.pad_id or 0, "cpu", at_zero, sampling.temperature)
+    canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with torch.inference_mode():
         yield from denoise(canvas, forward, parts[0], parts[1], parts[3])
 
@@ -200,7 +200,7 @@ def results(
     sampling, at_zero = sampling or Sampling(tempered=sampler.tempered), config.attention_block is not None
     forward = forward_of(network, parts, sampling)
     forward = forward if runs is None else replace(forward, network=runs)
-    canvas = Canvas.of(batch, config.pad_id or 0, "cpu", at_zero, sampling.temperature)
+    canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
     with torch.inference_mode():
         for turn in denoise(canvas, forward, sampler, blocks, eos, lag, take):

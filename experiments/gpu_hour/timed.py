@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from dllm import part
 from dllm.kernels.choose import use_triton
 from dllm.models.attention import has_varlen
 from dllm.models.quantize import check_runtime, quantize_weights
@@ -15,7 +14,7 @@ from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
-from experiments.bench_step import parts_for, random_model, time_turns
+from experiments.bench_step import named, parts_for, random_model, time_turns
 from experiments.gpu_hour.cells import CONFIGS, Cell
 from experiments.gpu_hour.follow import Follow, useful_share
 from experiments.gpu_hour.work import tidy
@@ -50,7 +49,7 @@ def rule_of(cell: Cell) -> Sampler:
     if cell.rule == "recorded":
         return Follow(cell.block)
     if cell.rule == "adaptive":
-        return part("sampler", "confidence")
+        return named("sampler", "confidence")
     return parts_for(cell.cache, cell.load)[0]
 
 
@@ -60,7 +59,7 @@ def check(cell: Cell, device: torch.device) -> Runtime:
     if cell.weights not in PLAIN:
         check_runtime(cell.weights, cell.runtime)
     sampler, blocks = rule_of(cell), parts_for(cell.cache, cell.load)[1]
-    runtime.check(part("cache", cell.cache), sampler, CONFIGS[cell.model], device, blocks)
+    runtime.check(named("cache", cell.cache), sampler, CONFIGS[cell.model], device, blocks)
     return runtime
 
 
