@@ -17,7 +17,7 @@ import torch
 from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import Schedule, State, Step, View
-from dllm.samplers.base import Sampler, each_row
+from dllm.samplers.base import Sampler
 
 FILE = Path(__file__).with_name("trace.json")
 LENGTH = 32  # tokens of a recorded block

@@ -24,8 +24,7 @@ class TestsFailed(Exception):
 
 
 def run_tests(selection: list[str], device: str, seconds: float) -> dict[str, Any]:
-    """How many of the selected tests passed, failed, were skipped or could not be asked for equality. Raises TestsFailed
-    if one failed, or none ran."""
+    """How many of the selected tests passed and were skipped, and why. Raises TestsFailed if one failed, or none ran."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "junit.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={file}", *selection]

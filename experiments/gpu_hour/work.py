@@ -7,6 +7,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -113,10 +114,8 @@ def tidy() -> None:
     """Give memory back, so that a cell does not depend on those before it."""
     gc.collect()
     if torch.cuda.is_available():
-        try:
+        with suppress(RuntimeError):  # the device is lost, which ``alive`` says
             torch.cuda.empty_cache()
-        except RuntimeError:
-            pass  # the device is lost, which ``alive`` says
 
 
 def alive() -> bool:

@@ -21,7 +21,7 @@ from dllm.runtime.runtime import COMPILED, RECORDED, Runtime
 from dllm.setting import Sampling
 from dllm.tasks.parallelbench import mini
 
-COUNT = {"static": 40, "cudagraph": 30, "compile": 8, "compile_cudagraph": 8} if GPU else dict.fromkeys(RUNTIMES, 2)
+COUNT = {"static": 40, "cudagraph": 30, "compile": 4, "compile_cudagraph": 4} if GPU else dict.fromkeys(RUNTIMES, 2)
 CACHES = ("none", "prefix", "dual", "window") if GPU else ("dual",)
 
 
@@ -76,8 +76,10 @@ def decoded(name: str, cache: str, runtime: str) -> list[list[int]]:
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
-@pytest.mark.parametrize("runtime", [pytest.param(name, id=f"{name}-") for name in RUNTIMES])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_trained_models_answer_alike(runtime: str, name: str, cache: str) -> None:
+    if runtime in COMPILED and cache in ("prefix", "window"):
+        pytest.skip("compiles for a minute; a sample of all caches is above")
     if not GPU and runtime in RECORDED:
         pytest.skip("Decoder refuses to record on a CPU")
     assert decoded(name, cache, runtime) == decoded(name, cache, "eager")

@@ -22,7 +22,7 @@ from dllm.runtime import compiled as module
 from dllm.runtime.runtime import FIXED, Network, Runtime
 from dllm.samplers.base import Sampler
 
-RUNTIMES = ("static", *FIXED)
+RUNTIMES = tuple(name for name in ("static", *FIXED) if GPU or name != "compile_cudagraph")  # no stand-in compiles
 Compiled = module.Compiled
 
 
