@@ -72,7 +72,9 @@ def rates(setup: Setup) -> dict[str, Any]:
 
 def ceilings(store: Store) -> tuple[Machine, float | None]:
     """The measured machine, and the data sheet's bandwidth."""
-    found = store.cells("machine")["rates"]["figures"]
+    found = store.cells("machine").get("rates", {}).get("figures")
+    if found is None:
+        raise RuntimeError("The machine's own rates were not measured. Begin again: --only machine --again")
     return Machine("this", found["flops"], found["bytes"]), found["peak"]
 
 

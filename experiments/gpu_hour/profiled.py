@@ -23,8 +23,8 @@ TURNS, TOP = 8, 12
 
 
 def profile_cell(name: str, models: Models, store: Store) -> dict[str, Any]:
-    """The kernels of a few turns of the fastest runtime at batch 1 under dual, if these missed their target. Raises Skip
-    if they did not, or were not measured."""
+    """The kernels of a few turns of the fastest runtime at batch 1 under dual, if these missed their target. Raises
+    Skip if they did not, or were not measured."""
     found = best_turn(store.cells("steps"), name)
     if found is None:
         raise Skip("The turns of this model at batch 1 under dual were not measured.")

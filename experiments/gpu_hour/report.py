@@ -57,6 +57,8 @@ def device_of(found: Parts) -> str:
 
 def header(found: Parts) -> str:
     """Where the numbers come from."""
+    if not found:
+        return "Nothing was measured yet.\n"
     one = next(iter(found.values()))["identity"]
     names = ("torch", "triton", "torchao", "cuda", "python")
     versions = ", ".join(f"{name} {one[name]}" for name in names if one[name])
@@ -88,12 +90,12 @@ def tests(cells: Mapping[str, Outcome]) -> Iterable[str]:
     yield Table(["tests", "passed", "skipped", "said"], rows, words=1).markdown()
 
 
-HEADS = ["cache", "weights", "runtime", "rule", "batch", "forwards/s", "tokens/s", "useful tokens/s", "p50 ms", "p95 ms",
-         "floor ms", "of the floor", "of the weights' floor", "GB/s", "of peak", "GB"]  # fmt: skip
+HEADS = ["cache", "weights", "runtime", "rule", "batch", "forwards/s", "tokens/s", "useful tokens/s", "p50 ms",
+         "p95 ms", "floor ms", "of the floor", "of the weights' floor", "GB/s", "of peak", "GB"]  # fmt: skip
 
 
 def turns(steps: Mapping[str, Outcome], model: str) -> Iterable[str]:
-    """The tables of a model: what scales, what the host costs, what a rule costs and gains, what narrow weights gain."""
+    """The tables of a model: what scales, what the host costs, what rules and narrow weights gain."""
     every = measured_cells(steps, model=model)
     plain = [one for one in every if one["weights"] in ("bfloat16", "float32")]
     fixed = [one for one in plain if one["rule"] == "fixed"]

@@ -73,17 +73,19 @@ class Store:
         return outcome is not None and "begun" not in outcome
 
     def write(self, part: str, cell: str, outcome: Outcome) -> None:
-        """Add an outcome. The file is replaced at once: a cut leaves the old one or the new one."""
-        whole = {"identity": self.mine, "cells": {**self.cells(part), cell: outcome}}
-        scratch = self.folder / f".{part}.{os.getpid()}"
-        scratch.write_text(json.dumps(whole, indent=1) + "\n")
-        scratch.replace(self.folder / f"{part}.json")
+        """Add an outcome."""
+        self._replace(part, {**self.cells(part), cell: outcome})
 
-    def forget(self, part: str, which: str) -> None:
-        """Drop the outcomes of this kind, so that their cells run again."""
-        cells = {name: one for name, one in self.cells(part).items() if which not in one}
-        if (file := self.folder / f"{part}.json").exists():
-            file.write_text(json.dumps({"identity": self.mine, "cells": cells}, indent=1) + "\n")
+    def forget(self, part: str, kind: str) -> None:
+        """Drop the outcomes of a kind, so that their cells run again."""
+        if cells := self.cells(part):
+            self._replace(part, {name: one for name, one in cells.items() if kind not in one})
+
+    def _replace(self, part: str, cells: Mapping[str, Outcome]) -> None:
+        """Replace the file at once: a cut leaves the old one or the new one."""
+        scratch = self.folder / f".{part}.{os.getpid()}"
+        scratch.write_text(json.dumps({"identity": self.mine, "cells": cells}, indent=1) + "\n")
+        scratch.replace(self.folder / f"{part}.json")
 
 
 def parts_in(folder: Path) -> dict[str, Any]:

@@ -24,11 +24,12 @@ class TestsFailed(Exception):
 
 
 def run_tests(selection: list[str], device: str, seconds: float) -> dict[str, Any]:
-    """How many of the selected tests passed and were skipped, and why. Raises TestsFailed if one failed, or none ran."""
+    """How many of the selected tests passed and were skipped, and why. Raises TestsFailed if one failed or none ran."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "junit.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={file}", *selection]
-        environment = {**os.environ, "DLLM_DEVICE": device, "PYTHONPATH": str(ROOT)}
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "DLLM_DEVICE": device, "PYTHONPATH": path}
         try:
             ended = subprocess.run(
                 command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT * seconds + 60)

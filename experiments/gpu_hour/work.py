@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dllm.errors import UserError, first_line
+from dllm.errors import TooLarge, UserError, first_line
 from experiments.gpu_hour.store import Outcome, Store
 
 DEVICE_LOST, OUT_OF_TIME = 3, 4  # exit codes of a part's process
@@ -87,6 +87,8 @@ def attempt(task: Task) -> Outcome:
     began, outcome = time.monotonic(), Outcome()
     try:
         outcome["figures"] = task.run()
+    except TooLarge as error:
+        outcome["too_large"] = str(error)
     except torch.OutOfMemoryError as error:
         outcome["too_large"] = f"It does not fit into the GPU's memory: {first_line(error)}."
     except Skip as reason:
