@@ -18,7 +18,7 @@ from experiments.gpu_hour.cells import BUILD, Cell, dry_grid, grid
 from experiments.gpu_hour.profiled import PROFILED, profile_cell
 from experiments.gpu_hour.store import Store
 from experiments.gpu_hour.suite import run_tests
-from experiments.gpu_hour.timed import Models, time_cell
+from experiments.gpu_hour.timed import Models, accepted, time_cell
 from experiments.gpu_hour.work import Part, Task
 
 # By name: what pytest selects, and seconds. Compiling takes most of them: some 45 builds of kernels at 1 to 2 s, and
@@ -112,10 +112,11 @@ def steps(setup: Setup, store: Store) -> list[Task]:
     """A cell for each decode. The first one of a model also makes its weights."""
     models, out, seen = Models(setup.device), list[Task](), set[tuple[str, str]]()
     for cell in dry_grid() if setup.dry else grid():
-        first = (cell.model, cell.weights) not in seen
-        seen.add((cell.model, cell.weights))
-        run = partial(time_step, cell, models, store)
-        out.append(Task(cell.name, cell.seconds + BUILD * (first and not setup.dry), run))
+        seconds, weights = 0.0, (cell.model, cell.weights)
+        if accepted(cell, setup.device):
+            seconds = cell.seconds + BUILD * (weights not in seen and not setup.dry)
+            seen.add(weights)
+        out.append(Task(cell.name, seconds, partial(time_step, cell, models, store)))
     return out
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
 from dllm.models.attention import has_varlen
 from dllm.models.quantize import check_runtime, quantize_weights
@@ -39,9 +40,9 @@ class Models:
     def _made(self, name: str, weights: str) -> Transformer:
         dtype = torch.float32 if weights == "float32" else torch.bfloat16
         model = random_model(CONFIGS[name], self.device, dtype)
+        model.use_kernels(use_triton("auto", self.device), has_varlen(self.device, dtype))
         if weights not in PLAIN:
             quantize_weights(model, weights)
-        model.use_kernels(use_triton("auto", self.device), has_varlen(self.device, dtype))
         return model
 
 
@@ -61,6 +62,15 @@ def check(cell: Cell, device: torch.device) -> Runtime:
     sampler, blocks = rule_of(cell), parts_for(cell.cache, cell.load)[1]
     runtime.check(named("cache", cell.cache), sampler, CONFIGS[cell.model], device, blocks)
     return runtime
+
+
+def accepted(cell: Cell, device: torch.device) -> bool:
+    """Whether a cell will run; a refused one takes no time."""
+    try:
+        check(cell, device)
+    except UserError:
+        return False
+    return True
 
 
 def time_cell(cell: Cell, models: Models, machine: Machine, peak: float | None) -> dict[str, Any]:

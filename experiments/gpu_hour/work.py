@@ -17,6 +17,7 @@ from experiments.gpu_hour.store import Outcome, Store
 
 DEVICE_LOST, OUT_OF_TIME = 3, 4  # exit codes of a part's process
 PATIENCE, GRACE = 5.0, 120.0  # a cell may take so many times its estimate, and so many seconds more
+CUTS = 2  # a cell during which the run was cut so often is given up: it may be what cuts it
 
 
 class Skip(Exception):
@@ -69,10 +70,11 @@ def work(part: Part, store: Store, clock: Clock, watch: bool) -> int:
     for task in part.left(store):
         if clock.left < task.seconds:
             return OUT_OF_TIME
-        store.write(part.name, task.name, {"begun": time.time()})
+        cuts = store.cells(part.name).get(task.name, {"cuts": -1})["cuts"] + 1
+        store.write(part.name, task.name, {"begun": time.time(), "cuts": cuts})
         if watch:
             faulthandler.dump_traceback_later(PATIENCE * task.seconds + GRACE, exit=True)
-        outcome = attempt(task)
+        outcome = attempt(task) if cuts < CUTS else {"failed": f"The run was cut {cuts} times during this cell."}
         if watch:
             faulthandler.cancel_dump_traceback_later()
         store.write(part.name, task.name, outcome)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from harness import full
 
+from dllm.models.quantize import QUANTIZATIONS
 from dllm.record.cost import Machine
 from experiments.bench_step import decode, random_model
 from experiments.gpu_hour import __main__ as command
@@ -65,7 +66,7 @@ def test_a_run_goes_on_after_a_cut_a_failure_and_too_little_memory(
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, "--only", "steps")
     assert kinds(tmp_path, "steps") == ["begun"]
-    assert run(tmp_path) == 1
+    assert run(tmp_path, "--only", "kernels", "steps") == 1
     assert kinds(tmp_path, "steps") == ["figures", "failed", "too_large", "figures", "refused"]
     said = capsys.readouterr().err
     assert f"FAILED steps {FEW[1].name}: RuntimeError: the host tripped. At tests/experiments/test_gpu_hour.py" in said
@@ -74,16 +75,25 @@ def test_a_run_goes_on_after_a_cut_a_failure_and_too_little_memory(
     assert (tmp_path / "gpu_steps.svg").exists() and (tmp_path / "gpu_kernels.svg").exists()
     monkeypatch.setattr(command, "write_report", lambda *args: None)
     before = list(quick)
-    assert run(tmp_path) == 1 and quick == before, "what is done stays done, and what failed stays failed"
+    assert run(tmp_path, "--only", "kernels", "steps") == 1 and quick == before, "what is done stays done, and what failed stays failed"
     monkeypatch.setattr(parts, "time_cell", ours)
-    assert run(tmp_path, "--again") == 0 and quick[len(before) :] == [FEW[1].name]
+    assert run(tmp_path, "--only", "steps", "--again") == 0 and quick[len(before) :] == [FEW[1].name]
     assert "All done" in capsys.readouterr().out
+
+
+def test_a_cell_that_cuts_every_run_is_given_up(tmp_path: Path) -> None:
+    store, part = Store(tmp_path, MINE), Part("steps", [Task("a", 1.0, cut), Task("b", 1.0, lambda: {"x": 1.0})])
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            work(part, store, Clock(0.0), watch=False)
+    assert work(part, store, Clock(0.0), watch=False) == 0
+    assert kinds(tmp_path, "steps") == ["failed", "figures"]
 
 
 def none() -> None: ...
 
 
-def cut() -> None:
+def cut() -> Any:
     raise KeyboardInterrupt
 
 
@@ -126,7 +136,7 @@ def test_a_crash_costs_the_cell_that_was_under_way(tmp_path: Path, monkeypatch: 
 
     def child(*args: Any, **options: Any) -> SimpleNamespace:
         if not store.cells("steps"):
-            store.write("steps", "a", {"begun": 0.0})
+            store.write("steps", "a", {"begun": 0.0, "cuts": 0})
             return SimpleNamespace(returncode=-11)
         return SimpleNamespace(returncode=work(part, store, clock, watch=False))
 
@@ -144,6 +154,7 @@ def test_a_crash_costs_the_cell_that_was_under_way(tmp_path: Path, monkeypatch: 
 
 
 def test_the_plan_takes_half_an_hour_and_80_gb() -> None:
+    assert set(QUANTIZATIONS) <= {cell.weights for cell in cells.grid()}
     plan = parts.parts(parts.Setup(torch.device("cuda"), dry=False), Store.__new__(Store))
     assert sum(part.seconds for part in plan.values()) < 28 * 60
     longest = max(task.seconds for part in plan.values() for task in part.tasks)
@@ -151,6 +162,8 @@ def test_the_plan_takes_half_an_hour_and_80_gb() -> None:
     for cell in cells.grid():
         if cell.weights == "bfloat16":
             timed.check(cell, torch.device("cuda"))
+        else:
+            timed.accepted(cell, torch.device("cuda"))
         c, columns = cells.CONFIGS[cell.model], cell.batch * (cell.prompt + cell.answer)
         layer = 2 * c.width * (c.heads * c.head_dim + c.kv_heads * c.head_dim) + 3 * c.width * c.mlp_width
         weights, kept = 2 * (c.layers * layer + 2 * c.width * c.vocab), 4 * c.layers * c.kv_width * columns
@@ -179,7 +192,7 @@ def test_what_pytest_said_is_read(tmp_path: Path) -> None:
         '<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped message="rounding"/></testcase>'
         '</testsuite></testsuites>')  # fmt: skip
     assert suite.outcomes(file) == {"passed": 1, "skipped": 1, "notes": {"rounding": 1}}
-    file.write_text('<testsuite><testcase name="a"/><testcase name="b"><error message="x != y"/></testcase></testsuite>')
+    file.write_text('<suite><testcase name="a"/><testcase name="b"><error message="x != y"/></testcase></suite>')
     with pytest.raises(suite.TestsFailed, match="1 of 2 tests failed. b: x != y"):
         suite.outcomes(file)
 

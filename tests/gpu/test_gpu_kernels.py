@@ -82,9 +82,12 @@ def rotates_and_stores(build: Build) -> None:
         columns[0, 0] = length  # padding
     ours, theirs = ([torch.full((rows, kv_heads, length, size), -7.0, dtype=kind, device=DEVICE) for _ in "kv"]
                     for _ in "ab")  # fmt: skip
-    wide = not build.constants["ROUND"]
-    found = rope_scatter.rope_scatter(query, key, value, cos, sin, columns, *ours, wide, triton=True)
-    close(found, rope_scatter.reference(query, key, value, cos, sin, columns, *theirs, wide), BITS[kind])
+    wide, norms = not build.constants["ROUND"], None
+    if build.types["query_gain"] is not None:
+        gains = (1 + noise(size, dtype=kind) / 4 for _ in "qk")
+        norms = rope_scatter.HeadNorms(*gains, build.constants["EPS"])
+    found = rope_scatter.rope_scatter(query, key, value, cos, sin, columns, *ours, wide, norms, triton=True)
+    close(found, rope_scatter.reference(query, key, value, cos, sin, columns, *theirs, wide, norms), BITS[kind])
     close(ours[0], theirs[0], BITS[kind])
     assert torch.equal(ours[1], theirs[1])
 
@@ -200,7 +203,8 @@ def test_a_kernel_is_its_definition(build: Build) -> None:
     with patch.object(Kernel, "_launch", noted):
         CHECKS[build.kernel.function.__name__](build)
     shipped = {**build.constants, **build.config.arguments}
-    shipped.pop("UPCAST", None)  # the interpreter's alone
+    for name in ("UPCAST", *["EPS"] * (build.types.get("query_gain", "") is None)):
+        shipped.pop(name, None)  # the interpreter's alone; of norms that there are none of
     assert any(shipped.items() <= options.items() for options in launched)
 
 
