@@ -56,14 +56,16 @@ def profiled(cell: Cell, models: Models) -> dict[str, Any]:
 def summary(events: Iterable[tuple[str, float, float]], turns: int) -> dict[str, Any]:
     """Of events (name, begin, end) in microseconds: what each name takes, and what lies between them."""
     listed = sorted(events, key=lambda one: one[1])
+    if not listed:
+        raise RuntimeError("The profiler saw nothing run: it needs CUPTI, which this machine does not let it use")
     spent, launches = defaultdict[str, float](float), defaultdict[str, int](int)
-    busy, reached = 0.0, listed[0][1] if listed else 0.0
+    busy, reached = 0.0, listed[0][1]
     for name, begin, end in listed:
         spent[name] += end - begin
         launches[name] += 1
         busy += max(0.0, end - max(begin, reached))
         reached = max(reached, end)
-    whole = reached - listed[0][1] if listed else 0.0
+    whole = reached - listed[0][1]
     top = sorted(spent, key=lambda name: -spent[name])[:TOP]
     return {
         "turns": turns, "turn_ms": whole / turns / 1000, "idle_ms": (whole - busy) / turns / 1000,

@@ -62,7 +62,8 @@ def header(found: Parts) -> str:
     one = next(iter(found.values()))["identity"]
     names = ("torch", "triton", "torchao", "cuda", "python")
     versions = ", ".join(f"{name} {one[name]}" for name in names if one[name])
-    said = f"Measured on {one['device']}; {versions}; commit {str(one['commit'])[:10]}, code {one['code']}."
+    commit = f"commit {one['commit'][:10]}, " if one["commit"] else ""
+    said = f"Measured on {one['device']}; {versions}; {commit}code {one['code']}."
     rates = cells_of(found).get("machine", {}).get("rates", {}).get("figures")
     if rates:
         peak = f" (data sheet: {rates['peak'] / 1e12:.2f})" if rates["peak"] else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from typing import Any
 
 import torch
@@ -32,7 +33,9 @@ class Models:
 
     def __call__(self, name: str, weights: str) -> Transformer:
         if self.kept is None or self.kept[:2] != (name, weights):
-            self.kept = None  # the old one goes before the new one comes
+            self.kept = None  # the old one goes before the new one comes, and what was compiled for it
+            if "torch._dynamo" in sys.modules:
+                torch.compiler.reset()
             tidy()
             self.kept = name, weights, self._made(name, weights)
         return self.kept[2]

@@ -38,11 +38,11 @@ from tests.kernels.conftest import poison  # noqa: F401  outputs start as NaN
 KINDS = {"*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16, "*bf16": torch.bfloat16}
 BITS = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 2**-8, torch.bfloat16: 2**-5}
 VOCABULARY, ROWS = (126_464, (1, 33, 300)) if GPU else (3_008, (1, 5))
-NOISE = torch.Generator().manual_seed(0)
+NOISE, DICE = torch.Generator(DEVICE), torch.Generator()
 
 
 def noise(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=NOISE).to(DEVICE, dtype)
+    return torch.randn(*shape, generator=NOISE, device=DEVICE).to(dtype)
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -78,7 +78,7 @@ def rotates_and_stores(build: Build) -> None:
     cos, sin = (torch.cat(halves, -1) for halves in ((angles.cos(), angles.cos()), (-angles.sin(), angles.sin())))
     columns = None
     if build.types["columns"] is not None:
-        columns = torch.stack([torch.randperm(length, generator=NOISE)[:n] for _ in range(rows)]).to(DEVICE)
+        columns = torch.stack([torch.randperm(length, generator=DICE)[:n] for _ in range(rows)]).to(DEVICE)
         columns[0, 0] = length  # padding
     ours, theirs = ([torch.full((rows, kv_heads, length, size), -7.0, dtype=kind, device=DEVICE) for _ in "kv"]
                     for _ in "ab")  # fmt: skip
@@ -123,11 +123,11 @@ def fuses_credit(build: Build) -> None:
     for rows in ROWS:
         z = 4 * noise(rows, VOCABULARY)
         found = row_statistics.reference(z)
-        ids = torch.randint(0, VOCABULARY, (rows, credit.SLOTS), generator=NOISE).to(DEVICE)
+        ids = torch.randint(0, VOCABULARY, (rows, credit.SLOTS), generator=DICE).to(DEVICE)
         ids[:, 3] = found["token"]
-        held = (torch.rand(rows, credit.SLOTS, generator=NOISE).double() - 0.3).clamp(min=0).to(DEVICE)
-        masked = (torch.rand(rows, generator=NOISE) > 0.2).to(DEVICE)
-        rates = (torch.rand(rows, generator=NOISE).double().to(DEVICE) for _ in range(3))
+        held = (torch.rand(rows, credit.SLOTS, generator=DICE).double() - 0.3).clamp(min=0).to(DEVICE)
+        masked = (torch.rand(rows, generator=DICE) > 0.2).to(DEVICE)
+        rates = (torch.rand(rows, generator=DICE).double().to(DEVICE) for _ in range(3))
         arguments = (z.gather(1, ids), found["token"], found["first"], found["logsumexp"], ids, held, masked, *rates)
         for one, other in zip(credit.sparse_credit(*arguments, True), credit.reference(*arguments), strict=True):
             close(one, other, 1e-9)
@@ -137,7 +137,8 @@ def looks_logits_up(build: Build) -> None:
     kind, width = kind_of(build, "hidden"), 4096 if GPU else 64
     weight = noise(VOCABULARY, width, dtype=kind) / width**0.5
     for rows in ROWS:
-        hidden, ids = noise(rows, width, dtype=kind), torch.randint(0, VOCABULARY, (rows, credit.SLOTS)).to(DEVICE)
+        ids = torch.randint(0, VOCABULARY, (rows, credit.SLOTS), generator=DICE).to(DEVICE)
+        hidden = noise(rows, width, dtype=kind)
         close(slot_logits.slot_logits(hidden, weight, ids, True), slot_logits.reference(hidden, weight, ids),
               BITS[kind])  # fmt: skip
 
@@ -147,7 +148,7 @@ def multiplies_groups(build: Build) -> None:
     groups, width = build.constants["GROUPS"], 2048 if GPU else 64
     rows, kind = groups * build.config.blocks["BLOCK_R"], kind_of(build, "rows")
     x, weight = noise(rows, width, dtype=kind), noise(groups, width, width, dtype=kind) / width**0.5
-    ends = torch.randint(0, rows + 1, (groups,), generator=NOISE).sort().values
+    ends = torch.randint(0, rows + 1, (groups,), generator=DICE).sort().values
     ends[-1] = rows
     found = grouped_product.grouped_product(x, weight, ends.to(DEVICE), True)
     close(found, grouped_product.reference(x, weight, ends), BITS[kind])
@@ -163,7 +164,7 @@ def compares_attention(build: Build) -> None:
 
 def sums_attention(build: Build) -> None:
     weights = noise(2, 32 if GPU else 4, 16, 1050 if GPU else 70).softmax(-1)
-    real = (torch.rand(2, 16, generator=NOISE) > 0.3).to(DEVICE)
+    real = (torch.rand(2, 16, generator=DICE) > 0.3).to(DEVICE)
     close(attention_received.attention_received(weights, real, True),
           attention_received.reference(weights.double(), real), 1e-5)  # fmt: skip
 
@@ -193,6 +194,7 @@ CHECKS: dict[str, Callable[[Build], None]] = {
 def test_a_kernel_is_its_definition(build: Build) -> None:
     """And what was launched is the build."""
     NOISE.manual_seed(1)
+    DICE.manual_seed(1)
     launched, launch = list[dict[str, Any]](), Kernel._launch
 
     def noted(kernel: Kernel, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
