@@ -11,7 +11,7 @@ import torch
 from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
 from dllm.models.attention import has_varlen
-from dllm.models.quantize import check_runtime, quantize_weights
+from dllm.models.quantize import check_quantize, check_runtime, quantize_weights
 from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine
 from dllm.runtime.runtime import Runtime
@@ -41,9 +41,12 @@ class Models:
         return self.kept[2]
 
     def _made(self, name: str, weights: str) -> Transformer:
-        dtype = torch.float32 if weights == "float32" else torch.bfloat16
+        """Raises UserError for weights that the model or the device does not take."""
+        dtype, triton = torch.float32 if weights == "float32" else torch.bfloat16, use_triton("auto", self.device)
+        if weights not in PLAIN:
+            check_quantize(weights, CONFIGS[name], dtype, self.device, triton)
         model = random_model(CONFIGS[name], self.device, dtype)
-        model.use_kernels(use_triton("auto", self.device), has_varlen(self.device, dtype))
+        model.use_kernels(triton, has_varlen(self.device, dtype))
         if weights not in PLAIN:
             quantize_weights(model, weights)
         return model
@@ -61,7 +64,7 @@ def check(cell: Cell, device: torch.device) -> Runtime:
     """The cell's runtime. Raises UserError where its parts, weights or device cannot run under it."""
     runtime = Runtime(cell.runtime, 0 if cell.runtime == "eager" else cell.lag)
     if cell.weights not in PLAIN:
-        check_runtime(cell.weights, cell.runtime)
+        check_runtime(cell.weights, cell.runtime, device)
     sampler, blocks = rule_of(cell), parts_for(cell.cache, cell.load)[1]
     runtime.check(named("cache", cell.cache), sampler, CONFIGS[cell.model], device, blocks)
     return runtime

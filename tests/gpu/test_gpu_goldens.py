@@ -23,7 +23,7 @@ from replay_parts import Parts
 from under import RUNTIMES, model, way
 
 from dllm.errors import UserError
-from dllm.runtime.runtime import Runtime
+from dllm.runtime.runtime import RECORDED, Runtime
 
 SAMPLE = {"static": 40, "cudagraph": 30, "compile": 12, "compile_cudagraph": 12} if GPU else dict.fromkeys(RUNTIMES, 2)
 WHOLE_RUNS = ("exit_step", "static_nfe", "lossless")  # fields that need more than one decode
@@ -62,9 +62,9 @@ def goldens() -> list[Golden]:
 def accepted(golden: Golden) -> bool:
     """Whether the case's parts take the runtime, in one decode."""
     parts, case = parts_of(golden), recorded(golden.method)["cases"][golden.number]
-    config = model(case["model"]).config
+    config, place = model(case["model"]).config, torch.device("cuda") if golden.runtime in RECORDED else DEVICE
     try:
-        Runtime(golden.runtime).check(parts.cache, parts.sampler, config, torch.device("cuda"), parts.blocks)
+        Runtime(golden.runtime).check(parts.cache, parts.sampler, config, place, parts.blocks)
     except UserError:
         return False
     return not any(name in case for name in WHOLE_RUNS) and parts.turns is None

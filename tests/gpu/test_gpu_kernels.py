@@ -24,6 +24,7 @@ from dllm.kernels import (
     grouped_product,
     gumbel_argmax,
     head_statistics,
+    narrow_product,
     nucleus,
     rope_scatter,
     row_statistics,
@@ -154,6 +155,17 @@ def multiplies_groups(build: Build) -> None:
     close(found, grouped_product.reference(x, weight, ends), BITS[kind])
 
 
+def multiplies_narrow_weights(build: Build) -> None:
+    """Weights in eight or four bits, widened tile by tile. Four bits have a scale for every 128 columns."""
+    rows, width, outputs = build.config.blocks["BLOCK_R"], 4096 if GPU else 256, 12_288 if GPU else 64
+    weight = noise(outputs, width, dtype=torch.bfloat16) / width**0.5
+    narrow = narrow_product.narrowed(weight, 4 if build.constants["FOUR"] else 8)
+    for count in (rows, rows // 2 + 1):
+        x = noise(count, width, dtype=torch.bfloat16)
+        close(narrow_product.narrow_product(x, *narrow, True), narrow_product.reference(x, *narrow),
+              BITS[torch.bfloat16])  # fmt: skip
+
+
 def compares_attention(build: Build) -> None:
     heads, axis = build.constants["HEADS"], "heads" if build.constants["BY_KEY"] else "keys"
     old, new = (noise(2, heads, 5, 1050 if GPU else 70).softmax(-1) for _ in "ab")
@@ -185,7 +197,8 @@ def draws(build: Build) -> None:
 CHECKS: dict[str, Callable[[Build], None]] = {
     "_add_norm": adds_and_norms, "_silu_times": gates, "_rope_scatter": rotates_and_stores,
     "_summarise": summarises_rows, "_finish": summarises_rows, "_head": multiplies_the_head, "_credit": fuses_credit,
-    "_slot_logits": looks_logits_up, "_grouped": multiplies_groups, "_attention_similarity": compares_attention,
+    "_slot_logits": looks_logits_up, "_grouped": multiplies_groups,
+    "_narrow": multiplies_narrow_weights, "_attention_similarity": compares_attention,
     "_attention_received": sums_attention, "_nucleus": cuts_the_nucleus, "_gumbel_argmax": draws,
 }  # fmt: skip
 
