@@ -12,7 +12,8 @@ from dllm.kernels.jit import interpreted
 
 KERNEL_CHOICES = ("auto", "triton", "torch")
 MIN_CAPABILITY = (8, 0)  # Ampere, the first with bfloat16 and asynchronous copies
-MIN_TRITON = "3.7"  # the oldest that the kernels are compiled and interpreted with; AMD's package has another name
+# The oldest that compiles the kernels; its interpreter runs them from 3.7 on. AMD's package has another name.
+MIN_TRITON = "3.6"
 AMD_GPUS = ("gfx942", "gfx950")
 
 

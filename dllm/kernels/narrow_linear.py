@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dllm.kernels.narrow_product import GROUP, narrow_product, narrowed, unpacked
+from dllm.kernels.narrow_product import GROUP, narrow_product, narrowed, stepped
 
 
 class NarrowLinear(nn.Module):
@@ -40,7 +40,7 @@ class NarrowLinear(nn.Module):
 
 def laid_out(weight: Tensor, scale: Tensor) -> Tensor:
     """Weights in four bits as a CPU's operator reads them."""
-    steps = unpacked(weight, scale).flatten(1).int()
+    steps = stepped(weight, scale).flatten(1).int()
     return torch.ops.aten._convert_weight_to_int4pack_for_cpu(steps + 8, 1)
 
 

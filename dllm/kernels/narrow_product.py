@@ -34,16 +34,16 @@ def narrowed(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     most = 2 ** (bits - 1) - 1
     scale = (groups.abs().amax(-1) / most).clamp_min(torch.finfo(torch.float32).tiny).to(weight.dtype)
     steps = (groups / scale.float().unsqueeze(-1)).round().clamp(-most, most).to(torch.int8)
-    return (steps.flatten(1) if bits == 8 else packed(steps)), scale
+    return (steps.flatten(1) if bits == 8 else in_bytes(steps)), scale
 
 
-def packed(steps: Tensor) -> Tensor:
+def in_bytes(steps: Tensor) -> Tensor:
     """Bytes [N, D / 2] of steps [N, D / 128, 128] from -8 to 7."""
     low, high = (steps + 8).to(torch.uint8).chunk(2, -1)
     return (low | high << 4).flatten(1)
 
 
-def unpacked(weight: Tensor, scale: Tensor) -> Tensor:
+def stepped(weight: Tensor, scale: Tensor) -> Tensor:
     """The steps [N, G, D / G] of the G groups of narrow weights."""
     if weight.dtype == torch.int8:
         return weight.unsqueeze(1)
@@ -53,7 +53,7 @@ def unpacked(weight: Tensor, scale: Tensor) -> Tensor:
 
 def widened(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """The weights [N, D] that narrow ones stand for."""
-    return (unpacked(weight, scale).to(dtype) * scale.to(dtype).unsqueeze(-1)).flatten(1)
+    return (stepped(weight, scale).to(dtype) * scale.to(dtype).unsqueeze(-1)).flatten(1)
 
 
 def reference(rows: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
