@@ -1,7 +1,7 @@
 """The canvas: the token sequences being denoised, prompt included, one row per request.
 
-A canvas is immutable: every change makes a new one. All answers of a batch start in the same column, because prompts
-are padded on the left. A row's results never depend on its neighbours.
+A canvas is immutable: every change makes a new one. Every row begins in column 0, so that no column of it moves when
+longer rows join; padding lies behind its end. A row's results never depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from math import nan
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,13 +19,17 @@ from dllm.common import debug
 from dllm.common.rowwise import Rowwise, join, move, select
 from dllm.errors import UserError
 
+# A number for all requests, or a sequence or tensor with one entry per request.
+PerRequest = float | Sequence[float] | Tensor
+
 
 @dataclass(frozen=True)
 class Request:
     """One sequence to denoise. tokens: its ids. masked: which of them are still to be decided. seed: that of its noise.
 
     start: where the answer begins, and with it the block grid (None: at the first masked position). number: the
-    request's entry in per-request parameters (None: its place in the batch).
+    request's entry in per-request parameters (None: its place in the batch). temperature: 0 is the argmax (None: as
+    ``Canvas.of`` is told).
     """
 
     tokens: Sequence[int]
@@ -32,6 +37,7 @@ class Request:
     seed: int = 0
     start: int | None = None
     number: int | None = None
+    temperature: float | None = None
 
     @staticmethod
     def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:
@@ -51,11 +57,11 @@ class Canvas(Rowwise):
     """B rows of L columns.
 
     tokens [B, L]: ids. masked [B, L]: still to be decided. valid [B, L]: attended to (False: padding, or cut off).
-    given [B, L]: there at the start; never changes. first [B]: the row's left padding. start [B]: the column where the
-    answer begins. grid [B]: the column that blocks count from. end [B]: the column after the last one that may still be
-    decided. length [B]: what ``end`` was at the start. cut [B]: whether an end-of-text policy shortened the row. seed
-    [B]: that of the row's noise. request [B]: the request's place in the batch. number [B]: its entry in per-request
-    parameters. positions [B, L]: position of each column in its row (0 in its padding). columns [L]: 0 to L - 1.
+    given [B, L]: there at the start; never changes. start [B]: the column where the answer begins. grid [B]: the column
+    that blocks count from. end [B]: the column after the last one that may still be decided. length [B]: what ``end``
+    was at the start. cut [B]: whether an end-of-text policy shortened the row. seed [B]: that of the row's noise.
+    temperature [B]: float64; 0 is the argmax. request [B]: the row's name in its batch. number [B]: its entry in
+    per-request parameters. columns [L]: 0 to L - 1.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("columns",)
@@ -64,47 +70,55 @@ class Canvas(Rowwise):
     masked: Tensor
     valid: Tensor
     given: Tensor
-    first: Tensor
     start: Tensor
     grid: Tensor
     end: Tensor
     length: Tensor
     cut: Tensor
     seed: Tensor
+    temperature: Tensor
     request: Tensor
     number: Tensor
-    positions: Tensor
     columns: Tensor
 
     @staticmethod
     def of(
-        requests: Sequence[Request], pad_id: int, device: torch.device | str = "cpu", grid_at_zero: bool = False
-    ) -> Canvas:
-        """Lay requests out as one batch: left padding aligns the answers, and ends are ragged.
+        requests: Sequence[Request], pad_id: int, device: torch.device | str = "cpu", grid_at_zero: bool = False,
+        temperature: PerRequest = 0.0, names: Sequence[int] | None = None, step: int = 1,
+    ) -> Canvas:  # fmt: skip
+        """Lay requests out as one batch, padded to the longest, or to the next multiple of ``step``.
 
-        Blocks count from the answer's start, or with ``grid_at_zero`` from the row's position 0 (block-causal models).
-        Raises UserError for an empty request.
+        Blocks count from the answer's start, or with ``grid_at_zero`` from column 0 (block-causal models).
+        temperature: of the requests that name none; a sequence or tensor has one entry per request. names: of the rows
+        (None: 0, 1, ...). Raises UserError for an empty request, and if there are fewer temperatures than requests.
         """
         for number, request in enumerate(requests):
             if not request.tokens:
                 raise UserError(f"request {number} is empty: give it at least one token or one mask.")
-        lead = max(request.answer_start for request in requests)
-        first = torch.tensor([lead - request.answer_start for request in requests])
-        end = first + torch.tensor([len(request.tokens) for request in requests])
-        columns = torch.arange(lead + max(len(request.tokens) - request.answer_start for request in requests))
-        start, valid = torch.full_like(first, lead), (columns >= first[:, None]) & (columns < end[:, None])
+        start = torch.tensor([request.answer_start for request in requests])
+        end = torch.tensor([len(request.tokens) for request in requests])
+        columns = torch.arange(-(-int(end.max()) // step) * step)
+        valid = columns < end[:, None]
         pairs = [pair for request in requests for pair in zip(request.tokens, request.masked, strict=True)]
         ids, hidden = torch.tensor(pairs).unbind(1)
         tokens = torch.full(valid.shape, pad_id).masked_scatter(valid, ids)
         masked = torch.zeros_like(valid).masked_scatter(valid, hidden.bool())
         canvas = Canvas(
-            tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, first=first, start=start,
-            grid=first if grid_at_zero else start, end=end, length=end, cut=torch.zeros_like(first, dtype=torch.bool),
-            seed=torch.tensor([request.seed for request in requests]), request=torch.arange(len(requests)),
+            tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, start=start,
+            grid=torch.zeros_like(start) if grid_at_zero else start, end=end, length=end,
+            cut=torch.zeros_like(start, dtype=torch.bool),
+            seed=torch.tensor([request.seed for request in requests]),
+            temperature=torch.tensor([nan if r.temperature is None else r.temperature for r in requests]).double(),
+            request=torch.tensor(range(len(requests)) if names is None else names), columns=columns,
             number=torch.tensor([row if r.number is None else r.number for row, r in enumerate(requests)]),
-            columns=columns, positions=(columns - first[:, None]).clamp(min=0),
         )  # fmt: skip
-        return move(canvas, device)
+        named, told = canvas.temperature, per_row(temperature, canvas)
+        return move(replace(canvas, temperature=torch.where(named.isnan(), told, named)), device)
+
+    @property
+    def positions(self) -> Tensor:
+        """Position of each column in its row [B, L]."""
+        return self.columns.expand_as(self.tokens)
 
     @cached_property
     def undecided(self) -> Tensor:
@@ -158,9 +172,8 @@ def packed(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
     return torch.where(where, columns, len(columns)).sort(dim=1).values[:, :width]
 
 
-def per_row(value: Any, canvas: Canvas) -> Tensor:
-    """A parameter as float64 [B], from a number for all rows, or a sequence or tensor with one entry per request.
-    Raises UserError if there are fewer entries than requests."""
+def per_row(value: PerRequest, canvas: Canvas) -> Tensor:
+    """A parameter as float64 [B]. Raises UserError if there are fewer entries than requests."""
     value = torch.as_tensor(value, dtype=torch.float64, device=canvas.number.device)
     if value.dim() == 0:
         return value.expand(len(canvas.number))

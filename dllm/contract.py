@@ -291,12 +291,15 @@ class ForwardCost(Rowwise):
 @dataclass(frozen=True)
 class Ledger(Rowwise):
     """What is written down of every row while it decodes [B, ...]. fixed [B, L]: the turn after which each column
-    stayed decided (0: none). The rest are sums over its forwards, float64; [B, l] is per layer, as in ``ForwardCost``.
+    stayed decided (0: none). guess, sure [B, L]: what the last forward that scored a masked column proposed there, and
+    its confidence. The rest are sums over its forwards, float64; [B, l] is per layer, as in ``ForwardCost``.
     queries, computed [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys of all copies; scored [B];
     idle [B]: forwards in which it waited.
     """
 
     fixed: Tensor
+    guess: Tensor
+    sure: Tensor
     queries: Tensor
     computed: Tensor
     pairs: Tensor
@@ -307,21 +310,20 @@ class Ledger(Rowwise):
     @staticmethod
     def start(canvas: Canvas) -> Ledger:
         """Before the first turn."""
-        none, layers = (canvas.start.new_zeros(len(canvas.start), *more, dtype=torch.float64) for more in ((), (1,)))
-        return Ledger(torch.zeros_like(canvas.tokens), layers, layers, layers, layers, none, none)
+        blank, none = torch.zeros_like(canvas.tokens), torch.zeros_like(canvas.temperature)
+        return Ledger(blank, blank, blank.double(), *(none[:, None],) * 4, none, none)
 
     def after(self, cost: ForwardCost, owner: Owner, view: View) -> Ledger:
         """After one more turn: what its candidates [M] cost, whose row is ``owner``, and what the sampler saw."""
 
         def add(total: Tensor, more: Tensor) -> Tensor:
-            more = more.double()
-            if not owner.is_single:
-                more = more.new_zeros(len(total), *more.shape[1:]).index_add_(0, owner.row, more)
-            return total + more
+            return total + owner.sum(more.double())
 
-        queries, keys = cost.queries.double(), cost.keys
+        queries, keys, masked, scores = cost.queries.double(), cost.keys, view.canvas.masked, view.scores
+        told = masked & scores.scored
         return Ledger(
-            fixed=torch.where(view.canvas.masked, view.blocks.turn[:, None], self.fixed),
+            fixed=torch.where(masked, view.blocks.turn[:, None], self.fixed),
+            guess=torch.where(told, scores.token, self.guess), sure=torch.where(told, scores.confidence, self.sure),
             queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
             pairs=add(self.pairs, queries * keys), read=add(self.read, queries + cost.copies * keys),
             scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),

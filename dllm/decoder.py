@@ -11,17 +11,14 @@ import torch
 from dllm.analysis.logprobs import rescored
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.canvas import Canvas, Request
+from dllm.canvas import Request
 from dllm.compose.parts import part
 from dllm.compose.validate import validate
 from dllm.contract import Turn
-from dllm.denoise import denoise
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import UserError, nearest
-from dllm.forward import Forward
 from dllm.models.bundle import Model
-from dllm.models.quantize import check_runtime
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
@@ -29,7 +26,7 @@ from dllm.record.final_commits import LogProbs
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots
-from dllm.recorded import prepared
+from dllm.runner import Runner
 from dllm.runtime.fits import too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
@@ -38,13 +35,17 @@ from dllm.setting import Sampling, Setting
 Observer = Callable[[Turn], None]
 
 
+def nothing(*_: object) -> None:
+    """Do nothing."""
+
+
 class Decoder:
     """A model with its decoding parts. Each part is a name from the configuration or an object of your own.
 
     >>> decoder = Decoder(load("mini-llada"), sampler="confidence", gen_length=32)  # doctest: +SKIP
     >>> print(decoder('Copy the list:\\n["Kai", "Emma", "Hugo"]')[0].text)  # doctest: +SKIP
 
-    gen_length: masks behind the prompt. batch_size: rows decoded together. sampling: how tokens are proposed, or its
+    gen_length: masks behind the prompt. batch_size: rows decoded at once. sampling: how tokens are proposed, or its
     fields as keywords (``temperature=0.7``). stop: strings that end an answer. chat: apply the model's chat template to
     string prompts (None: if it has one). runtime: its name (see ``dllm.runtime``) or a ``Runtime``.
 
@@ -72,19 +73,15 @@ class Decoder:
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
-        self.sampler = validate(setting, rule, self.cache, self.eos)
-        chosen, device = runtime if isinstance(runtime, Runtime) else Runtime(runtime), model.transformer.device
-        check_runtime(model.quantize, chosen.name)
-        self.runtime = chosen.resolved(self.cache, self.sampler, model.config, device, self.blocks)
+        rule = validate(setting, rule, self.cache, self.eos)
+        chosen = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
-        network, self.take = prepared(self.runtime, model.transformer, self.sampler, self.eos)
-        self.forward = Forward.of(
-            model.transformer, self.cache, model.ids, self.sampling, self.sampler, self.blocks, self.eos, network)
+        self.runner = Runner.of(model, rule, self.blocks, self.cache, self.eos, self.sampling, chosen)
 
     @property
-    def pad_id(self) -> int:
-        pad = self.model.config.pad_id
-        return self.model.ids.eos if pad is None else pad
+    def sampler(self) -> Sampler:
+        """The sampler, resolved for the model."""
+        return self.runner.sampler
 
     def __call__(
         self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
@@ -113,18 +110,20 @@ class Decoder:
         self, requests: Sequence[Request], trace: bool = False, observe: Observer | None = None,
         watch: Stopwatch | None = None,
     ) -> Iterator[tuple[int, Result]]:  # fmt: skip
-        """Decode requests batch by batch; yields (index, result) in the order in which rows finish.
+        """Decode requests; yields (index, result) in the order in which rows finish. ``stretch`` requests make a batch:
+        ``batch_size`` of them at once, and as a row ends, the next one joins.
 
         ``Result.seconds`` leaves out the time spent in ``observe`` and by the caller between results. watch: started
         with every batch; pass one (``Stopwatch.on`` the model's device) to read the time of the batch under way.
         """
         watch = watch or Stopwatch.on(self.model.transformer.device)
         requests = [self.sampler.prepare(replace(request, number=number)) for number, request in enumerate(requests)]
-        for at in range(0, len(requests), self.batch_size):
-            batch = requests[at : at + self.batch_size]
+        size = stretch(self.batch_size)
+        for at in range(0, len(requests), size):
+            batch = requests[at : at + size]
             text, words = self.prompts.text, self.prompts.words
-            collector = Collector(batch, self.model.ids, text, self.stop, trace, words, self.cost, watch)
-            for turn in self._turns(batch, trace):
+            collector = Collector((), self.model.ids, text, self.stop, trace, words, self.cost, watch)
+            for turn in self._turns(batch, trace, collector.join):
                 finished = collector.observe(turn)
                 if observe is None and not finished:
                     continue
@@ -161,41 +160,25 @@ class Decoder:
         """The turns of one prompt as they happen, with all that the loop yields."""
         return self._turns([self.sampler.prepare(self.request(prompt, seed))])
 
-    def _turns(self, requests: Sequence[Request], trace: bool = False) -> Iterator[Turn]:
+    def _turns(
+        self, requests: Sequence[Request], trace: bool = False, joined: Callable[[int, Request], None] = nothing
+    ) -> Iterator[Turn]:
         """The turns of a batch. Raises UserError, which names a batch or length that fits, where memory runs out."""
+        runner, rows = self.runner.traced() if trace else self.runner, self.batch_size
         try:
-            yield from self._decoded(requests, trace)
+            yield from runner.stream(requests, rows, joined)
             return
         except torch.OutOfMemoryError:
             pass  # the handler's traceback holds the tensors of the turn: what fits is tried behind it
         device = self.model.transformer.device
-        raise too_large(requests, lambda fewer: next(self._decoded(fewer, trace)), device)
-
-    @torch.inference_mode()
-    def _decoded(self, requests: Sequence[Request], trace: bool) -> Iterator[Turn]:
-        device = self.model.transformer.device
-        at_zero = self.model.config.attention_block is not None
-        canvas = Canvas.of(requests, self.pad_id, device, grid_at_zero=at_zero)
-        forward, lag = self._traced() if trace else self.forward, self.runtime.reads
-        turns = denoise(canvas, forward, self.sampler, self.blocks, self.eos, lag, self.take)
-        yield from finite(turns, self.model.name)
-
-    def _traced(self) -> Forward:
-        """The forward with the entropy, which a trace needs and the sampler may not."""
-        proposer = self.forward.proposer
-        return replace(self.forward, proposer=replace(proposer, wanted=proposer.wanted | {"entropy"}))
+        raise too_large(requests[:rows], lambda fewer: next(runner.stream(fewer, rows, nothing)), device)
 
 
-def finite(turns: Iterator[Turn], name: str) -> Iterator[Turn]:
-    """The turns. Raises UserError if a confidence of the first forward is not finite; that takes one copy from the
-    device."""
-    for number, turn in enumerate(turns):
-        if number == 0 and not bool(turn.view.scores.confidence.isfinite().all()):
-            raise UserError(
-                f"model={name} answers with numbers that are not finite: its weights are damaged, or model.dtype is "
-                "too narrow for them. Run task=check, fetch the checkpoint again, or set model.dtype=float32."
-            )
-        yield turn
+def stretch(batch_size: int) -> int:
+    """How many requests make a batch, of which ``batch_size`` are decoded at once. A run that was stopped decodes its
+    last batch anew, and engines hand out whole batches, so it is no more: with four times the rows, about four fifths
+    of the turns have all rows at work."""
+    return batch_size if batch_size == 1 else 4 * batch_size
 
 
 def sampling_from(options: dict[str, Any]) -> Sampling:

@@ -26,19 +26,35 @@ def denoise(
     canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, lag: int | None = None,
     take: TakeTurn | None = None,
 ) -> Iterator[Turn]:  # fmt: skip
-    """Denoise ``canvas`` to the end, yielding every turn. Rows leave the batch as they finish.
+    """Denoise ``canvas`` to the end, yielding every turn. lag: as in ``fresh``; take: as in ``turns``."""
+    return turns(fresh(canvas, forward, sampler, blocks, lag), forward, sampler, blocks, eos, take)
+
+
+def fresh(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, lag: int | None) -> Rows:
+    """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 
     lag: shapes are bounded, and the host learns so many turns late what a turn has filled; a row that depends on its
-    knowing waits, and nothing of it changes meanwhile. None: shapes are exact, and the host asks in every turn. take:
-    takes a turn (None: ``take_turn``).
+    knowing waits, and nothing of it changes meanwhile. None: shapes are exact, and the host asks in every turn.
     """
     shapes = Shapes() if lag is None else Bounded(lag, lag * forward.cache.opens_wide)
     rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, shapes)
-    rows = rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
+    return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
+
+
+def turns(
+    rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, take: TakeTurn | None = None,
+    between: Callable[[Rows], Rows] | None = None,
+) -> Iterator[Turn]:  # fmt: skip
+    """Take turns until no rows are left, which leave the batch as they finish.
+
+    take: takes a turn (None: ``take_turn``). between: what happens between turns. Rows may leave then, and others join
+    that were started with the same parts, of which only the sampler's ``per_request`` parameters may differ.
+    """
     while len(rows):
         rows, turn = (take or take_turn)(rows, forward, sampler, blocks, eos)
         yield turn
         rows = rows.without(turn.finished)
+        rows = between(rows) if between else rows
 
 
 def take_turn(

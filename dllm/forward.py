@@ -93,9 +93,7 @@ class Forward:
         return Forward(model, cache, proposer, needs, eos.shrinks, network or model)
 
     def start(self, canvas: Canvas) -> Session:
-        """The cache's session for the rows of ``canvas`` [B]. Raises UserError if there are fewer temperatures than
-        requests."""
-        self.proposer.check(canvas)
+        """The cache's session for the rows of ``canvas`` [B]."""
         if not self.proposer.sampling.guidance:
             return self.cache.start(canvas, self.model.config, self.shrinks)
         inner = self.cache.start(self._guided(canvas), self.model.config, self.shrinks)
@@ -163,7 +161,7 @@ class Forward:
         """
         if self.model.config.prediction_shift == 0:
             return place
-        source = torch.maximum(canvas.columns - self.model.config.prediction_shift, canvas.first[:, None])
+        source = (canvas.columns - self.model.config.prediction_shift).clamp(min=0).expand_as(canvas.tokens)
         return source if place is None else place.gather(1, source)
 
     def _hidden(self, rows: Rows, plan: ForwardPlan) -> tuple[Pass, Hidden]:

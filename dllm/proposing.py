@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, per_row
+from dllm.canvas import Canvas
 from dllm.common.noise import mixed
 from dllm.common.ranking import one_of
 from dllm.contract import Logits, Lookup
@@ -72,23 +72,17 @@ def filtered(logits: Tensor, top_p: float | None, top_k: int | None, triton: boo
 class Proposer:
     """Turns rows of logits into proposals and statistics, by the sampler's ``tempered`` convention.
 
-    wanted: the statistics that parts asked for. temperature [] or [requests], on the model's device.
+    wanted: the statistics that parts asked for.
     """
 
     sampling: Sampling
     ids: Ids
-    temperature: Tensor
     wanted: frozenset[str] = frozenset()
     triton: bool = False
 
     @staticmethod
     def of(sampling: Sampling, ids: Ids, wanted: frozenset[str], model: Transformer) -> Proposer:
-        temperature = torch.as_tensor(sampling.temperature, dtype=torch.float64, device=model.device)
-        return Proposer(sampling, ids, temperature, wanted, model.triton)
-
-    def check(self, canvas: Canvas) -> None:
-        """Raise UserError if there are fewer temperatures than requests."""
-        per_row(self.temperature, canvas)
+        return Proposer(sampling, ids, wanted, model.triton)
 
     def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
         """Token and statistics, each [B, n], of logits [B, n, V] for target ``columns`` [B, n] in ``turn`` [B].
@@ -139,13 +133,11 @@ class Proposer:
     def _draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, n] drawn by Gumbel-max from the filtered logits, and the logits [B, n, V] that confidences come
         from: argmax(z / T + g) is a draw from softmax(z / T)."""
-        each = self.temperature[canvas.number] if self.temperature.dim() else self.temperature.expand(canvas.seed.shape)
-        temperature = each[:, None, None]
+        temperature = canvas.temperature[:, None, None]
         random = temperature > 0
         tempered = torch.where(random, logits / temperature.clamp(min=1e-9), logits)
         kept = filtered(tempered, self.sampling.top_p, self.sampling.top_k, self.triton)
-        position = columns - canvas.first[:, None]
-        hashed = mixed(canvas.seed[:, None], position, turn[:, None])
+        hashed = mixed(canvas.seed[:, None], columns, turn[:, None])
         token = gumbel_argmax(kept, hashed, random[..., 0].expand_as(hashed), self.triton)
         return token, kept if self.sampling.tempered else logits
 

@@ -106,27 +106,26 @@ class RecordedTurns:
     def __call__(
         self, rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText
     ) -> tuple[Rows, Turn]:
-        self.parts = self.parts or (sampler, blocks, eos, forward.proposer.ids)
-        assert all(one is other for one, other in zip(self.parts, (sampler, blocks, eos), strict=False)), "one setting"
+        self.parts = self.parts or (sampler, blocks, eos)
+        assert all(one is other for one, other in zip(self.parts, (sampler, blocks, eos), strict=True)), "one setting"
         rows = rows.bounded()
         for pool in self.pools.furnish(rows.session):
             self._forget(pool)
-        lane = self._lane(rows.session.numbers)
+        lane = self._lane(rows.session.row_numbers)
         kind = lane, *kind_of(rows, forward)
-        if kind in self.recorded:
+        if kind in self.recorded or kind in self.seen:
+            if kind not in self.recorded:
+                rows = laid(rows, [one.clone() for one in tensors_of(rows)])  # recording writes to those that are there
+                made = self._record(rows, lane, lambda given: advance(given, forward, sampler, blocks, eos))
+                for old in remember(self.recorded, kind, made, self.most):
+                    old.recording.release()
             self.recorded.move_to_end(kind)
-        elif kind in self.seen:
-            rows = laid(rows, [one.clone() for one in tensors_of(rows)])  # recording writes to those that are there
-            made = self._record(rows, lane, lambda given: advance(given, forward, sampler, blocks, eos))
-            for old in remember(self.recorded, kind, made, self.most):
-                old.recording.release()
+            after, turn, numbers = self.recorded[kind].replay(rows)
         else:
             after, turn = advance(rows, forward, sampler, blocks, eos)
+            numbers = after.numbers()
             if shapes_of(after) == shapes_of(rows):  # else the next turn is of another kind
                 remember(self.seen, kind, None, 4 * self.most)
-            after, finished = after.reported(after.numbers())
-            return after, replace(turn, finished=finished)
-        after, turn, numbers = self.recorded[kind].replay(rows)
         after, finished = after.reported(numbers)
         return after, replace(turn, finished=finished)
 
@@ -146,7 +145,7 @@ class RecordedTurns:
         laid(rows, own)  # recording has moved their session on
         scores = replace(turn.view.scores, logits=None, lookup=None)
         turn = replace(turn, view=replace(turn.view, scores=scores))
-        held = dict(rows.session.numbers.made), dict(self.model.rotary.tables)
+        held = dict(rows.session.row_numbers.made), dict(self.model.rotary.tables)
         return RecordedTurn(recording, ground, replace(after, session=Session()), turn, numbers, held)
 
     def _lane(self, tenant: RowNumbers) -> int:

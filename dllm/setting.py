@@ -3,14 +3,12 @@ against it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import Tensor
-
-from dllm.canvas import Canvas, Request
+from dllm.canvas import Canvas, PerRequest, Request
 from dllm.contract import Schedule
 from dllm.errors import UserError, in_range
 from dllm.models.config import ModelConfig
@@ -22,14 +20,14 @@ P = TypeVar("P")
 class Sampling:
     """How a token is proposed at a position.
 
-    temperature: 0 is the argmax; a sequence or tensor has one entry per request. guidance: weight of classifier-free
+    temperature: of the requests that name none of their own; 0 is the argmax. guidance: weight of classifier-free
     guidance; 0 is off. suppress_mask: never propose the mask token. forbid_eos: never propose the end of text (LLaDA's
     ``logits_eos_inf``). eos_last: commit end-of-text proposals after everything else (the intent of LLaDA's
     ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered distribution (Dream) instead
     of the model's own (LLaDA). Raises UserError for values out of range.
     """
 
-    temperature: float | Sequence[float] | Tensor = 0.0
+    temperature: PerRequest = 0.0
     top_p: float | None = None
     top_k: int | None = None
     guidance: float = 0.0

@@ -16,9 +16,10 @@ import os
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import torch
 from torch import Tensor
@@ -83,34 +84,37 @@ def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, 
     return model
 
 
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    return torch.randint(0, 50_000, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+def prompt_of(length: int, seed: int = 0, below: int = 50_000) -> list[int]:
+    return torch.randint(0, below, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 Runs = tuple[Network, TakeTurn]
 KEEP = Keep()
+named = functools.cache(part)  # composing a configuration takes 0.1 s, and a recorded turn belongs to its parts
 
 
-@functools.cache
 def parts_for(kv: str, load: Workload) -> tuple[Sampler, Blocks]:
-    """The rule and schedule of a workload, made once: a recorded turn belongs to its parts."""
-    blocks = part("blocks", "whole") if kv in WHOLE else part("blocks", "fixed", block_length=load.block)
-    return part("sampler", "static", steps=load.answer // load.per_turn), blocks
+    """The rule and schedule of a workload, made once."""
+    blocks = named("blocks", "whole") if kv in WHOLE else named("blocks", "fixed", block_length=load.block)
+    return named("sampler", "static", steps=load.answer // load.per_turn), blocks
 
 
 def decode(
-    model: Transformer, kv: str, load: Workload, lag: int | None = None, runs: Runs | None = None
-) -> Iterator[Turn]:
-    """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache.
+    model: Transformer, kv: str, load: Workload, lag: int | None = None, runs: Runs | None = None,
+    rule: Sampler | None = None,
+) -> Iterator[Turn]:  # fmt: skip
+    """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache, or what ``rule`` commits.
 
     lag: as ``denoise`` takes it. runs: what runs the model and takes the turns (None: the model itself, turn by turn).
     """
     config = model.config
     sampler, blocks = parts_for(kv, load)
+    sampler = rule or sampler
     ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
     sampling = Sampling(suppress_mask=False)
-    forward = Forward.of(model, part("cache", kv), ids, sampling, sampler, blocks, KEEP, runs and runs[0])
-    requests = [Request.answer(prompt_of(load.prompt, row), load.answer, ids.mask) for row in range(load.batch)]
+    forward = Forward.of(model, named("cache", kv), ids, sampling, sampler, blocks, KEEP, runs and runs[0])
+    prompts = (prompt_of(load.prompt, row, min(50_000, config.vocab)) for row in range(load.batch))
+    requests = [Request.answer(prompt, load.answer, ids.mask) for prompt in prompts]
     with torch.inference_mode():
         canvas = Canvas.of(requests, ids.eos, model.device)
         yield from denoise(canvas, forward, sampler, blocks, KEEP, lag, runs and runs[1])
@@ -162,29 +166,67 @@ def against_plain(load: Workload, repeats: int) -> None:
           f"{slow / fast:.2f}x   same tokens: {equal} (closest choice {closest:.0e} apart)")  # fmt: skip
 
 
-def measure(model: Transformer, cache: str, load: Workload, machine: Machine, limit: int, runtime: Runtime) -> str:
-    """One line of the table: the first ``limit`` turns of a decode, after another decode to warm up.
+@dataclass(frozen=True)
+class Timing:
+    """Of each turn: its seconds, its FLOPs and the bytes that it moves beside the weights, summed over the batch, and
+    how many tokens it committed. warm: seconds of the decodes before."""
+
+    times: list[float]
+    flops: list[float]
+    moved: list[float]
+    tokens: list[int]
+    warm: float
+
+    def floors(self, account: CostModel, machine: Machine) -> list[float]:
+        """The least seconds of each turn."""
+        return [account.floor(flops, moved, machine) for flops, moved in zip(self.flops, self.moved, strict=True)]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+    @property
+    def late(self) -> float:
+        """The 95th percentile."""
+        return sorted(self.times)[int(0.95 * (len(self.times) - 1))]
+
+
+def time_turns(
+    model: Transformer, cache: str, load: Workload, limit: int, runtime: Runtime, rule: Sampler | None = None
+) -> Timing:
+    """The first ``limit`` turns of a decode but one, after others to warm up: these compile and record on the way, and
+    the last of them is counted. The very first turn waits until the host has laid out the decode, and is not timed.
 
     A GPU times its turns by events on its stream: waiting for every turn would hide what a runtime gains by running
     ahead.
     """
-    runs, costs = prepared(runtime, model, parts_for(cache, load)[0], KEEP), list[ForwardCost]()
-    for number, _ in enumerate(decode(model, cache, load, runtime.reads, runs), 1):
-        if number == (limit if runtime.name in FIXED else 3):  # these compile and record on the way
-            break
-    marks = [Mark(model.device)]
-    for turn in decode(model, cache, load, runtime.reads, runs):
-        marks.append(Mark(model.device))
+    began = time.perf_counter()
+    runs = prepared(runtime, model, rule or parts_for(cache, load)[0], KEEP)
+
+    def first(turns: int) -> Iterator[Turn]:
+        return islice(decode(model, cache, load, runtime.reads, runs, rule), turns)
+
+    if runtime.name in FIXED:
+        deque(first(limit), 0)
+    costs, tokens = list[ForwardCost](), list[Tensor]()
+    for turn in first(limit):
         costs.append(each_tensor(torch.clone, turn.cost))  # it lasts until the next turn
-        if len(costs) == limit:
-            break
+        tokens.append(turn.step.commit.sum())
+    counted, warm = [int(one) for one in tokens[1:]], time.perf_counter() - began
+    marks = [Mark(model.device) for _ in first(limit)]
     times, account = [begin.until(end) for begin, end in pairwise(marks)], CostModel(model.config, model.dtype.itemsize)
-    floors = [account.floor(float(account.flops(one).sum()), float(account.bytes(one).sum()), machine) for one in costs]
-    middle, late = statistics.median(times), sorted(times)[int(0.95 * (len(times) - 1))]
-    rate, total = len(times) / sum(times), sum(floors) / sum(times)
+    flops, moved = ([float(count(one).sum()) for one in costs[1:]] for count in (account.flops, account.bytes))
+    return Timing(times, flops, moved, counted, warm)
+
+
+def measure(model: Transformer, cache: str, load: Workload, machine: Machine, limit: int, runtime: Runtime) -> str:
+    """One line of the table."""
+    timing = time_turns(model, cache, load, limit, runtime)
+    floors, total = timing.floors(CostModel(model.config, model.dtype.itemsize), machine), sum(timing.times)
+    rate = len(timing.times) / total
     return (f"{cache:8} {runtime.name:9} {load.batch:5} {rate:10.2f} {rate * load.batch * load.per_turn:10.1f} "
-            f"{1000 * middle:10.2f} {1000 * late:10.2f} {1000 * statistics.median(floors):10.2f} "
-            f"{100 * total:8.1f} %")  # fmt: skip
+            f"{1000 * timing.median:10.2f} {1000 * timing.late:10.2f} {1000 * statistics.median(floors):10.2f} "
+            f"{100 * sum(floors) / total:8.1f} %")  # fmt: skip
 
 
 class Mark:
@@ -207,7 +249,7 @@ class Mark:
 def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Runtime]:
     """Those of ``chosen`` that a cache supports. None: all on a GPU, on a CPU those that compile nothing."""
     for name in chosen or (RUNTIMES[1:] if gpu else ("eager", "static")):
-        if name == "eager" or part("cache", cache).static:
+        if name == "eager" or named("cache", cache).static:
             yield Runtime(name, 0 if name == "eager" else 1)
 
 

@@ -27,7 +27,7 @@ from dllm.compose.parts import composed
 from dllm.models.bundle import Model
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.brush import Brush
-from dllm.view.race import DURATION, Film, Lane, Race
+from dllm.view.race import DURATION, Film, Race, Racer
 
 FILE = Path(__file__).parents[1] / "docs" / "pictures" / "race.svg"
 DECODES = 15  # of each setting
@@ -39,7 +39,7 @@ SAMPLERS = {"one token per step": "static", "confidence": "confidence"}
 LineOf = tuple[tuple[str, Style], ...]  # what stands in a line: texts and their styles
 
 
-def lane(model: Model, name: str, prompt: str) -> Lane:
+def lane(model: Model, name: str, prompt: str) -> Racer:
     """The fastest decode, as a lane of the race."""
     decoder = Decoder(model, SAMPLERS[name], gen_length=32)
     request = decoder.request(prompt)
@@ -49,7 +49,7 @@ def lane(model: Model, name: str, prompt: str) -> Lane:
         watch = Stopwatch.on(model.transformer.device)
         film = Film(watch)
         ((_, result),) = decoder.run([request], observe=film, watch=watch)
-        found.append(Lane(name, film, {"id": "1", "sample": 0, "batch": "1/0", **result.to_json()}))
+        found.append(Racer(name, film, {"id": "1", "sample": 0, "batch": "1/0", **result.to_json()}))
     return min(found, key=lambda lane: lane.end)
 
 
@@ -124,7 +124,7 @@ def marks(line: LineOf, number: int) -> Iterator[str]:
         x += wide
 
 
-def story_of(lanes: Sequence[Lane]) -> str:
+def story_of(lanes: Sequence[Racer]) -> str:
     """What does not depend on the machine: who took how many forwards to which answer."""
     return "; ".join(
         f"{lane.name}: {lane.row['nfe']} forwards, {lane.row['useful_tokens']} tokens, {lane.row['text']!r}"

@@ -2,6 +2,8 @@
 
 Triton kernels run in its interpreter, which must be known before anything imports Triton. Every decode checks what the
 package otherwise takes for granted (``dllm.common.debug``): rows that are attended to were written, bounds hold.
+Neither is so on a GPU (DLLM_DEVICE=cuda, for ``tests/gpu``): there kernels run as they are, and checks, which ask the
+device, would keep turns from being recorded.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import torch
 
 from tests.tiny import make_tiny
 
-os.environ["TRITON_INTERPRET"] = "1"
-os.environ["DLLM_DEBUG"] = "1"  # also in the processes that tests start
+INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
+os.environ["TRITON_INTERPRET"] = str(int(INTERPRETED))
+os.environ["DLLM_DEBUG"] = str(int(INTERPRETED))  # also in the processes that tests start
 torch.set_num_threads(1)
 
 

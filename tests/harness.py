@@ -166,7 +166,7 @@ def turns(
     sampling = sampling or Sampling(tempered=parts[0].tempered)
     forward = forward_of(network, parts, sampling)
     at_zero = network.config.attention_block is not None
-    canvas = Canvas.of(batch, network.config.pad_id or 0, grid_at_zero=at_zero)
+    canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with torch.inference_mode():
         yield from denoise(canvas, forward, parts[0], parts[1], parts[3])
 
@@ -181,7 +181,7 @@ def decode(combination: Combination, batch: Sequence[Request], sampling: Samplin
         collector.observe(turn)
         canvas = turn.canvas
         for row, name in enumerate(canvas.request.tolist()):
-            real = slice(int(canvas.first[row]), int(canvas.first[row]) + len(batch[name].tokens))
+            real = slice(len(batch[name].tokens))
             masked = canvas.masked[row, real]
             out[name].canvases.append(canvas.tokens[row, real].masked_fill(masked, -1).tolist())
             out[name].undecided.append(canvas.undecided[row, real].tolist())
@@ -197,9 +197,10 @@ def results(
     """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config, (sampler, blocks, _, eos) = network.config, parts
     batch = [with_mask(request, config.mask_id or 0) for request in batch]
-    forward = forward_of(network, parts, sampling or Sampling(tempered=sampler.tempered))
+    sampling, at_zero = sampling or Sampling(tempered=sampler.tempered), config.attention_block is not None
+    forward = forward_of(network, parts, sampling)
     forward = forward if runs is None else replace(forward, network=runs)
-    canvas = Canvas.of(batch, config.pad_id or 0, grid_at_zero=config.attention_block is not None)
+    canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
     with torch.inference_mode():
         for turn in denoise(canvas, forward, sampler, blocks, eos, lag, take):

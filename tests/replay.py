@@ -22,11 +22,12 @@ from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import Owner
 from dllm.contract import Scores, Turn, View
-from dllm.denoise import denoise
+from dllm.denoise import TakeTurn, denoise
 from dllm.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
+from dllm.runtime.runtime import Network
 from dllm.samplers.bacd import BACD
 from dllm.samplers.prophet import given
 
@@ -104,16 +105,24 @@ def model_of(folder: Path) -> Transformer:
     return load_model(folder)
 
 
-def decode(model: Transformer, prompt: list[int], parts: Parts, record: Record) -> Record:
+Way = tuple[Network, TakeTurn, int]  # what runs the model, what takes turns, and how many turns late the host reads
+
+
+def decode(
+    model: Transformer, prompt: list[int], parts: Parts, record: Record, way: Way | None = None
+) -> Record:
+    """Decode on the model's device. way None: with exact shapes, as the recorded implementations did."""
+    network, take, lag = way or (model, None, None)
     config = model.config
     assert config.mask_id is not None and config.eos_id is not None and config.pad_id is not None
     ids = Ids(config.mask_id, config.eos_id, ())
-    forward = Forward.of(model, parts.cache, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos)
+    forward = Forward.of(model, parts.cache, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos, network)
     request = Request.answer(prompt, record.gen_length, config.mask_id)
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
-    canvas = Canvas.of([request], config.pad_id)
+    canvas = Canvas.of([request], config.pad_id, model.device)
     with torch.inference_mode():
-        for turn in islice(denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos), parts.turns):
+        running = denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos, lag, take)
+        for turn in islice(running, parts.turns):
             record.observe(turn, len(prompt))
     return record
 

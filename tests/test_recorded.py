@@ -26,10 +26,10 @@ from dllm.runtime.runtime import Runtime
 from dllm.setting import Sampling
 
 CACHES = ("none", "prefix", "dual", "window")
-SAMPLERS = ("confidence", "localleap", "credit", "eb", "klass", "static")  # those whose launches are counted
+SAMPLERS = ("confidence", "localleap", "credit", "eb", "klass", "static", "dream")  # those whose launches are counted
 # Every cache, and most samplers; DLLM_LAWS=all takes all pairs.
 FEW = [*((kv, "confidence") for kv in CACHES), ("dual", "localleap"), ("prefix", "credit"), ("none", "eb"),
-       ("window", "klass")]  # fmt: skip
+       ("window", "klass"), ("none", "dream")]  # fmt: skip
 PAIRS = list(product(CACHES, SAMPLERS)) if full() else FEW
 LAUNCHES = 2  # outside a recording: the replay, and the copy of what the rows report
 
@@ -186,7 +186,9 @@ def test_rules_that_ask_record_forwards_alone(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("dllm.runtime.graphs.Recorder", lambda device: FakeGraph)
     monkeypatch.setattr("dllm.recorded.Recorder", lambda device: FakeGraph)
     network, runtime, keep = model("tiny-llada"), Runtime("cudagraph"), part("eos", "keep")
-    runs, take = prepared(runtime, network, part("sampler", "dream"), keep)
+    asking = part("sampler", "confidence")
+    asking.asks = True
+    runs, take = prepared(runtime, network, asking, keep)
     assert isinstance(runs, Graphs) and not isinstance(take, RecordedTurns)
     runs, take = prepared(runtime, network, part("sampler", "confidence"), keep)
     assert runs is network and isinstance(take, RecordedTurns)

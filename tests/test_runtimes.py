@@ -236,8 +236,20 @@ def test_models_that_cannot_be_recorded_are_refused() -> None:
 
 
 def test_without_a_compiler_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before weights are read. On a GPU torch.compile needs Triton, and a GPU that Triton takes."""
+    config, confidence, dual = model("tiny-llada").config, part("sampler", "confidence"), part("cache", "dual")
+    parts = dual, confidence, config
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
+    for name, nearest in (("compile", "static"), ("compile_cudagraph", "cudagraph")):
+        with pytest.raises(UserError, match=rf"={name} compiles for .* 7\.0 .* has 6\.1\. Use runtime={nearest}\."):
+            Runtime(name).check(*parts, CUDA, FIXED)
+        with monkeypatch.context() as bare:
+            bare.setattr("dllm.runtime.runtime.find_spec", lambda name: None)
+            with pytest.raises(UserError, match=f"={name} compiles with Triton, which is.* Use runtime={nearest}"):
+                Runtime(name).check(*parts, CUDA, FIXED)
+    Runtime("compile").check(*parts, CPU, FIXED)
     monkeypatch.setattr("dllm.runtime.runtime.which", lambda name: None)
     with pytest.raises(UserError, match="runtime=compile needs a C\\+\\+ compiler.*use runtime=static"):
-        Runtime("compile").network(model("tiny-llada"))
+        Runtime("compile").check(*parts, CPU, FIXED)
 
 

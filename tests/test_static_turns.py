@@ -73,7 +73,7 @@ def combinations() -> list[Combination]:
         Combination(sampler, "whole" if cache == "window" else "fixed", cache, eos, name)
         for cache in CACHES for name in ("tiny-llada", "tiny-dream")
         for sampler, eos in (("confidence", "fill_after_block"), ("static", "keep"), ("credit", "keep"))
-    ]  # fmt: skip
+    ] + [Combination("dream", "fixed", "none", "keep", "tiny-dream")]  # fmt: skip
 
 
 @pytest.mark.parametrize("combination", combinations(), ids=str)

@@ -23,7 +23,7 @@ SETTINGS_FIRST = ("model", "task", "sampler", "blocks", "cache", "eos")  # whose
 # Keys of results.jsonl. Lists (tokens, turns, bits, ...) stay in the file.
 TEXTS = ("suite", "template", "data", "prompt", "text", "stop_reason")
 COUNTS = ("useful_tokens", "nfe", "query_tokens", "computed_tokens", "idle_forwards", "flops", "bytes")
-TIMES = ("seconds", "cpu_seconds", "load", "device", "batch")
+TIMES = ("seconds", "began", "cpu_seconds", "load", "device", "batch")
 WAY_OUT = "Give mixed=True to have them in one table, where the column version tells them apart."
 
 

@@ -103,7 +103,7 @@ class Measures:
     score: mean in [0, 1], None where nothing could be judged. judged: samples that it is the mean of. low, high: its
     95 % interval. tokens: useful ones, before the end of the text. computed: query tokens that the network ran,
     padding included. idle: forwards in which a row waited. Both are 0 for rows of older versions, which lack them.
-    seconds: wall time of decoding. p50, p95: seconds from the start of a sample's batch to its last turn. doubt: why
+    seconds: wall time of decoding. p50, p95: seconds from a sample's first turn to its last. doubt: why
     the times are doubtful; empty if they are not.
     """
 
@@ -124,7 +124,7 @@ class Measures:
 
     @staticmethod
     def of(rows: Sequence[ResultRow]) -> Measures:
-        scores, latency = scores_of(rows), [row["seconds"] for row in rows]
+        scores, latency = scores_of(rows), [row["seconds"] - row.get("began", 0.0) for row in rows]
         low, high = wilson(sum(scores), len(scores)) if scores else (0.0, 1.0)
         return Measures(
             len(rows), len(scores), mean(scores), low, high, sum(row["useful_tokens"] for row in rows),

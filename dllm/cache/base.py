@@ -39,7 +39,7 @@ class Session:
     """
 
     state: State = {}
-    numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
+    row_numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         """Plan the next forward of ``canvas`` [B]. ``announced`` [B, L]: what the sampler said it will commit next,

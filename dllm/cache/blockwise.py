@@ -35,6 +35,10 @@ class Blockwise(Buffered):
                 "would wait for it forever. Use cache.query_left=true."
             )
 
+    def left(self, config: ModelConfig) -> int:
+        """Columns before the block that a reuse forward computes too."""
+        return int(self.query_left and config.prediction_shift > 0)
+
     def part(self, view: CacheView, begin: Tensor) -> Tensor:
         """Columns [B, L] of a reuse forward that starts at column ``begin`` [B, 1]."""
         raise NotImplementedError
@@ -45,13 +49,13 @@ class Blockwise(Buffered):
         raise NotImplementedError
 
     def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
-        left = int(self.query_left and config.prediction_shift > 0)
-        reuse = min(length, self.widest(length, min(row.begin for row in known), width) + left)
+        most = self.widest(length, min(row.begin for row in known), width) + self.left(config)
+        reuse = min(length, most)
         return tuple(length if row.opening else reuse for row in known)
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks, shift = view.canvas, view.blocks, view.config.prediction_shift
-        left = int(self.query_left and shift > 0)
+        left = self.left(view.config)
         build = (blocks.forwards == 0)[:, None]
         columns = build | self.part(view, blocks.begin[:, None] - left)
         forced = canvas.nothing

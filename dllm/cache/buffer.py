@@ -89,13 +89,14 @@ class BufferSession(Session):
     state: ``written`` [B, L] (columns that hold something), ``masks`` and ``attended`` (see ``CacheView``), and the
     policy's own. stores: each layer's keys and values; None before its first forward. buffers: the memory they lie in,
     if it was lent. even: the host knows that every column is always attended to, so attention needs no mask, which
-    would slow it down. gapless: it knows that the keys of a row are an interval, because every plan left them to be all
-    valid columns.
+    would slow it down. gapless: it knows that the keys of a row are its first columns, because every plan left them to
+    be all valid ones.
     """
 
     def __init__(self, policy: Buffered, canvas: Canvas, config: ModelConfig, even: bool = False) -> None:
         self.policy, self.config, self.length, self.even = policy, config, canvas.masked.shape[1], even
-        self.numbers, self.gapless, self.stores = RowNumbers(), True, list[KeyValues | None]([None] * config.layers)
+        self.row_numbers, self.gapless = RowNumbers(), True
+        self.stores: list[KeyValues | None] = [None] * config.layers
         self.buffers: Buffers | None = None
         self.state = {
             "written": canvas.nothing, "attended": canvas.valid, "masks": ~canvas.nothing, **policy.state(canvas),
@@ -152,7 +153,7 @@ class BufferSession(Session):
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
         """Row numbers [b] of each call (None: all rows), and its width in columns."""
-        return rows_by_call(widths, device, self.numbers)
+        return rows_by_call(widths, device, self.row_numbers)
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         return BufferMemory(self, forward, call)
@@ -189,12 +190,12 @@ class BufferSession(Session):
         queries, keys = some(forward.queries, rows), some(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
         visible, reach = (None, self.length) if self.even else seen(keys, shapes)
-        order, interval = some(AttentionOrder.of(self.config, candidates.positions), rows), None
+        order, count = some(AttentionOrder.of(self.config, candidates.positions), rows), None
         if order is not None:
             visible = order.visible(order if columns is None else order.at(columns), keys[:, :reach])
         elif visible is not None and self.gapless:
-            interval = torch.stack([some(candidates.first, rows), keys.sum(1)], 1).int()
-        call = Call(rows, columns, columns, Visible(visible, interval), reach, buffers=rows)
+            count = keys.sum(1).int()
+        call = Call(rows, columns, columns, Visible(visible, count), reach, buffers=rows)
         if columns is None or forward.shadows.shape[1] == 0:
             return call
         return self._shadow(call, columns, some(forward.shadows, rows), keys)

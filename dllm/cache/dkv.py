@@ -39,7 +39,7 @@ class DKV(Buffered):
         canvas = view.canvas
         decided = ~(view.masks | canvas.masked)
         after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
-        first = decided.gather(1, canvas.first[:, None])
+        first = decided[:, :1]
         end = canvas.columns == (canvas.length - 1)[:, None]
         begun = (view.blocks.turn > 1)[:, None]  # both types treat what is settled before the first commit alike
         un = torch.where(end, first & begun, after)

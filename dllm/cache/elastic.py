@@ -70,7 +70,7 @@ class Elastic(Buffered):
 
 
 @dataclass
-class Progress:
+class Track:
     """What a forward finds out from layer to layer. bound [B]: the first layer that computes the whole canvas; bounds:
     the same on the host; later [B]: that of the next forward. widened: some row computes the whole canvas by now. ran:
     rows that each layer computed. received: attention that the window gives to each column, layer by layer [B, S]."""
@@ -103,7 +103,7 @@ class DriftPass(Pass):
     in_window: Tensor
     mean: Tensor
     seen: Tensor
-    progress: Progress
+    progress: Track
 
 
 class Drifting(BufferSession):
@@ -137,7 +137,7 @@ class Drifting(BufferSession):
             **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
             probes=probes, in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1),
             seen=forward.keys.sum(1),
-            progress=Progress(bound, torch.full_like(bound, first), bound.tolist(), forward.whole),
+            progress=Track(bound, torch.full_like(bound, first), bound.tolist(), forward.whole),
         )  # fmt: skip
 
     def memory(self, forward: Pass, call: Call) -> Memory:

@@ -35,7 +35,7 @@ class Guided(Session):
     except a ``Pass`` and the candidates of ``begin``, which have 2 N."""
 
     def __init__(self, inner: Session, rows: int) -> None:
-        self.inner, self.rows, self.numbers = inner, rows, inner.numbers
+        self.inner, self.rows, self.row_numbers = inner, rows, inner.row_numbers
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         both = twice(torch.arange(self.rows, device=canvas.request.device), 0)

@@ -33,7 +33,7 @@ class Everything(Session):
     """Queries and keys are all valid columns. Where rows are ``ragged``, padding and cut columns are not computed."""
 
     def __init__(self, config: ModelConfig, length: int, ragged: bool) -> None:
-        self.config, self.length, self.ragged, self.numbers = config, length, ragged, RowNumbers()
+        self.config, self.length, self.ragged, self.row_numbers = config, length, ragged, RowNumbers()
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         valid = canvas.valid
@@ -48,7 +48,7 @@ class Everything(Session):
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid, parts = candidates.valid, list[tuple[Tensor | None, int]]([(None, len(candidates.columns))])
         if self.ragged:
-            parts = rows_by_call(plan.shapes.widths(valid, owner), valid.device, self.numbers)
+            parts = rows_by_call(plan.shapes.widths(valid, owner), valid.device, self.row_numbers)
         calls = [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
         return Pass(calls, owner, valid, valid, valid, plan.shadows, whole=not self.ragged)
 
@@ -67,10 +67,9 @@ class Everything(Session):
     def _call(self, rows: Tensor | None, width: int, shadows: Tensor, candidates: Canvas) -> Call:
         valid, length = some(candidates.valid, rows), len(candidates.columns)
         queries = packed(valid, candidates.columns, width) if self.ragged else None
-        visible, interval = None if queries is None else queries < length, None
+        visible, count = None if queries is None else queries < length, None
         if queries is not None and not shadows.shape[1] and self.config.attention_block is None:
-            count = valid.sum(1)
-            interval = torch.stack([torch.zeros_like(count), count], 1).int()
+            count = valid.sum(1).int()
         if shadows.shape[1]:
             ordinary = candidates.columns.expand_as(valid) if queries is None else queries
             extra = some(shadows, rows)
@@ -79,7 +78,7 @@ class Everything(Session):
         if order is not None:
             order = order if queries is None else order.at(queries)
             visible = order.visible(order, visible)
-        return Call(rows, queries, visible=Visible(visible, interval))
+        return Call(rows, queries, visible=Visible(visible, count))
 
 
 def shadow_visibility(ordinary: Tensor, shadows: Tensor, length: int) -> Tensor:

@@ -17,7 +17,7 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
     if config.prediction_shift == 0:
         return positions
     left = torch.cat([positions[:, 1:], torch.zeros_like(positions[:, :1])], 1)
-    return left & canvas.valid | (positions & (canvas.columns == canvas.first[:, None]))
+    return left & canvas.valid | (positions & (canvas.columns == 0))
 
 
 def places(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:

@@ -61,6 +61,10 @@ class Owner:
             return value
         return value.new_zeros(self.rows).scatter_reduce(0, self.row, value, "amax")
 
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum [B, ...] of a value [N, ...] over the candidates of each row."""
+        return value if self.is_single else value.new_zeros(self.rows, *value.shape[1:]).index_add_(0, self.row, value)
+
     def table(self) -> tuple[Tensor, Tensor]:
         """Candidates of each row [B, K], padded with -1, and each candidate's place in its row [N]."""
         everyone = torch.arange(len(self.row), device=self.row.device)

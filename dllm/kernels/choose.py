@@ -12,7 +12,8 @@ from dllm.kernels.jit import interpreted
 
 KERNEL_CHOICES = ("auto", "triton", "torch")
 MIN_CAPABILITY = (8, 0)  # Ampere, the first with bfloat16 and asynchronous copies
-MIN_TRITON = "3.7"  # the oldest that the kernels are compiled and interpreted with; AMD's package has another name
+# The oldest that compiles the kernels; its interpreter runs them from 3.7 on. AMD's package has another name.
+MIN_TRITON = "3.6"
 AMD_GPUS = ("gfx942", "gfx950")
 
 
@@ -41,8 +42,7 @@ def obstacle(device: torch.device) -> str | None:
         if interpreted():
             return None
         return f"Triton needs a GPU and the model is on {device.type}. For tests TRITON_INTERPRET=1 interprets it."
-    if torch.version.hip is not None:
-        kind = str(torch.cuda.get_device_properties(device).gcnArchName).split(":")[0]
+    if (kind := amd_kind(device)) is not None:
         known = ", ".join(AMD_GPUS)
         return None if kind in AMD_GPUS else f"the kernels support the AMD GPUs {known}, and this is {kind}."
     capability = torch.cuda.get_device_capability(device)
@@ -50,3 +50,10 @@ def obstacle(device: torch.device) -> str | None:
         version, least = ".".join(map(str, capability)), ".".join(map(str, MIN_CAPABILITY))
         return f"this GPU has compute capability {version}, and the kernels need {least} (Ampere) or newer."
     return None
+
+
+def amd_kind(device: torch.device) -> str | None:
+    """AMD's name of the GPU, such as gfx942. None for another maker's."""
+    if torch.version.hip is None:
+        return None
+    return str(torch.cuda.get_device_properties(device).gcnArchName).split(":")[0]

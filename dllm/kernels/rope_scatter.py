@@ -4,20 +4,34 @@ For a head x of h features, of which d rotate, at angles a_i of its position, i 
 
     y_i = x_i cos a_i - x_{i + d/2} sin a_i    y_{i + d/2} = x_{i + d/2} cos a_i + x_i sin a_i    else y_j = x_j
 
+Some models norm every head of queries and keys first: x = round(x / sqrt(mean(x^2) + eps)) * gain (``add_norm``).
+
 Queries [B, n, H, h] come back rotated. Rotated keys and plain values [B, n, H_kv, h] go to ``columns`` [B, n] of the
 buffers [B, H_kv, S, h]; a column outside [0, S) is padding and is not stored. As separate operations these take six
-launches for the rotations and two for the indexed stores.
+launches for the rotations, two for the indexed stores, and two for the norms.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
+from dllm.kernels import add_norm
 from dllm.kernels.jit import Build, LaunchConfig, jit, power_of_two, tl
 
 HEADS_PER_PROGRAM = 8
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """Norms of the heads before they rotate: the gains [h] of queries and of keys."""
+
+    query: Tensor
+    key: Tensor
+    eps: float
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, wide: bool) -> Tensor:
@@ -35,12 +49,15 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, wide: bool) -> Tensor:
 
 def reference(
     query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
-    keys: Tensor, values: Tensor, wide: bool,
+    keys: Tensor, values: Tensor, wide: bool, norms: HeadNorms | None = None,
 ) -> Tensor:  # fmt: skip
     """Rotated queries [B, n, H, h]. Writes the rotated ``key`` and ``value`` into the buffers ``keys`` and ``values``.
 
-    columns None: 0 to n - 1. cos, sin and ``wide`` as in ``rotated``.
+    columns None: 0 to n - 1. cos, sin and ``wide`` as in ``rotated``. norms None: heads rotate as they are.
     """
+    if norms is not None:
+        query, key = (
+            add_norm.reference(x, None, gain, norms.eps)[1] for x, gain in ((query, norms.query), (key, norms.key)))
     key, n, size = rotated(key, cos, sin, wide), key.shape[1], keys.shape[2]
     if columns is None:
         keys[:, :, :n], values[:, :, :n] = (rearrange(x, "b n h d -> b h n d") for x in (key, value))
@@ -52,11 +69,32 @@ def reference(
 
 
 @jit()
-def rotate_halves(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.constexpr):
-    """Both rotated halves of the heads of x at ``place``, in the dtype of x. ROUND: round every product to it."""
-    kind = x.dtype.element_ty
-    first = tl.load(x + place, mask=inside, other=0.0).to(cos.dtype)
-    second = tl.load(x + place + HALF, mask=inside, other=0.0).to(cos.dtype)
+def load_head(x, gain, place, real, lane, feature, cos, SIZE: tl.constexpr, HALF: tl.constexpr, EPS: tl.constexpr):
+    """The two halves that rotate of heads of x at ``place``, and the rest (if any), normed, in the dtype of ``cos``."""
+    kind: tl.constexpr = x.dtype.element_ty
+    wide: tl.constexpr = cos.dtype
+    turns, stays = lane < HALF, (feature >= 2 * HALF) & (feature < SIZE)
+    first = tl.load(x + place + lane, mask=real & turns, other=0.0).to(wide)
+    second = tl.load(x + place + HALF + lane, mask=real & turns, other=0.0).to(wide)
+    rest = first
+    if 2 * HALF < SIZE:
+        rest = tl.load(x + place + feature, mask=real & stays, other=0.0).to(wide)
+    if gain is not None:
+        square = tl.sum(first * first, axis=1, keep_dims=True) + tl.sum(second * second, axis=1, keep_dims=True)
+        if 2 * HALF < SIZE:
+            square += tl.sum(rest * rest, axis=1, keep_dims=True)
+        root = tl.sqrt(square / SIZE + EPS)
+        low, high = (first / root).to(kind).to(wide), (second / root).to(kind).to(wide)
+        first = (low * tl.load(gain + lane, mask=turns, other=0.0).to(wide)).to(kind).to(wide)
+        second = (high * tl.load(gain + HALF + lane, mask=turns, other=0.0).to(wide)).to(kind).to(wide)
+        if 2 * HALF < SIZE:
+            rest = (rest / root).to(kind).to(wide) * tl.load(gain + feature, mask=stays, other=0.0).to(wide)
+    return first, second, rest.to(kind)
+
+
+@jit()
+def rotate_halves(first, second, cos, sin, kind: tl.constexpr, ROUND: tl.constexpr):
+    """Both rotated halves, in ``kind``. ROUND: round every product to it."""
     a, b, c, d = first * cos, second * sin, second * cos, first * sin
     if ROUND:
         a, b, c, d = (a.to(kind).to(cos.dtype), b.to(kind).to(cos.dtype), c.to(kind).to(cos.dtype),
@@ -65,14 +103,15 @@ def rotate_halves(x, place, inside, cos, sin, HALF: tl.constexpr, ROUND: tl.cons
 
 
 @jit("T", "n", "S", "H", "H_KV")
-def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T, n, S, H, H_KV,
+def _rope_scatter(query, key, value, cosine, sine, columns, query_gain, key_gain, out, keys, values, T, n, S, H, H_KV,
                   q_step, k_step, v_step, SIZE: tl.constexpr, HALF: tl.constexpr, ROUND: tl.constexpr,
-                  ROWS: tl.constexpr, LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+                  EPS: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     """One program per ROWS heads of the T = B n tokens. The first programs take queries, the others keys and values.
 
     q_step, k_step, v_step: numbers from token to token. SIZE: features of a head. HALF: half of those that rotate.
-    LANES, WHOLE: HALF and SIZE as powers of two.
+    LANES, WHOLE: HALF and SIZE as powers of two. query_gain, key_gain: of the norms of heads; None: there are none.
     """
+    KIND: tl.constexpr = query.dtype.element_ty
     lane, feature = tl.arange(0, LANES)[None, :], tl.arange(0, WHOLE)[None, :]
     groups, heads, group = tl.cdiv(T * H, ROWS), H, tl.program_id(0)
     stores = group >= groups
@@ -83,7 +122,7 @@ def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T
     angle, inside = token * 2 * HALF + lane, real & (lane < HALF)
     cos, sin = tl.load(cosine + angle, mask=inside, other=1.0), tl.load(sine + HALF + angle, mask=inside, other=0.0)
     if ROUND:
-        cos, sin = cos.to(query.dtype.element_ty).to(cos.dtype), sin.to(query.dtype.element_ty).to(sin.dtype)
+        cos, sin = cos.to(KIND).to(cos.dtype), sin.to(KIND).to(sin.dtype)
     inner = head * SIZE
     still = (feature >= 2 * HALF) & (feature < SIZE)
     if stores:
@@ -92,30 +131,32 @@ def _rope_scatter(query, key, value, cosine, sine, columns, out, keys, values, T
             column = tl.load(columns + token, mask=real, other=S)
         real = real & (column >= 0) & (column < S)
         inside, target = real & (lane < HALF), ((token // n * H_KV + head) * S + column) * SIZE
-        low, high = rotate_halves(key, place + lane, inside, cos, sin, HALF, ROUND)
+        first, second, rest = load_head(key, key_gain, place, real, lane, feature, cos, SIZE, HALF, EPS)
+        low, high = rotate_halves(first, second, cos, sin, KIND, ROUND)
         tl.store(keys + target + lane, low, mask=inside)
         tl.store(keys + target + HALF + lane, high, mask=inside)
         if 2 * HALF < SIZE:
-            tl.store(keys + target + feature, tl.load(key + place + feature, mask=real & still), mask=real & still)
+            tl.store(keys + target + feature, rest, mask=real & still)
         whole = real & (feature < SIZE)
         source = value + token * v_step + inner + feature
         tl.store(values + target + feature, tl.load(source, mask=whole), mask=whole)
     else:
         place, target = token * q_step + inner, row * SIZE
-        low, high = rotate_halves(query, place + lane, inside, cos, sin, HALF, ROUND)
+        first, second, rest = load_head(query, query_gain, place, real, lane, feature, cos, SIZE, HALF, EPS)
+        low, high = rotate_halves(first, second, cos, sin, KIND, ROUND)
         tl.store(out + target + lane, low, mask=inside)
         tl.store(out + target + HALF + lane, high, mask=inside)
         if 2 * HALF < SIZE:
-            tl.store(out + target + feature, tl.load(query + place + feature, mask=real & still), mask=real & still)
+            tl.store(out + target + feature, rest, mask=real & still)
 
 
 def rope_scatter(
     query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, columns: Tensor | None,
-    keys: Tensor, values: Tensor, wide: bool, triton: bool = False,
+    keys: Tensor, values: Tensor, wide: bool, norms: HeadNorms | None = None, triton: bool = False,
 ) -> Tensor:  # fmt: skip
     """``reference``. triton: the kernel, equal up to one rounding; cos, sin in float32 (float64 for float64 rows)."""
     if not triton:
-        return reference(query, key, value, cos, sin, columns, keys, values, wide)
+        return reference(query, key, value, cos, sin, columns, keys, values, wide, norms)
     assert keys.is_contiguous() and values.is_contiguous(), "cache buffers are written in place"
     (rows, n, heads, size), kv_heads, rotating = query.shape, key.shape[2], cos.shape[-1]
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -123,11 +164,12 @@ def rope_scatter(
         config = _config(size, rotating // 2)
         tokens, group = rows * n, config.blocks["ROWS"]
         (query, q_step), (key, k_step), (value, v_step) = (by_token(x) for x in (query, key, value))
+        gains, eps = (None, None) if norms is None else (norms.query, norms.key), 0.0 if norms is None else norms.eps
         _rope_scatter[(-(-tokens * heads // group) + -(-tokens * kv_heads // group),)](
             query, key, value, cos.expand(rows, n, 1, rotating).contiguous(),
-            sin.expand(rows, n, 1, rotating).contiguous(), None if columns is None else columns.contiguous(), out, keys,
-            values, tokens, n, keys.shape[2], heads, kv_heads, q_step, k_step, v_step,
-            SIZE=size, HALF=rotating // 2, ROUND=not wide, **config.arguments,
+            sin.expand(rows, n, 1, rotating).contiguous(), None if columns is None else columns.contiguous(), *gains,
+            out, keys, values, tokens, n, keys.shape[2], heads, kv_heads, q_step, k_step, v_step,
+            SIZE=size, HALF=rotating // 2, ROUND=not wide, EPS=eps, **config.arguments,
         )  # fmt: skip
     return out
 
@@ -146,18 +188,21 @@ def _config(size: int, half: int) -> LaunchConfig:
     return LaunchConfig(blocks, warps=4 if size > 64 else 1)
 
 
-def _build(kind: str, size: int, half: int, listed: bool, rounded: bool) -> Build:
-    types = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
+def _build(kind: str, size: int, half: int, listed: bool, rounded: bool, normed: bool = False) -> Build:
+    types: dict[str, str | None] = dict.fromkeys(("query", "key", "value", "out", "keys", "values"), f"*{kind}")
     types |= {"cosine": "*fp32", "sine": "*fp32", "T": "i32", "n": "i32", "S": "i32", "H": "i32", "H_KV": "i32"}
     types |= dict.fromkeys(("q_step", "k_step", "v_step"), "i32/16")
+    types |= dict.fromkeys(("query_gain", "key_gain"), f"*{kind}" if normed else None)
     return Build(
-        f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}", _rope_scatter, _config(size, half),
-        {**types, "columns": "*i64" if listed else None}, {"SIZE": size, "HALF": half, "ROUND": rounded},
+        f"rope_scatter-{kind}-{size}-{half}-{listed}-{rounded}{'-normed' * normed}", _rope_scatter,
+        _config(size, half), {**types, "columns": "*i64" if listed else None},
+        {"SIZE": size, "HALF": half, "ROUND": rounded, "EPS": 1e-6},
     )  # fmt: skip
 
 
 BUILDS = (
     _build("bf16", 128, 64, True, False), _build("bf16", 128, 64, True, True), _build("bf16", 128, 64, False, False),
     _build("bf16", 128, 32, True, True), _build("bf16", 64, 32, True, False), _build("fp16", 128, 64, True, False),
-    _build("fp32", 128, 64, True, False),
+    _build("fp32", 128, 64, True, False), _build("bf16", 128, 64, True, True, True),
+    _build("bf16", 128, 32, True, True, True),
 )  # fmt: skip

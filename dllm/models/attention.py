@@ -1,9 +1,9 @@
 """Softmax attention, by the fastest of PyTorch's ways that gives the right result.
 
 Without a mask all of them are fast. With one, flash attention is out, and grouped heads leave only plain operations,
-which store all weights (5 to 20 times slower). But the keys of a row are mostly an interval of the buffer: behind its
-padding, before what was cut off. Attention over rows of various lengths takes that as two numbers a row. Its tensors
-are one long row; ours need not be copied into it, because the buffers are one with a step from row to row.
+which store all weights (5 to 20 times slower). But the keys of a row are mostly the first so many of the buffer: those
+before its padding, or before what was cut off. Attention over rows of various lengths takes that as a number a row. Its
+tensors are one long row; ours need not be copied into it, because the buffers are one with a step from row to row.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ FLASH_CAPABILITY = (8, 0)  # Ampere
 
 @dataclass(frozen=True)
 class Visible:
-    """Which of S keys the queries see. mask [B, S] or [B, n, S]: boolean (None: all). interval int32 [B, 2]: the first
-    one and their number, if the mask is known to be an interval of each row."""
+    """Which of S keys the queries see. mask [B, S] or [B, n, S]: boolean (None: all). count int32 [B]: how many, if
+    they are known to be the first so many of each row."""
 
     mask: Tensor | None = None
-    interval: Tensor | None = None
+    count: Tensor | None = None
 
 
 ALL = Visible()
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: bool = False) -> Tensor:
-    """Attention [B, n, H * h] of query [B, n, H, h] over key and value [B, H_kv, S, h]. varlen: intervals are taken as
+    """Attention [B, n, H * h] of query [B, n, H, h] over key and value [B, H_kv, S, h]. varlen: counts are taken as
     they are (only where ``has_varlen``)."""
-    if varlen and visible.interval is not None:
-        return attend_interval(query, key, value, visible.interval)
+    if varlen and visible.count is not None:
+        return attend_first(query, key, value, visible.count)
     mask, groups = visible.mask, query.shape[2] // key.shape[1]
     if mask is not None:
         mask = mask[:, None, None] if mask.dim() == 2 else mask[:, None]
@@ -45,18 +45,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: 
     return out.transpose(1, 2).flatten(2)
 
 
-def attend_interval(query: Tensor, key: Tensor, value: Tensor, interval: Tensor) -> Tensor:
-    """Attention [B, n, H * h] over the keys of an interval [B, 2] of each row."""
+def attend_first(query: Tensor, key: Tensor, value: Tensor, count: Tensor) -> Tensor:
+    """Attention [B, n, H * h] over the first ``count`` [B] keys of each row."""
     from torch.nn.attention.varlen import varlen_attn
 
     (rows, n, heads, size), kv_heads, width = query.shape, key.shape[1], key.shape[2]
     step = key.stride(0) // key.stride(2)  # from row to row of the keys, counted in keys
     keys, values = (one_row(one, (rows - 1) * step + width) for one in (key, value))
     number = torch.arange(rows + 1, dtype=torch.int32, device=query.device)
-    first = F.pad(interval[:, 0].int(), (0, 1)) + number * step
     out = varlen_attn(
-        query.reshape(rows * n, heads, size), keys, values, number * n, first, n, width,
-        enable_gqa=heads != kv_heads, seqused_k=interval[:, 1].int(),
+        query.reshape(rows * n, heads, size), keys, values, number * n, number * step, n, width,
+        enable_gqa=heads != kv_heads, seqused_k=count.int(),
     )  # fmt: skip
     assert isinstance(out, Tensor)
     return out.view(rows, n, heads * size)
@@ -82,12 +81,11 @@ def has_varlen(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def agrees(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether both ways agree on a part of a buffer whose rows begin and end elsewhere, with grouped heads."""
+    """Whether both ways agree on a part of a buffer whose rows end elsewhere, with grouped heads."""
     noise = torch.Generator().manual_seed(0)
     query = torch.randn(3, 5, 4, 64, generator=noise).to(device, dtype)
     key, value = (torch.randn(3, 2, 40, 64, generator=noise).to(device, dtype)[:, :, :33] for _ in "kv")
-    interval = torch.tensor([[0, 33], [7, 20], [32, 1]], dtype=torch.int32, device=device)
-    place = torch.arange(33, device=device)
-    visible = Visible((place >= interval[:, :1]) & (place < interval.sum(1, keepdim=True)))
-    found, expected = attend_interval(query, key, value, interval), attend(query, key, value, visible)
+    count = torch.tensor([33, 20, 1], dtype=torch.int32, device=device)
+    visible = Visible(torch.arange(33, device=device) < count[:, None])
+    found, expected = attend_first(query, key, value, count), attend(query, key, value, visible)
     return torch.allclose(found, expected, rtol=2e-2, atol=2e-2)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from dllm.errors import UserError, in_choices, nearest
-from dllm.kernels.choose import use_triton
+from dllm.kernels.choose import MIN_CAPABILITY, amd_kind, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
@@ -75,14 +75,13 @@ def load(
 
     device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where there is none). dtype: of weights
     and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch`` or ``auto`` (Triton on GPUs that
-    support it). quantize: ``int8`` for weights in eight bits (torchao), which need runtime=compile. pack: keep float32
+    support it). quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). pack: keep float32
     weights of a CPU in oneDNN's layout, which is faster but excludes runtime=compile. Raises UserError when something
     does not fit, where possible before weights are read.
     """
     kind, place = parse_dtype(dtype), parse_device(device)
-    triton = use_triton(kernels, resolve_device(place))
-    check_quantize(quantize)
     _, config, tokenizer, ids = describe(path, mask_id)
+    triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
     folder = locate(path)
     transformer = load_model(folder, place, kind, config)
     transformer.use_kernels(triton, has_varlen(transformer.device, kind))
@@ -107,9 +106,31 @@ def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelC
     return folder, config, tokenizer, ids
 
 
+def check_numbers(
+    config: ModelConfig, dtype: torch.dtype, device: torch.device, kernels: str, quantize: str | None
+) -> bool:
+    """Whether our Triton kernels run. Raises UserError for a dtype, kernels or quantised weights that the device lacks.
+    """
+    if dtype == torch.bfloat16 and device.type == "cuda" and amd_kind(device) is None:
+        capability = torch.cuda.get_device_capability(device)
+        if capability < MIN_CAPABILITY:
+            raise UserError(
+                "model.dtype=bfloat16 needs a GPU of compute capability 8.0 (Ampere) or newer, and this one has "
+                f"{'.'.join(map(str, capability))}. Use model.dtype=float16, or float32 if numbers overflow."
+            )
+    triton = use_triton(kernels, device)
+    check_quantize(quantize, config, dtype, device, triton)
+    return triton
+
+
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """A supported dtype, given by name or as torch's object. Raises UserError for any other."""
     name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES and (narrow := re.match("float8|int8|int4", name)):
+        raise UserError(
+            f"model.dtype={name} must be one of {', '.join(DTYPES)}. For weights in {narrow[0]} set "
+            f"model.quantize={narrow[0]} and model.dtype=bfloat16."
+        )
     in_choices("dtype", name, DTYPES)
     return DTYPES[name]
 

@@ -14,7 +14,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from dllm.kernels.rope_scatter import rope_scatter, rotated
+from dllm.kernels.add_norm import add_norm
+from dllm.kernels.rope_scatter import HeadNorms, rope_scatter, rotated
 from dllm.models.attention import ALL, Visible, attend
 from dllm.models.config import ModelConfig
 
@@ -29,11 +30,11 @@ Exchanged = tuple[Tensor, Tensor, Tensor, Visible]
 
 @dataclass(frozen=True)
 class Projected:
-    """A layer's projections of its rows, before rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
+    """A layer's projections of its rows, before norms and rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
 
     angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. wide: rotate in float32 (LLaDA's
     ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel. varlen: attention can
-    take intervals.
+    take counts of keys. norms: of the heads of queries and keys, if the model has them.
     """
 
     query: Tensor
@@ -43,10 +44,15 @@ class Projected:
     wide: bool
     triton: bool
     varlen: bool = False
+    norms: HeadNorms | None = None
 
     def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h]."""
-        query, key = (rotated(x, *self.angles, self.wide) for x in (self.query, self.key))
+        query, key = self.query, self.key
+        if self.norms is not None:
+            query = add_norm(query, None, self.norms.query, self.norms.eps, self.triton)[1]
+            key = add_norm(key, None, self.norms.key, self.norms.eps, self.triton)[1]
+        query, key = (rotated(x, *self.angles, self.wide) for x in (query, key))
         return query, key.transpose(1, 2), self.value.transpose(1, 2)
 
     def into(self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
@@ -54,7 +60,8 @@ class Projected:
         [B, H_kv, S, h], and return the rotated queries. Every slot must exist: buffers have one for padding."""
         # torch.compile fuses these operations itself. With ``rows`` the kernel does not run: that is rare.
         if self.triton and rows is None and not torch.compiler.is_compiling():
-            return rope_scatter(self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, True)
+            return rope_scatter(
+                self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, self.norms, True)
         query, key, value = self.rotated()
         for store, fresh in ((keys, key), (values, value)):
             if slots is None:
@@ -113,7 +120,7 @@ class Copies:
 
     def of(self, visible: Visible, device: torch.device) -> Visible:
         """What is visible, on ``device``."""
-        return Visible(self(visible.mask, device), self(visible.interval, device))
+        return Visible(self(visible.mask, device), self(visible.count, device))
 
 
 class Fresh(Memory):

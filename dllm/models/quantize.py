@@ -1,47 +1,114 @@
-"""Weights in eight bits through torchao: ``model.quantize=int8`` (the extra ``quantize``).
+"""Weights in fewer bits: ``model.quantize=int8 | int4 | float8``.
 
-At batch 1 a cached forward takes the time of reading the weights. With half the bytes it takes about half the time, if
-the product widens the weights tile by tile, as torch.compile does. Every other runtime first widens the whole weight in
-each call (one core, one row of 4096 x 4096: 43 instead of 5.6 ms in float32, 14.0 instead of 5.4 in bfloat16; 32 rows
-of 2048 x 2048: 6.0 instead of 3.7 and 5.6 instead of 4.2). The head is not quantised, since it is not compiled.
+At batch 1 a cached forward takes the time of reading the weights; these are a half or a quarter of bfloat16's bytes.
+
+int8, int4: the weights alone. The product widens them tile by tile: on a GPU in our kernel, on a CPU in PyTorch's
+operators. The host of an eager GPU takes longer to launch the products than the GPU to read the weights, so there
+fewer bytes save nothing; runtime=cudagraph launches them all at once.
+
+float8: weights and rows, each with a scale per row, so that no row depends on another (a scale per tensor would take
+the largest number of all rows). The GPU's matrix units multiply them as they are, which torchao documents as its fast
+way at any number of rows; float8 weights alone are widened whole in every call. Without torch.compile, finding the
+scales and rounding take several kernels per product.
+
+Products are quantised after q, k and v, and gate and up, have become one: every output has scales of its own, so its
+numbers are those of the separate ones. The embedding and the head stay, since the fused head reads bfloat16.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
+import torch
 from torch import nn
 
-from dllm.errors import UserError
+from dllm.errors import UserError, nearest, not_installed
+from dllm.kernels.choose import AMD_GPUS, amd_kind
+from dllm.kernels.narrow_linear import NarrowLinear
+from dllm.kernels.narrow_product import GROUP
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Transformer
 
-QUANTIZATIONS = ("int8",)
-UNQUANTIZED = "lm_head"
+BITS = {"int8": 8, "int4": 4}
+QUANTIZATIONS = (*BITS, "float8")
+MULTIPLES = {"int8": 1, "int4": GROUP, "float8": 16}  # of the sizes of products
+FLOAT8_CAPABILITY = (8, 9)  # Ada, Hopper
 
 
-def check_quantize(kind: str | None) -> None:
-    """Raises UserError for an unknown kind, and where torchao is not installed."""
+def check_quantize(
+    kind: str | None, config: ModelConfig, dtype: torch.dtype, device: torch.device, triton: bool
+) -> None:
+    """Raises UserError for an unknown kind, and for a model, dtype or device that it does not take. triton: our kernels
+    run."""
     if kind is None:
         return
+    name, plain = f"model.quantize={kind}", "or set model.quantize to null"
     if kind not in QUANTIZATIONS:
-        raise UserError(f"model.quantize={kind!r} must be null or int8.")
-    if find_spec("torchao") is None:
-        raise UserError("model.quantize=int8 needs torchao: pip install 'dllm[quantize]', or set it to null.")
-
-
-def check_runtime(kind: str | None, runtime: str) -> None:
-    """Raises UserError for a runtime in which eight bits are slower than plain weights."""
-    if kind is not None and runtime != "compile":
+        raise UserError(f"model.quantize={kind!r} must be null, int8, int4 or float8.{nearest(kind, QUANTIZATIONS)}")
+    if config.moe is not None:
+        raise UserError(f"{name} leaves out routed experts, which are most of this model. Set model.quantize to null.")
+    if dtype != torch.bfloat16:
+        raise UserError(f"{name} multiplies rows of bfloat16. Set model.dtype=bfloat16, {plain}.")
+    sizes, multiple = (config.width, config.heads * config.head_dim, config.mlp_width), MULTIPLES[kind]
+    if any(size % multiple for size in sizes) or (kind != "int8" and config.kv_width % 16):
         raise UserError(
-            f"model.quantize={kind} with runtime={runtime} would widen every weight in every call, which is slower "
-            "than plain weights. Use runtime=compile, or set model.quantize to null."
+            f"{name} takes products whose sizes are multiples of {multiple}, and this model's are "
+            f"{', '.join(map(str, sizes))}. Use model.quantize=int8, {plain}."
         )
+    if kind == "float8":
+        check_float8(device)
+    elif device.type != "cpu" and not triton:
+        raise UserError(f"{name} on a GPU needs our Triton kernel. Use kernels=auto on a GPU that has it, {plain}.")
 
 
-def quantize_weights(model: nn.Module, kind: str) -> None:
-    """Quantise the weights of all linear layers but the routers and the head, in place. One scale per output; the
-    arithmetic stays in the dtype of the rows."""
-    check_quantize(kind)
-    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+def check_float8(device: torch.device) -> None:
+    """Raises UserError where the device does not multiply in float8, or torchao is not installed."""
+    there = "the model is on " + device.type
+    if device.type == "cuda" and (amd := amd_kind(device)) is not None:
+        there = "" if amd in AMD_GPUS else f"this is {amd}"
+    elif device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        there = "" if capability >= FLOAT8_CAPABILITY else f"this GPU has {'.'.join(map(str, capability))}"
+    if there:
+        raise UserError(
+            "model.quantize=float8 needs a GPU of compute capability 8.9 (Ada, Hopper) or newer, or AMD's "
+            f"{' or '.join(AMD_GPUS)}, and {there}. Use model.quantize=int8, or set model.quantize to null."
+        )
+    if find_spec("torchao") is None:
+        raise not_installed("model.quantize=float8", "torchao", "quantize", "use model.quantize=int8")
 
-    config = Int8WeightOnlyConfig(version=2)
-    quantize_(model, config, lambda module, name: type(module) is nn.Linear and name != UNQUANTIZED)
+
+def check_runtime(kind: str | None, runtime: str, device: torch.device) -> None:
+    """Raises UserError for a runtime in which the weights would be slower than plain ones, or no faster."""
+    if kind == "float8" and not runtime.startswith("compile"):
+        reason, way_out = "rounds rows in several kernels per product, which costs more than it saves", "compile"
+    elif kind in BITS and device.type == "cuda" and runtime.startswith("compile"):
+        reason, way_out = "would widen all weights in every call: torch.compile does not read our kernel", "cudagraph"
+    elif kind in BITS and device.type == "cuda" and runtime != "cudagraph":
+        reason, way_out = "saves nothing: the host launches products more slowly than the GPU reads them", "cudagraph"
+    else:
+        return
+    raise UserError(
+        f"model.quantize={kind} with runtime={runtime} {reason}. Use runtime={way_out}, or set model.quantize to null.")
+
+
+def quantize_weights(model: Transformer, kind: str) -> None:
+    """Quantise the products of all layers in place. The model can no longer train or be saved. Raises UserError for a
+    model on several devices."""
+    if model.places is not None:
+        raise UserError(
+            f"model.quantize={kind} needs the model on one device, and this one is spread over several. Use "
+            "model.device=cuda:0 if it fits there, or set model.quantize to null."
+        )
+    if kind == "float8":
+        from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
+
+        # torchao's settings of inductor would choose kernels by a stopwatch, in the whole process.
+        scaled = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
+        quantize_(model.layers, scaled, lambda module, name: type(module) is nn.Linear)
+        return
+    for layer in model.layers:  # one by one, so that the plain weights of only one layer stay meanwhile
+        for module in list(layer.modules()):
+            for name, child in list(module.named_children()):
+                if type(child) is nn.Linear:
+                    setattr(module, name, NarrowLinear(child, BITS[kind], model.triton))

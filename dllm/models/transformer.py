@@ -19,6 +19,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dllm.kernels.add_norm import add_norm
+from dllm.kernels.rope_scatter import HeadNorms
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
@@ -82,12 +83,16 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
 
     def project(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Projected:
-        """Queries, keys and values of rows x [B, n, D]."""
+        """Queries, keys and values of rows x [B, n, D], and the norms that come before the rotation."""
         rows = (self.q(x), self.k(x), self.v(x)) if self.qkv is None else self.qkv(x).split(self.sizes, -1)
         q, k, v = (rearrange(part, "b n (h d) -> b n h d", d=self.head_dim) for part in rows)
+        norms = None
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q)[1], self.k_norm(k)[1]
-        return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen)
+            if self.q_norm.weight.is_meta:  # accelerate copies offloaded weights when their module is called
+                q, k = self.q_norm(q)[1], self.k_norm(k)[1]
+            else:
+                norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+        return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen, norms)
 
 
 class Layer(nn.Module):
@@ -174,8 +179,8 @@ class Transformer(nn.Module):
         self.rotary = Rotary(config.rotary_dim, config.theta)
 
     def use_kernels(self, triton: bool, varlen: bool = False) -> None:
-        """Switch our Triton kernels on or off, in every module that has them. varlen: attention over intervals, too
-        (``has_varlen``)."""
+        """Switch our Triton kernels on or off, in every module that has them. varlen: attention over rows of various
+        lengths, too (``has_varlen``)."""
         for part in self.modules():
             if isinstance(part, Transformer | Attention | RMSNorm | MLP | StackedExperts):
                 part.triton = triton

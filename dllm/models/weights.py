@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from dllm.errors import UserError
+from dllm.kernels.narrow_linear import NarrowLinear
+from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.files import SINGLE, Stored, mismatched, read_json, stored_tensors
 from dllm.models.fused import apart, fuse_products
@@ -241,7 +243,13 @@ def tie_problems(config: ModelConfig, stored: Mapping[str, Stored]) -> list[str]
 
 
 def save_model(model: Transformer, folder: str | Path) -> None:
-    """Write config.json and model.safetensors under the published names."""
+    """Write config.json and model.safetensors under the published names. Raises UserError for a model whose weights are
+    packed or quantised."""
+    if any(isinstance(part, PackedLinear | NarrowLinear) for part in model.modules()) or any(
+        type(parameter) is not nn.Parameter for parameter in model.parameters()
+    ):
+        raise UserError(
+            "save_model cannot write packed or quantised weights. Load the model with pack=False and quantize=None.")
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     grouped: dict[str, list[Tensor]] = {}

@@ -1,9 +1,10 @@
-"""Collects the turns of one batch into results. It only observes the loop, at a few small operations a turn."""
+"""Collects the turns of a batch into results. It only observes the loop, at a few small operations a turn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import nan
 
 import torch
 from torch import Tensor
@@ -28,13 +29,16 @@ def numbered(tokens: Sequence[int]) -> list[str]:
 @dataclass(frozen=True)
 class Row:
     """A finished row: ids from column 0 of the batch, where its answer starts and where deciding ended; the turn that
-    fixed each column (0: none); what it spent: query rows and computed rows (averaged over layers), FLOPs, bytes
-    (without the weights), and forwards in which it waited."""
+    fixed each column (0: none), and the log-probability of its token then (nan: not known); the second at which it
+    joined; what it spent: query rows and computed rows (averaged over layers), FLOPs, bytes (without the weights), and
+    forwards in which it waited."""
 
     tokens: list[int]
     start: int
     end: int
     turns: list[int]
+    logprobs: list[float]
+    began: float = 0.0
     nfe: int = 0
     query_tokens: float = 0.0
     computed: float = 0.0
@@ -47,19 +51,29 @@ class Row:
 
 
 class Collector:
-    """Collects one batch of R requests. watch: started here, and paused while a trace is recorded; other observers
-    pause it by ``pause``."""
+    """Collects a batch of requests, named 0, 1, ... as on the canvas; others may join it. watch: started here, and
+    paused while a trace is recorded; other observers pause it by ``pause``."""
 
     def __init__(
         self, requests: Sequence[Request], ids: Ids, text: Text, stop: Sequence[str], trace: bool,
         words: Words = numbered, cost: CostModel | None = None, watch: Stopwatch | None = None,
     ) -> None:  # fmt: skip
-        self.requests, self.ids, self.text, self.stop, self.trace = requests, ids, text, stop, trace
-        self.words, self.cost = words, cost
+        self.ids, self.text, self.stop, self.trace, self.words, self.cost = ids, text, stop, trace, words, cost
+        self.requests: dict[int, Request] = dict(enumerate(requests))
         self.rows: dict[int, Row] = {}
-        self.records: dict[int, list[TurnRecord]] = {number: [] for number in range(len(requests))}
+        self.records: dict[int, list[TurnRecord]] = {number: [] for number in self.requests}
+        self.began: dict[int, float] = {}  # seconds at which one joined that was not there from the start
         self.watch = watch or Stopwatch()
         self.watch.start()
+
+    def join(self, number: int, request: Request) -> None:
+        """A request joins the batch under the name ``number``."""
+        self.requests[number], self.records[number], self.began[number] = request, [], self.watch.seconds()
+
+    def forget(self, number: int) -> None:
+        """A request has left, and its result is not asked for any more."""
+        for table in (self.requests, self.records, self.rows, self.began):
+            table.pop(number, None)
 
     def observe(self, turn: Turn) -> list[int]:
         """Record a turn. Returns the numbers of the requests that it finished."""
@@ -70,7 +84,7 @@ class Collector:
 
     def untouched(self) -> list[int]:
         """Numbers of the requests that had no turn, because nothing in them was masked."""
-        return [number for number in range(len(self.requests)) if number not in self.rows]
+        return [number for number in self.requests if number not in self.rows]
 
     def _record(self, turn: Turn, names: Tensor) -> None:
         seconds = self.watch.lap()
@@ -88,23 +102,31 @@ class Collector:
         spent = torch.stack([ledger.queries.mean(1), ledger.computed.mean(1), *priced, ledger.idle], 1).tolist()
         # No turn fixed what an end-of-text policy left masked.
         fixed = ledger.fixed.masked_fill(owner.one(canvas.masked), 0)
+        known = (fixed > 0) & (ledger.guess == owner.one(canvas.tokens)) & (ledger.sure > 0)
+        logprobs = ledger.sure.log().masked_fill(~known, nan)
         for row in turn.finished:
             at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
             finished.append(int(canvas.request[at]))
             self.rows[finished[-1]] = Row(
                 canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), fixed[row].tolist(),
-                int(turn.view.blocks.turn[row]), queries, computed, flops, moved, idle, seconds, cpu_seconds,
-                fixed.device.type,
+                logprobs[row].tolist(), self.began.get(finished[-1], 0.0), int(turn.view.blocks.turn[row]), queries,
+                computed, flops, moved, idle, seconds, cpu_seconds, fixed.device.type,
             )  # fmt: skip
         return finished
 
+    def logprobs(self, number: int) -> list[float]:
+        """Log-probabilities of the tokens of a finished answer's canvas, each from the forward that fixed it: a sampler
+        may write tokens that it did not propose, and policies may fill; of these nan."""
+        row, request = self.rows[number], self.requests[number]
+        return row.logprobs[row.start : row.start + len(request.tokens) - request.answer_start]
+
     def results(self) -> list[Result]:
-        return [self.result(number) for number in range(len(self.requests))]
+        return [self.result(number) for number in self.requests]
 
     def result(self, number: int) -> Result:
         request = self.requests[number]
         start, length = request.answer_start, len(request.tokens)
-        row = self.rows.get(number) or Row(list(request.tokens), start, length, [0] * length)
+        row = self.rows.get(number) or Row(list(request.tokens), start, length, [0] * length, [nan] * length)
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]
@@ -121,7 +143,7 @@ class Collector:
             nfe=row.nfe, query_tokens=round(row.query_tokens), seconds=row.seconds, cpu_seconds=row.cpu_seconds,
             load=machine_load(), device=row.device, stop_reason=reason, seed=request.seed, turns=row.turns[answer],
             given_tokens=given, flops=row.flops, bytes=row.bytes + row.nfe * self._weights(),
-            computed_tokens=round(row.computed), idle_forwards=round(row.idle),
+            computed_tokens=round(row.computed), idle_forwards=round(row.idle), began=row.began,
             words=self.words(canvas), trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 

@@ -23,7 +23,8 @@ class Result:
     query rows of those forwards, averaged over layers. computed_tokens: the same with the rows that padded it to its
     batch's shapes, and with its idle forwards. idle_forwards: forwards in which the row waited for the host. flops,
     bytes: what the forwards take when the row is decoded alone (``dllm.record.cost``). seconds: wall time from the
-    start of its batch to its last turn. cpu_seconds: the part of it in which the decoding thread had a core. load:
+    start of its batch to its last turn; began: those before it joined. cpu_seconds: the part of ``seconds`` in which
+    the decoding thread had a core. load:
     processes that had or wanted a core, per core, mean of the last minute. device: the kind of device that decoded.
     stop_reason: ``eos``, ``stop_string`` or ``length``. turns: the turn (from 1) that fixed each canvas position, 0
     where none did. given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is the whole
@@ -47,6 +48,7 @@ class Result:
     bytes: float = 0.0
     computed_tokens: int = 0
     idle_forwards: int = 0
+    began: float = 0.0
     cpu_seconds: float = 0.0
     load: float = 0.0
     device: str = "cpu"
@@ -65,8 +67,13 @@ class Result:
 
     @property
     def tokens_per_second(self) -> float:
-        """Useful tokens per second of the batch this sample was decoded in."""
-        return self.useful_tokens / self.seconds if self.seconds else 0.0
+        """Useful tokens per second from its first turn to its last."""
+        return self.useful_tokens / self.latency if self.latency else 0.0
+
+    @property
+    def latency(self) -> float:
+        """Seconds from its first turn to its last."""
+        return self.seconds - self.began
 
     def traced(self) -> Trace:
         """The trace. Raises UserError when none was kept."""

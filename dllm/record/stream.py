@@ -56,6 +56,8 @@ def snapshots(
     ends: token ids that have no text of their own in an answer.
     """
     for turn in turns:
+        if not (turn.finished or bool(turn.active[0])):  # the row waited: nothing has changed
+            continue
         canvas = turn.candidates
         answer = slice(int(canvas.start[0]), int(canvas.length[0]))
         tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()

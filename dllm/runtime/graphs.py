@@ -144,7 +144,7 @@ class Graphs:
         access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
         named = {"tokens": tokens, "positions": positions, "columns": columns, "visible": access.visible.mask,
-                 "interval": access.visible.interval, "rows": access.rows}  # fmt: skip
+                 "count": access.visible.count, "rows": access.rows}  # fmt: skip
         inputs = {name: value for name, value in named.items() if value is not None}
         key = self._key(inputs, access)
         if key not in self.recorded and key not in self.seen:
@@ -166,7 +166,7 @@ class Graphs:
         """Record the network. Inputs and output lie outside the memory that recordings share."""
         fixed = {name: value.clone() for name, value in inputs.items()}
         tokens, columns = fixed["tokens"], fixed.get("columns")
-        visible = Visible(fixed.get("visible"), fixed.get("interval"))
+        visible = Visible(fixed.get("visible"), fixed.get("count"))
         memory = Access(visible, columns, access.reach, tuple(access.stores), fixed.get("rows"))
         output = torch.empty(*tokens.shape, self.model.config.width, dtype=self.model.dtype, device=tokens.device)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from shutil import which
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.errors import UserError, in_choices, in_range, name_of
+from dllm.kernels.choose import amd_kind
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
@@ -25,6 +27,7 @@ from dllm.samplers.base import Sampler
 RUNTIMES = ("auto", "eager", "static", "compile", "cudagraph", "compile_cudagraph")
 COMPILED, RECORDED = ("compile", "compile_cudagraph"), ("cudagraph", "compile_cudagraph")
 FIXED = (*COMPILED, *RECORDED)  # they run in every turn what they compiled or recorded once
+COMPILED_CAPABILITY = (7, 0)  # torch.compile's Triton takes no older GPU
 # (tokens [B, n], positions [B, L], memory, columns [B, n]) -> (hidden rows [B, n, D], their columns [B, n])
 Network = Callable[[Tensor, Tensor, Memory, "Tensor | None"], tuple[Tensor, "Tensor | None"]]
 
@@ -114,6 +117,8 @@ class Runtime:
                 f"runtime={self.name} records the work of a GPU, and the model is on {device.type}. Use runtime=eager, "
                 "which is the fastest on a CPU, or model.device=cuda."
             )
+        if self.name in COMPILED:
+            check_compiler(self.name, device)
 
     def network(self, model: Transformer, whole: bool = False) -> Network:
         """The model as the loop calls it. whole: whole turns are recorded. Raises UserError for a model that the
@@ -137,9 +142,26 @@ class Runtime:
                 return model if whole else Graphs(model, Recorder(model.device))
         if any(isinstance(part, PackedLinear) for part in model.modules()):
             raise UserError(f"runtime={self.name} cannot compile packed weights: load the model with pack=False.")
-        if which(os.environ.get("CXX", "g++")) is None and which("clang++") is None:
-            raise UserError(
-                f"runtime={self.name} needs a C++ compiler, g++ or clang++. Install one, or use runtime=static.")
         from dllm.runtime.compiled import Compiled
 
         return Compiled(model)
+
+
+def check_compiler(name: str, device: torch.device) -> None:
+    """Raises UserError where torch.compile lacks what it compiles with: on a GPU also Triton, on one that Triton takes.
+    """
+    if which(os.environ.get("CXX", "g++")) is None and which("clang++") is None:
+        raise UserError(f"runtime={name} needs a C++ compiler, g++ or clang++. Install one, or use runtime=static.")
+    if device.type != "cuda":
+        return
+    nearest = "runtime=static" if name == "compile" else "runtime=cudagraph"
+    if find_spec("triton") is None:
+        raise UserError(
+            f"runtime={name} compiles with Triton, which is not installed here (on Linux, PyTorch's builds for GPUs "
+            f"bring it along). Use {nearest}."
+        )
+    if amd_kind(device) is None and (capability := torch.cuda.get_device_capability(device)) < COMPILED_CAPABILITY:
+        raise UserError(
+            f"runtime={name} compiles for GPUs of compute capability 7.0 (Volta) or newer, and this one has "
+            f"{'.'.join(map(str, capability))}. Use {nearest}."
+        )

@@ -48,7 +48,7 @@ class Oracle(Sampler):
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         right = torch.full_like(canvas.tokens, -1)
         for row, start in enumerate(canvas.start.tolist()):
-            answer = self._answer(int(canvas.number[row]), canvas.tokens[row, int(canvas.first[row]) : start].tolist())
+            answer = self._answer(int(canvas.number[row]), canvas.tokens[row, :start].tolist())
             tokens = torch.tensor(list(answer)[: right.shape[1] - start], dtype=torch.int64)
             right[row, start : start + len(tokens)] = tokens.to(right.device)
         return {"right": right}

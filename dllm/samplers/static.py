@@ -39,5 +39,5 @@ class Static(Scheduled):
         if self.score == "entropy":
             return -scores.stat("entropy")
         if self.score == "random":
-            return uniform(view.canvas.seed[:, None], view.canvas.positions, view.blocks.turn[:, None], 1)
+            return uniform(view.canvas.seed[:, None], view.canvas.columns, view.blocks.turn[:, None], 1)
         return scores.confidence

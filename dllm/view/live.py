@@ -69,11 +69,12 @@ class LiveView:
             self.next = ended + max(INTERVAL, (ended - began) / MAX_SHARE)
 
     def _begun(self, turn: Turn) -> Picture:
-        """The picture of the batch, new in its first turn."""
-        if int(turn.view.blocks.turn[0]) == 1 or self.picture is None:
+        """The picture of the batch, new in its first turn, with the rows that have joined it."""
+        if self.picture is None or (int(turn.canvas.request[0]) == 0 and int(turn.view.blocks.turn[0]) == 1):
             self.picture, self.turn, self.next = Picture.of(turn.canvas), 0, 0.0
             self.picture.open(turn, before=True)
             self._linger()
+        self.picture = self.picture.joined(turn.canvas)
         return self.picture
 
     def _linger(self) -> None:
@@ -88,8 +89,10 @@ class LiveView:
             self.live.update(self.frame(self.picture, self.console.width, self.console.height - 2), refresh=True)
 
     def frame(self, picture: Picture, width: int, height: int) -> Group:
-        """All rows that fit, each in its share of the screen, the legend while there are masks, and the status line."""
-        rows = picture.shown.any(1).nonzero()[:, 0].tolist()
+        """The rows under way (if there are none, all) as far as they fit, each in its share of the screen, the legend
+        while there are masks, and the status line."""
+        busy = bool(picture.masked.any())
+        rows = (picture.masked if busy else picture.shown).any(1).nonzero()[:, 0].tolist()
         last = max(int(picture.fixed.max()), 1)
         explained = height >= LEGEND_HEIGHT and bool(picture.masked.any())
         legend = self.brush.legend(width, last) if explained else []

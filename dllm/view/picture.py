@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
+from dllm.common.rowwise import padded
 from dllm.contract import Turn
 
 
@@ -43,23 +44,42 @@ class Picture:
         picture.tokens[canvas.request], picture.masked[canvas.request] = canvas.tokens, canvas.undecided
         return picture
 
+    def joined(self, canvas: Canvas) -> Picture:
+        """The picture with those rows of ``canvas`` [b], named in the order in which they joined, that it lacks."""
+        there = len(self.tokens)
+        fresh = canvas.select((canvas.request >= there).nonzero()[:, 0])
+        if not len(fresh.request):
+            return self
+        more, parts = Picture.of(fresh), {}
+        for entry in fields(self):
+            old, new = getattr(self, entry.name), getattr(more, entry.name)
+            if isinstance(old, Tensor):
+                wide = [max(old.shape[1], new.shape[1])]
+                parts[entry.name] = torch.cat([padded(old, wide), padded(new[there:], wide)])
+        return Picture(**parts, given=self.given + more.given)
+
     def propose(self, turn: Turn) -> None:
         """Note the proposals of this turn's forward. A position that it did not score keeps its last one."""
-        names, scores = turn.canvas.request, turn.view.scores
-        self.guess[names] = torch.where(scores.scored, scores.token, self.guess[names])
-        self.sure[names] = torch.where(scores.scored, scores.confidence.clamp(min=0), self.sure[names])
+        at, scores = self._at(turn.canvas), turn.view.scores
+        self.guess[at] = torch.where(scores.scored, scores.token, self.guess[at])
+        self.sure[at] = torch.where(scores.scored, scores.confidence.clamp(min=0), self.sure[at])
 
     def update(self, turn: Turn) -> None:
         """Show the first candidate of every row after this turn."""
         canvas = turn.step.owner.one(turn.candidates)
-        names, known = canvas.request, self.fixed[canvas.request]
+        at = self._at(canvas)
+        known = self.fixed[at]
         fixed = torch.where(known >= 0, known, turn.blocks.turn[:, None])
-        self.fixed[names] = torch.where(canvas.masked, -1, fixed)
+        self.fixed[at] = torch.where(canvas.masked, -1, fixed)
         self.fresh.fill_(False)
-        self.fresh[names] = (known < 0) & ~canvas.masked
-        self.sure[names] = self.sure[names].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
-        self.tokens[names], self.masked[names] = canvas.tokens, canvas.undecided
+        self.fresh[at] = (known < 0) & ~canvas.masked
+        self.sure[at] = self.sure[at].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
+        self.tokens[at], self.masked[at] = canvas.tokens, canvas.undecided
         self.open(turn)
+
+    def _at(self, canvas: Canvas) -> tuple[Tensor, Tensor]:
+        """Where the rows of ``canvas`` lie in the picture, which may have had wider ones."""
+        return canvas.request[:, None], canvas.columns
 
     def open(self, turn: Turn, before: bool = False) -> None:
         """Note the blocks of the turn's rows after it, or ``before`` it."""

@@ -54,7 +54,7 @@ class Film:
 
 
 @dataclass(frozen=True)
-class Lane:
+class Racer:
     """One decode of a race: how it is called, its film, and its row of results."""
 
     name: str
@@ -83,7 +83,7 @@ class Lane:
 class Race:
     """Decodes of one prompt on one clock, each of at least one turn."""
 
-    def __init__(self, brush: Brush, lanes: Sequence[Lane]) -> None:
+    def __init__(self, brush: Brush, lanes: Sequence[Racer]) -> None:
         self.brush, self.lanes, self.end = brush, lanes, max(lane.end for lane in lanes)
         self.heights = [self._height(lane.film.pictures) for lane in lanes]
         self.winner = min(range(len(lanes)), key=lambda number: lanes[number].end)
@@ -114,7 +114,7 @@ class Race:
         parts += self.brush.legend(width, 2)  # of two turns, the last one has the last colour
         return Group(*parts, *(Text(line, DIM_STYLE) for line in self._origin()))
 
-    def _answer(self, lane: Lane, seconds: float, width: int, lines: int) -> Text:
+    def _answer(self, lane: Racer, seconds: float, width: int, lines: int) -> Text:
         """The lane's answer in so many lines, blank ones included."""
         turns = lane.turns(seconds)
         text = self.brush.window(lane.film.pictures[turns], 0, max(turns, 1), width, lines)

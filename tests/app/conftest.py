@@ -36,7 +36,7 @@ def cells_of(sweep: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def timeless(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key not in ("seconds", "cpu_seconds", "load")}
+    return {key: value for key, value in row.items() if key not in ("seconds", "began", "cpu_seconds", "load")}
 
 
 def command(tiny: Path, *arguments: str) -> list[str]:

@@ -42,14 +42,17 @@ def test_every_item_is_decoded_scored_and_stamped(run: Run) -> None:
 
 
 def test_a_resumed_run_is_the_undisturbed_one(run: Run) -> None:
-    """Whole batches are decoded again, so that a row has the same mates as ever."""
+    """Whole batches are decoded again, so that a row has the same mates as ever. The file has the rows that were there
+    first."""
     settings = ["+task.count=7", "batch_size=3", "sampling.temperature=1.0"]
     run("name=a", *settings)
     whole = (A / "results.jsonl").read_bytes().splitlines(keepends=True)
     (A / "results.jsonl").write_bytes(b"".join(whole[:2]) + whole[2][:-9])
     assert run("resume=runs/a", bare=True).code == 0
     expected = [timeless(json.loads(line)) for line in whole]
-    assert [timeless(row) for row in rows_of(A)] == expected
+    assert rows_of(A)[:2] == [json.loads(line) for line in whole[:2]]
+    assert sorted((timeless(row) for row in rows_of(A)), key=lambda row: row["id"]) == sorted(
+        expected, key=lambda row: row["id"])
     run("name=a", *settings)
     assert [timeless(row) for row in rows_of(A)] == expected
 

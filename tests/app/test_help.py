@@ -51,7 +51,7 @@ def test_comments_belong_to_their_keys() -> None:
 
 def test_a_choice_that_builds_on_another_has_its_comments_too() -> None:
     (line,) = [line for line in help_text(["model=mini-dream"], 110).splitlines() if "model.quantize" in line]
-    assert line.endswith("int8: weights in eight bits (needs dllm[quantize])")
+    assert line.endswith("int8, int4 or float8: weights in fewer bits")
 
 
 def test_inner_groups_are_no_choices_of_their_own() -> None:

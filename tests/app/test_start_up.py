@@ -113,8 +113,9 @@ DECODES = [
     "task=parallelbench task.tasks=[copy] task.count=1",
 ]  # fmt: skip
 REFUSED = {
-    "model.quantize=int8": "dllm[quantize]", "engine=ray task=parallelbench": "dllm[ray]", "task=gsm8k": "dllm[eval]",
-    "kernels=triton": "kernels=torch", "-m hydra/launcher=joblib sampler=static,eb": "dllm[sweeps]",
+    "model.quantize=float8": "model.dtype=bfloat16", "engine=ray task=parallelbench": "dllm[ray]",
+    "task=gsm8k": "dllm[eval]", "kernels=triton": "kernels=torch",
+    "-m hydra/launcher=joblib sampler=static,eb": "dllm[sweeps]",
 }  # fmt: skip
 
 

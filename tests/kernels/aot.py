@@ -1,4 +1,5 @@
-"""Compiles every shipped kernel ahead of time: ``python tests/kernels/aot.py [NAME@TARGET ...]`` prints lines of JSON.
+"""Compiles every shipped kernel ahead of time: ``python tests/kernels/aot.py [NAME@TARGET ...]`` prints lines of JSON,
+and with ``--table`` the table of docs/kernels.md.
 
 Needs no GPU, and a process without TRITON_INTERPRET, in which kernels are no kernels. NVIDIA's numbers come from the
 cubin by way of cuobjdump, AMD's from the assembly's metadata.
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +60,42 @@ def amd(result: Any) -> dict[str, int | bool]:
     return {"registers": registers, "spilled": spills + scratch, "wgmma": False}
 
 
-def main() -> None:
+def lines(wanted: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """What each build takes on each target (none wanted: all)."""
     for build in BUILDS:
         for name, target in TARGETS.items():
-            if sys.argv[1:] and f"{build.name}@{name}" not in sys.argv[1:]:
+            if wanted and f"{build.name}@{name}" not in wanted:
                 continue
             result = compiled(build, target)
             usage = amd(result) if target.backend == "hip" else nvidia(result)
             line = {"build": build.name, "target": name, "claims_wgmma": build.wgmma, "warps": build.config.warps}
-            print(json.dumps(line | {"shared": result.metadata.shared} | usage), flush=True)
+            yield line | {"shared": result.metadata.shared} | usage
+
+
+def table(found: Iterable[dict[str, Any]]) -> str:
+    """Registers of a thread and bytes of shared memory of each kernel's builds, as a Markdown table."""
+    kernels: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for line in found:
+        kernels.setdefault(line["build"].split("-")[0], {}).setdefault(line["target"], []).append(line)
+    rows = ["| kernel | builds | " + " | ".join(TARGETS) + " |", "|---|---:|" + "---:|" * len(TARGETS)]
+    for name, by_target in kernels.items():
+        cells = [" / ".join(between([line[what] for line in by_target[target]]) for what in ("registers", "shared"))
+                 for target in TARGETS]  # fmt: skip
+        rows.append(f"| `{name}` | {len(by_target['sm_80'])} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def between(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--table"]:
+        print(table(lines()))
+        return
+    for line in lines(sys.argv[1:]):
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def test_auto_takes_triton_on_gpus_that_have_it_and_never_fails(monkeypatch: pyt
         gpu(monkeypatch, (9, 4), kind)
         assert use_triton("auto", GPU) == expected
     gpu(monkeypatch, (9, 0))
-    for version, expected in (("3.7.0", True), ("3.10.1+git", True), ("3.6.2", False), ("2.9", False), (None, True)):
+    for version, expected in (("3.7.0", True), ("3.10.1+git", True), ("3.5.2", False), ("2.9", False), (None, True)):
         monkeypatch.setattr("dllm.kernels.choose.version_of", lambda name, version=version: version)
         assert use_triton("auto", GPU) == expected
     monkeypatch.setattr("dllm.kernels.choose.find_spec", lambda name: None)
@@ -50,9 +50,9 @@ def test_triton_where_it_cannot_work_is_refused_with_the_way_out(monkeypatch: py
     gpu(monkeypatch, (7, 5))
     with pytest.raises(UserError, match=r"capability 7\.5, and the kernels need 8\.0.*kernels=auto or kernels=torch"):
         use_triton("triton", GPU)
-    old_triton = pytest.raises(UserError, match=r"triton 3\.6\.2 .* need 3\.7 or newer.*kernels=torch")
+    old_triton = pytest.raises(UserError, match=r"triton 3\.5\.1 .* need 3\.6 or newer.*kernels=torch")
     with monkeypatch.context() as old, old_triton:
-        old.setattr("dllm.kernels.choose.version_of", lambda name: "3.6.2")
+        old.setattr("dllm.kernels.choose.version_of", lambda name: "3.5.1")
         use_triton("triton", GPU)
     gpu(monkeypatch, (11, 0), "gfx1100")
     with pytest.raises(UserError, match=r"gfx942, gfx950, and this is gfx1100\. Use kernels=auto"):
@@ -90,4 +90,4 @@ def test_a_decode_on_the_cpu_never_imports_triton() -> None:
 def test_loading_switches_every_part() -> None:
     model = load("mini-llada", kernels="triton").transformer
     assert all(part.triton for part in model.modules() if isinstance(part, RMSNorm))
-    assert Decoder(load("mini-llada"), sampler="confidence").forward.proposer.triton is False
+    assert Decoder(load("mini-llada"), sampler="confidence").runner.forward.proposer.triton is False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.kernels.rope_scatter import reference, rope_scatter
+from dllm.kernels.rope_scatter import HeadNorms, reference, rope_scatter
 
 CASES = {  # rows, n, heads, kv heads, head size, half of what rotates, buffer rows
     "plain": (2, 5, 6, 6, 16, 8, 9),
@@ -14,12 +14,15 @@ CASES = {  # rows, n, heads, kv heads, head size, half of what rotates, buffer r
 }
 
 
-@pytest.mark.parametrize("fused", [True, False], ids=["one product", "apart"])
+@pytest.mark.parametrize(("fused", "normed"), [(True, True), (True, False), (False, False)],
+                         ids=["one product, normed", "one product", "apart"])  # fmt: skip
 @pytest.mark.parametrize("listed", [True, False], ids=["columns", "in order"])
 @pytest.mark.parametrize("wide", [True, False], ids=["wide", "rounded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_equals_the_definition(case: str, dtype: torch.dtype, wide: bool, listed: bool, fused: bool) -> None:
+def test_equals_the_definition(
+    case: str, dtype: torch.dtype, wide: bool, listed: bool, fused: bool, normed: bool
+) -> None:
     rows, n, heads, kv_heads, size, half, length = CASES[case]
     noise = torch.Generator().manual_seed(3)
     counts = (heads, kv_heads, kv_heads)
@@ -34,8 +37,10 @@ def test_equals_the_definition(case: str, dtype: torch.dtype, wide: bool, listed
     if columns is not None:
         columns[0, 0] = length  # padding: rotated, but not stored
     ours, theirs = ([torch.full((rows, kv_heads, length, size), -7.0).to(dtype) for _ in "kv"] for _ in "ab")
-    found = rope_scatter(query, key, value, cos, sin, columns, *ours, wide, triton=True)
-    expected = reference(query, key, value, cos, sin, columns, *theirs, wide)
+    gains = [(1 + torch.randn(size, generator=noise) / 4).to(dtype) for _ in "qk"]
+    norms = HeadNorms(*gains, 1e-6) if normed else None
+    found = rope_scatter(query, key, value, cos, sin, columns, *ours, wide, norms, triton=True)
+    expected = reference(query, key, value, cos, sin, columns, *theirs, wide, norms)
     # bfloat16: the interpreter cuts where torch rounds, up to three times in a row when not wide.
     ulp = 2**-5 if dtype == torch.bfloat16 else 2**-9 if dtype == torch.float16 else 1e-6
     torch.testing.assert_close(found, expected, rtol=ulp, atol=ulp)

@@ -1,4 +1,4 @@
-"""Attention over intervals of a buffer gives what a mask gives, and everything that has a mask of intervals says so."""
+"""Attention over the first keys of each row gives what a mask gives, and everything that has such a mask says so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.attention.varlen as varlen
 from harness import Combination, model, parts_of, requests, results
 from torch import Tensor
 
-from dllm.models.attention import Visible, agrees, attend, attend_interval, has_varlen
+from dllm.models.attention import Visible, agrees, attend, attend_first, has_varlen
 
 CPU = torch.device("cpu")
 
@@ -49,7 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("layout", ["buffer", "part of a buffer", "rows of a forward"])
-def test_intervals_are_what_their_mask_is(layout: str, calls: list[int]) -> None:
+def test_counts_are_what_their_mask_is(layout: str, calls: list[int]) -> None:
     noise = torch.Generator().manual_seed(5)
     query = torch.randn(4, 3, 6, 8, generator=noise)
     shape = (4, 30, 2, 8) if layout == "rows of a forward" else (4, 2, 30, 8)
@@ -58,10 +58,9 @@ def test_intervals_are_what_their_mask_is(layout: str, calls: list[int]) -> None
         key, value = (store.transpose(1, 2) for store in stores)
     else:
         key, value = (store[:, :, : 30 if layout == "buffer" else 21] for store in stores)
-    interval = torch.tensor([[0, 21], [4, 10], [20, 1], [3, 18]])
-    place = torch.arange(key.shape[2])
-    visible = Visible((place >= interval[:, :1]) & (place < interval.sum(1, keepdim=True)))
-    torch.testing.assert_close(attend_interval(query, key, value, interval), attend(query, key, value, visible))
+    count = torch.tensor([21, 10, 1, 18])
+    visible = Visible(torch.arange(key.shape[2]) < count[:, None])
+    torch.testing.assert_close(attend_first(query, key, value, count), attend(query, key, value, visible))
     assert calls == [4]
 
 

@@ -169,7 +169,7 @@ def test_a_policy_makes_no_tensor_of_numbers_in_a_turn(name: str) -> None:
 
 def test_end_of_text_proposals_are_found_without_a_tensor_of_their_ids() -> None:
     canvas: Canvas = Game(Static(), 2).canvas
-    propose = Proposer(Sampling(eos_last=True), Ids(3, 1, (2,)), torch.zeros(()))
+    propose = Proposer(Sampling(eos_last=True), Ids(3, 1, (2,)))
     logits = torch.eye(4)[None, [0, 1, 2, 3]] * 5 + torch.tensor([0.1, 0.0, 0.0, 0.0])
     with Here("cpu"):
         out = propose(logits, canvas, torch.zeros_like(canvas.start), torch.zeros(1, 4, dtype=torch.int64))

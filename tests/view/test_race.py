@@ -20,7 +20,7 @@ from dllm.record.stopwatch import Stopwatch
 from dllm.setting import Sampling
 from dllm.view import race
 from dllm.view.brush import Brush
-from dllm.view.race import DURATION, Film, Lane, Race
+from dllm.view.race import DURATION, Film, Race, Racer
 from tests.app.command_line.conftest import Run, run  # noqa: F401  a fixture
 from tests.device_cases import on_gpus
 from tests.fake_gpu import CPU, FakeGPUs, place_of
@@ -53,7 +53,7 @@ def run_race(model: Model) -> Race:
         ((_, result),) = decoder.run([decoder.request("w1 w2")], observe=film, watch=watch)
         clock[0] += 7.0  # what comes between two decodes
         quiet = {"id": "1", "sample": 0, "batch": "1/0", "cpu_seconds": result.seconds, "load": 0.0}
-        lanes.append(Lane(name, film, result.to_json() | quiet))
+        lanes.append(Racer(name, film, result.to_json() | quiet))
     patch.undo()
     console = Console(file=io.StringIO(), force_terminal=True, width=90, height=24, color_system="truecolor")
     return Race(Brush(console, decoder.prompts.text, model.ids), lanes)

@@ -151,7 +151,9 @@ def run_sweep(overrides: list[str], flags: list[str]) -> None:
         LACKING.append(failed)
     refuse_empty_sweep(total, sweep_place(grids[0]))
     if any(LACKING):
-        raise SystemExit(3)
+        from dllm.app.commands.evaluate import FAILED
+
+        raise SystemExit(FAILED)
 
 
 def refuse_empty_sweep(total: int, folder: Path) -> None:

@@ -20,7 +20,7 @@ from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.contract import Turn
-from dllm.decoder import Decoder, Observer
+from dllm.decoder import Decoder, Observer, stretch
 from dllm.errors import UserError, name_of
 from dllm.models.bundle import Model
 from dllm.record.folders import key_of
@@ -28,7 +28,7 @@ from dllm.record.results import Result, ResultRow
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.brush import Brush
 from dllm.view.live import LiveView
-from dllm.view.race import Film, Lane, Race
+from dllm.view.race import Film, Race, Racer
 from dllm.view.table import answer_text, sample_label, summary_table, text_table
 
 COMPARE_RESULTS = "compare.jsonl"
@@ -79,7 +79,7 @@ class PromptRun:
         """Replay both decodes at once, one token per step above, if this start made films of both. A prompt without a
         mask has no turns."""
         if len(self.films) > 1 and all(film.seconds for film in self.films.values()) and self.model is not None:
-            lanes = [Lane(name, self.films[name], columns[name][0]) for name in reversed(columns)]
+            lanes = [Racer(name, self.films[name], columns[name][0]) for name in reversed(columns)]
             Race(Brush(self.console, self.plan.prompts.text, self.model.ids), lanes).play()
 
     @property
@@ -125,8 +125,9 @@ class PromptRun:
             observe = self._observer(name, view, watch)
             done = decoder.run([sample.request for sample in todo], trace, observe, watch)
             for number, result in progress(done, len(todo), view):
-                first = number - number % decoder.batch_size
-                batch = todo[first : first + decoder.batch_size]
+                size = stretch(decoder.batch_size)
+                first = number - number % size
+                batch = todo[first : first + size]
                 content = trace_content(todo[number], result, [mate.key for mate in batch], self.plan.config)
                 run_folder.write(row_of(todo[number], result, batch), content)
 

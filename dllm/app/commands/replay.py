@@ -39,7 +39,6 @@ def decoded_again(plan: RunPlan, file: Path, data: dict[str, Any]) -> Trace:
     """The decode once more, beside the same rows as then where their traces lie in the same folder."""
     place, requests = mates_of(file, data)
     decoder = plan.decoder(plan.load())
-    decoder.batch_size = len(requests)
     trace = dict(decoder.run(requests, trace=True))[place].trace
     assert trace is not None
     return trace

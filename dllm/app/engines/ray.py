@@ -94,7 +94,7 @@ class Ray(Engine):
                 run_folder.close()
                 yield cell
                 continue
-            step = max(1, self.shard // cell.evaluation.config["batch_size"])
+            step = max(1, self.shard // max(map(len, missing)))
             open_cell = OpenCell(cell, run_folder, run_folder.done, -(-len(missing) // step))
             self.progress.total += sum(map(len, missing))
             yield from (Shard(open_cell, tuple(missing[at : at + step])) for at in range(0, len(missing), step))

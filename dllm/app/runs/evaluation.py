@@ -7,7 +7,7 @@ decoder for each shape of answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from dllm.app.runs.reference import needs_reference, one_per_step, reference_ora
 from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
 from dllm.common.digest import seed_from
-from dllm.decoder import Decoder
+from dllm.decoder import Decoder, stretch
 from dllm.errors import UserError
 from dllm.models import bundle
 from dllm.prompts import PrefilledPrompt, Prompts
@@ -39,8 +39,8 @@ class AnswerShape(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples that are decoded together. A batch is always decoded whole, so that a resumed run decodes what an
-    undisturbed one does."""
+    """Samples that are decoded together: as one ends, the next joins. A batch is always decoded whole, so that a
+    resumed run decodes what an undisturbed one does."""
 
     shape: AnswerShape
     samples: tuple[PlannedSample, ...]
@@ -121,7 +121,8 @@ class Evaluation:
         decoder, count, plan = self._decoder(batch), DecisionCount(), self.plans[batch.shape]
         requests, lossless = [sample.request for sample in batch.samples], None
         if batch.shape in self.references:
-            decoder.sampler, lossless = reference_oracle(self.references[batch.shape], requests)
+            oracle, lossless = reference_oracle(self.references[batch.shape], requests)
+            decoder.runner = replace(decoder.runner, sampler=oracle)
         for number, result in decoder.run(requests, bool(self.config["trace"]), count):
             extra = {} if lossless is None else {"lossless": lossless[number]}
             row = {**self._row(batch, number, result), **count.columns(number), **extra}
@@ -173,7 +174,7 @@ def _batches(
         if answer_shape(config, item) == shape
         for number in range(config["samples"])
     ]
-    size = config["batch_size"]
+    size = stretch(config["batch_size"])
     yield from (Batch(shape, tuple(samples[at : at + size])) for at in range(0, len(samples), size))
 
 

@@ -22,9 +22,8 @@ from dllm.compose.validate import validate
 from dllm.decoder import Decoder
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
-from dllm.kernels.choose import use_triton
 from dllm.models import bundle
-from dllm.models.quantize import check_quantize, check_runtime
+from dllm.models.quantize import check_runtime
 from dllm.prompts import Prompts
 from dllm.record.fingerprint import fingerprint
 from dllm.record.folders import key_of
@@ -69,14 +68,12 @@ class RunPlan:
         ids_of = None if tokenizer is None else prompts.ids_of
         if ids_of is not None:
             parts = replace(parts, blocks=parts.blocks.resolved(ids_of))
-        bundle.parse_dtype(model["dtype"])
-        check_quantize(model["quantize"])
-        check_runtime(model["quantize"], config["runtime"])
+        dtype, device = bundle.parse_dtype(model["dtype"]), bundle.resolve_device(bundle.parse_device(model["device"]))
+        bundle.check_numbers(architecture, dtype, device, config["kernels"], model["quantize"])
+        check_runtime(model["quantize"], config["runtime"], device)
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name, ids_of)
         parts = replace(parts, sampler=validate(setting, parts.sampler, parts.cache, parts.eos))
-        device = bundle.resolve_device(bundle.parse_device(model["device"]))
-        use_triton(config["kernels"], device)
         runtime_of(config).check(parts.cache, parts.sampler, architecture, device, parts.blocks)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")

@@ -38,7 +38,7 @@ class Code(Harness):
                 f"task={harness} runs programs that the model writes, and is off unless you say allow_code=true. They "
                 "then run in a subprocess with limited time and memory and no network."
             )
-        self.escape_until, self.style, self.limits = escape_until, style, sandbox.Limits(seconds=seconds)
+        self.escape_until, self.style, self.limits = escape_until, style, sandbox.Allowance(seconds=seconds)
         self.stock = f"{harness}/{harness}{'_instruct' if style == 'instruct' else ''}.yaml"
         super().__init__(harness, self.needs_fields, "sanitized", **options)
 

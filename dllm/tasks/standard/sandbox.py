@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class Allowance:
     """seconds: of the CPU, and twice that of the clock. memory: address space in bytes. file: bytes a file may have."""
 
     seconds: int = 10
@@ -50,11 +50,11 @@ class Outcome:
     reason: str
 
 
-def run_program(program: str, limits: Limits | None = None) -> Outcome:
+def run_program(program: str, limits: Allowance | None = None) -> Outcome:
     """Run ``program`` to its end or its limits. Raises UserError where the system has no such limits (Windows)."""
     if os.name != "posix":
         raise UserError("allow_code=true needs a POSIX system, whose processes can be limited. Use Linux or macOS.")
-    limits = limits or Limits()
+    limits = limits or Allowance()
     request = json.dumps({"program": program, "limits": limits.by_name(), "reached": REACHED})
     # Its output goes to a file, which the limits bound.
     with TemporaryDirectory(prefix="dllm-") as home, TemporaryFile() as said:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dllm.tasks.standard import sandbox
-from dllm.tasks.standard.sandbox import Limits, run_program, unshared
+from dllm.tasks.standard.sandbox import Allowance, run_program, unshared
 
-SHORT = Limits(seconds=1)
+SHORT = Allowance(seconds=1)
 
 
 @pytest.fixture(params=["unshare", "alone"])
@@ -46,12 +46,12 @@ def test_an_endless_loop_is_stopped_by_the_cpu_limit_and_sleep_by_the_clock(wall
 
 
 def test_memory_is_limited(wall: str) -> None:
-    assert "MemoryError" in run_program("x = bytearray(1 << 31)", Limits(memory=256 << 20)).reason
+    assert "MemoryError" in run_program("x = bytearray(1 << 31)", Allowance(memory=256 << 20)).reason
 
 
 def test_files_are_limited_in_size_and_place(wall: str, tmp_path: Path) -> None:
     assert run_program("open('note', 'w').write('x' * 1000)").passed
-    assert not run_program("open('big', 'wb').write(b'x' * (1 << 20))", Limits(file=1 << 16)).passed
+    assert not run_program("open('big', 'wb').write(b'x' * (1 << 20))", Allowance(file=1 << 16)).passed
     victim = tmp_path / "victim"
     victim.write_text("mine")
     for attempt in (f"open({str(victim)!r}, 'w')", f"import os; os.remove({str(victim)!r})", "open('../up', 'w')"):
@@ -74,7 +74,7 @@ def test_what_a_program_says_may_be_any_bytes_and_any_amount(wall: str) -> None:
     outcome = run_program("import sys\nsys.stderr.buffer.write(b'\\xff'); raise ValueError('no')")
     assert not outcome.passed and outcome.reason == "ValueError: no"
     endless = "import sys\nwhile True: sys.stderr.write('x' * 10**6)"
-    assert not run_program(endless, Limits(seconds=1, file=1 << 20)).passed
+    assert not run_program(endless, Allowance(seconds=1, file=1 << 20)).passed
 
 
 def test_numpy_works(wall: str) -> None:

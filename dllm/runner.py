@@ -1,0 +1,108 @@
+"""Parts put together with a model: what offline decoding and the server run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache
+from dllm.canvas import Canvas, Request
+from dllm.contract import Turn
+from dllm.denoise import TakeTurn, fresh, turns
+from dllm.eos.base import EndOfText
+from dllm.errors import UserError
+from dllm.forward import Forward
+from dllm.models.bundle import Model
+from dllm.models.quantize import check_runtime
+from dllm.recorded import prepared
+from dllm.rows import Rows
+from dllm.runtime.runtime import Runtime
+from dllm.samplers.base import Sampler
+from dllm.setting import Sampling
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One setting, checked and resolved, on one model. runtime: that of these parts. take: takes a turn."""
+
+    model: Model
+    sampler: Sampler
+    blocks: Blocks
+    eos: EndOfText
+    sampling: Sampling
+    runtime: Runtime
+    forward: Forward
+    take: TakeTurn
+
+    @staticmethod
+    def of(
+        model: Model, sampler: Sampler, blocks: Blocks, cache: Cache, eos: EndOfText, sampling: Sampling,
+        runtime: Runtime,
+    ) -> Runner:  # fmt: skip
+        """Raises UserError if the runtime cannot run these parts, this model or this device."""
+        network = model.transformer
+        check_runtime(model.quantize, runtime.name, network.device)
+        chosen = runtime.resolved(cache, sampler, model.config, network.device, blocks)
+        runs, take = prepared(chosen, network, sampler, eos)
+        forward = Forward.of(network, cache, model.ids, sampling, sampler, blocks, eos, runs)
+        return Runner(model, sampler, blocks, eos, sampling, chosen, forward, take)
+
+    def traced(self) -> Runner:
+        """The same with the entropy, which a trace needs and the sampler may not."""
+        proposer = self.forward.proposer
+        proposer = replace(proposer, wanted=proposer.wanted | {"entropy"})
+        return replace(self, forward=replace(self.forward, proposer=proposer))
+
+    def canvas(self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1) -> Canvas:
+        """The requests as rows of these names, as ``Canvas.of`` lays them out."""
+        pad = self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
+        at_zero = self.model.config.attention_block is not None
+        device = self.model.transformer.device
+        return Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
+
+    @torch.inference_mode()
+    def fresh(self, canvas: Canvas, sampler: Sampler | None = None) -> Rows:
+        """Rows before their first turn. sampler: a request's own, with other ``per_request`` parameters."""
+        return fresh(canvas, self.forward, sampler or self.sampler, self.blocks, self.runtime.reads)
+
+    @torch.inference_mode()
+    def stream(
+        self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]
+    ) -> Iterator[Turn]:
+        """Decode requests in their order, at most so many rows at once: as one ends, the next joins. ``joined`` is told
+        when, with the request's place."""
+        left = deque(enumerate(requests))
+
+        def refilled(rows: Rows | None) -> Rows:
+            while rows is None or (left and len(rows) < most):
+                taken = [left.popleft() for _ in range(min(len(left), most - (0 if rows is None else len(rows))))]
+                for place, request in taken:
+                    joined(place, request)
+                fresh = self.fresh(self.canvas([request for _, request in taken], [place for place, _ in taken]))
+                rows = rows.join(fresh) if rows else fresh
+            return rows
+
+        yield from self.turns(refilled(None), refilled)
+
+    @torch.inference_mode()
+    def turns(self, rows: Rows, between: Callable[[Rows], Rows] | None = None) -> Iterator[Turn]:
+        """Denoise the rows to the end; others may join, and some leave, ``between`` turns. Raises UserError if the
+        model's weights are damaged."""
+        running = turns(rows, self.forward, self.sampler, self.blocks, self.eos, self.take, between)
+        yield from finite(running, self.model.name)
+
+
+def finite(running: Iterator[Turn], name: str) -> Iterator[Turn]:
+    """The turns. Raises UserError if a confidence of the first forward is not finite; that takes one copy from the
+    device."""
+    for number, turn in enumerate(running):
+        if number == 0 and not bool(turn.view.scores.confidence.isfinite().all()):
+            raise UserError(
+                f"model={name} answers with numbers that are not finite: its weights are damaged, or model.dtype is "
+                "too narrow for them. Run task=check, fetch the checkpoint again, or set model.dtype=float32."
+            )
+        yield turn

@@ -1,0 +1,178 @@
+"""A running batch of one setting: rows join between turns, and leave as they finish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from dllm.contract import Turn
+from dllm.prompts import Prompts
+from dllm.record.collector import Collector
+from dllm.record.cost import CostModel
+from dllm.record.stopwatch import Stopwatch
+from dllm.rows import Rows
+from dllm.runner import Runner
+from dllm.samplers.base import Sampler
+from dllm.serve.jobs import Event, Job, Progress
+
+COLUMNS = 64  # canvases grow in such steps, so that joining rows seldom make the batch wider
+
+
+@dataclass(eq=False)
+class Entry:
+    """A job on its way. number: its name. submitted, started: seconds by ``time.monotonic`` (started None: not yet).
+    alone: its batch has failed, so it decodes in a lane of its own. reached, told: forwards, tokens and masks of the
+    last event; a job that began anew is silent until it is there again."""
+
+    number: int
+    job: Job
+    deliver: Callable[[Event], None]
+    submitted: float = field(default_factory=time.monotonic)
+    started: float | None = None
+    turns: int = 0
+    alone: bool = False
+    reached: int = 0
+    told: tuple[list[int], list[bool]] | None = None
+
+    @property
+    def columns(self) -> int:
+        """Columns that its row takes in a lane."""
+        return -(-len(self.job.request.tokens) // COLUMNS) * COLUMNS
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for jobs that may share a lane."""
+        return (self.job.chosen.key, self.job.trace, self.number if self.alone else None)
+
+    @property
+    def forwards(self) -> int:
+        """More than any sampler needs: a row that has had so many goes round in circles."""
+        return 4 * sum(self.job.request.masked) + 16
+
+
+class Lane:
+    """Rows of one setting. columns: of the widest row that it has had since it was empty. service: seconds of the
+    device that each of its rows has had."""
+
+    def __init__(self, runner: Runner, prompts: Prompts, trace: bool) -> None:
+        self.runner, self.trace = runner.traced() if trace else runner, trace
+        network = runner.model.transformer
+        cost = CostModel(runner.model.config, network.dtype.itemsize)
+        self.collector = Collector(
+            (), runner.model.ids, prompts.text, (), trace, prompts.words, cost, Stopwatch.on(network.device))
+        self.entries: dict[int, Entry] = {}  # in the order of the rows
+        self.waiting: list[Entry] = []
+        self.running: Iterator[Turn] | None = None
+        self.gone: set[int] = set()
+        self.columns, self.service = 0, 0.0
+
+    def __len__(self) -> int:
+        return len(self.entries) - len(self.gone) + len(self.waiting)
+
+    def everyone(self) -> list[Entry]:
+        """Its jobs, those included that join before the coming turn."""
+        return [entry for entry in self.entries.values() if entry.number not in self.gone] + self.waiting
+
+    def add(self, entry: Entry) -> None:
+        """Let a job join before the coming turn."""
+        self.columns = max(self.columns if len(self) else 0, entry.columns)
+        self.waiting.append(entry)
+
+    def drop(self, number: int) -> None:
+        """Let a row leave before the coming turn."""
+        if number in self.entries:
+            self.gone.add(number)
+        self.waiting = [entry for entry in self.waiting if entry.number != number]
+
+    def turn(self) -> Turn | None:
+        """Take a turn; None if no rows are left."""
+        while self.running is not None or self.waiting:
+            if self.running is None:
+                self._forget(list(self.entries))
+                self.running = self.runner.turns(self._fresh(), self._between)
+            turn = next(self.running, None)
+            if turn is not None:
+                return turn
+            self.running = None
+        self._forget(list(self.entries))
+        return None
+
+    def finish(self, turn: Turn) -> list[Entry]:
+        """Note what a turn did. Returns the jobs that it finished, whose results the collector has until the coming
+        turn."""
+        self.collector.observe(turn)
+        order = list(self.entries.values())
+        for entry in order:
+            entry.turns += 1
+        done = [order[row] for row in turn.finished]
+        for entry in done:
+            del self.entries[entry.number]
+        return [entry for entry in done if entry.number not in self.gone]
+
+    def progress(self, turn: Turn, names: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
+        """What the ``rows`` look like after a turn, whose rows were the jobs ``names``. Copies them from the device."""
+        canvas, owner, blocks = turn.candidates, turn.step.owner, turn.blocks
+        frontier = torch.where(canvas.undecided, canvas.columns, canvas.end[:, None]).amin(1)
+        if not owner.is_single:  # final is what all candidates of the row agree on
+            first = canvas.select(owner.first[owner.row])
+            same = (first.tokens == canvas.tokens) & (first.masked == canvas.masked)
+            frontier = torch.minimum(frontier, torch.where(same, len(canvas.columns), canvas.columns).amin(1))
+            frontier = torch.full_like(blocks.begin, len(canvas.columns)).scatter_reduce(
+                0, owner.row, frontier, "amin")
+        if self.runner.sampler.revocable or self.runner.blocks.rolls_back:
+            frontier = torch.minimum(frontier, torch.where(blocks.done, frontier, blocks.begin))
+        at = torch.tensor(rows, device=frontier.device)
+        one, scores = owner.first[at], turn.view.scores
+        tokens, masked = canvas.tokens[one].tolist(), canvas.masked[one].tolist()
+        numbers = torch.stack([frontier, blocks.number, turn.view.blocks.turn], 1)[at].tolist()
+        shows = any(names[row].job.snapshots for row in rows)
+        known, guess, sure = ((part[at].tolist() for part in (scores.scored, scores.token, scores.confidence)) if shows
+                              else ([], [], []))  # fmt: skip
+        out = []
+        for place, row in enumerate(rows):
+            request = names[row].job.request
+            answer = slice(request.answer_start, len(request.tokens))
+            end, block, forwards = numbers[place]
+            holes = masked[place][answer]
+            guesses = {
+                column - answer.start: (guess[place][column], sure[place][column])
+                for column in range(answer.start, answer.stop) if masked[place][column] and known[place][column]
+            } if names[row].job.snapshots else {}  # fmt: skip
+            out.append(Progress(
+                forwards, block, tokens[place][answer], holes, max(0, min(end, answer.stop) - answer.start), guesses))
+        return out
+
+    def _fresh(self) -> Rows:
+        """The rows of the jobs that wait to join. Each starts with its own sampler, whose parameters it keeps."""
+        joining, self.waiting = self.waiting, []
+        samplers: dict[int, tuple[Sampler, list[Entry]]] = {}
+        for entry in joining:
+            samplers.setdefault(id(entry.job.chosen.sampler), (entry.job.chosen.sampler, []))[1].append(entry)
+        rows: Rows | None = None
+        for sampler, entries in samplers.values():
+            canvas = self.runner.canvas(
+                [entry.job.request for entry in entries], [entry.number for entry in entries], COLUMNS)
+            fresh = self.runner.fresh(canvas, sampler)
+            rows = fresh if rows is None else rows.join(fresh)
+            for entry in entries:
+                entry.started = entry.started or time.monotonic()
+                self.entries[entry.number] = entry
+                self.collector.join(entry.number, entry.job.request)
+        assert rows is not None, "nothing waits"
+        return rows
+
+    def _between(self, rows: Rows) -> Rows:
+        """Let rows leave and join."""
+        if self.gone:
+            rows = rows.without([row for row, number in enumerate(self.entries) if number in self.gone])
+            self._forget(list(self.gone))
+        return rows.join(self._fresh()) if self.waiting and len(rows) else rows
+
+    def _forget(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.entries.pop(number, None)
+            self.collector.forget(number)
+            self.gone.discard(number)

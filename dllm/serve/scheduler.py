@@ -1,0 +1,326 @@
+"""Decodes the jobs of many clients on one model: one thread takes turns, and jobs join and leave between them.
+
+A lane is a running batch of one setting. First come, first served: the job at the head of the queue joins as soon as
+rows, cells, opening columns and lanes allow it, and nobody overtakes it, so nobody starves. The lane whose rows have
+had the least of the device takes the next turn. A row's answer never depends on its neighbours, so it is the same alone
+and under load, and a job that must begin anew comes to where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from dllm.errors import UserError
+from dllm.models.bundle import Model
+from dllm.prompts import Prompts
+from dllm.runner import Runner
+from dllm.runtime.runtime import Runtime
+from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits
+from dllm.serve.lane import Entry, Lane
+
+LOG = logging.getLogger("dllm.serve")
+KEPT = 16  # runners of past settings that are kept for the next request
+
+
+@dataclass
+class Figures:
+    """What a scheduler has done so far, and what it has to do. ended: jobs by how they ended. wanted, computed: rows
+    that the caches asked for, and that the network ran, of finished jobs."""
+
+    waiting: int = 0
+    rows: int = 0
+    lanes: int = 0
+    cells: int = 0
+    turns: int = 0
+    turn_seconds: float = 0.0
+    forwards: int = 0
+    tokens: int = 0
+    wanted: int = 0
+    computed: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
+
+
+class Scheduler:
+    """``start`` begins its thread. All other methods may be called from any thread. Events are delivered from the
+    scheduler's thread, which waits for nobody: ``deliver`` must not block."""
+
+    def __init__(self, model: Model, runtime: Runtime | str = "auto", limits: Limits = Limits()) -> None:  # noqa: B008
+        self.model, self.limits = model, limits
+        self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
+        self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, 1)
+        self.condition = threading.Condition()
+        self.queue: deque[Entry] = deque()
+        self.dropped: set[int] = set()
+        self.lanes: dict[object, Lane] = {}
+        self.runners: OrderedDict[object, Runner] = OrderedDict()
+        self.rows, self.count, self.stops_at = limits.max_rows, 0, 0.0
+        self.condition_of, self.told = "ready", Figures()
+        self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
+
+    def start(self) -> None:
+        """Begin to decode."""
+        self.thread.start()
+
+    @property
+    def state(self) -> str:
+        """``ready``; ``closing``: what runs is finished; ``closed``; ``failed``: the thread died of an error."""
+        return self.condition_of
+
+    def figures(self) -> Figures:
+        """What it has done, and what waits."""
+        with self.condition:
+            lanes = [lane for lane in self.lanes.values() if len(lane)]
+            return replace(
+                self.told, waiting=len(self.queue), rows=sum(map(len, lanes)), lanes=len(lanes),
+                cells=sum(len(lane) * lane.columns for lane in lanes), ended=Counter(self.told.ended))
+
+    def submit(self, job: Job, deliver: Callable[[Event], None]) -> int:
+        """Queue a job, and return its number. Raises Full, Closing, and UserError for one that can never be decoded."""
+        job = replace(job, request=job.chosen.sampler.prepare(job.request))
+        entry = Entry(0, job, deliver, alone=self.limits.exact)
+        if entry.columns > self.limits.max_cells:
+            raise UserError(
+                f"the prompt and its answer take {len(job.request.tokens)} tokens, and the server decodes at most "
+                f"{self.limits.max_cells} at a time (max_cells). Shorten the prompt or lower max_tokens."
+            )
+        self.runner_of(entry)
+        with self.condition:
+            if self.condition_of != "ready":
+                raise Closing(f"the server is {self.condition_of} and takes no more requests.")
+            if len(self.queue) >= self.limits.max_waiting:
+                raise Full(len(self.queue))
+            self.count += 1
+            entry.number = self.count
+            self.queue.append(entry)
+            self.condition.notify()
+        return entry.number
+
+    def abort(self, number: int) -> None:
+        """Drop a job before the coming turn. No event follows."""
+        with self.condition:
+            self.dropped.add(number)
+            self.condition.notify()
+
+    def close(self, grace: float) -> None:
+        """Take no more jobs, finish what is under way for ``grace`` seconds, then fail the rest."""
+        with self.condition:
+            if self.condition_of == "ready":
+                self.condition_of, self.stops_at = "closing", time.monotonic() + grace
+            self.condition.notify()
+
+    def runner_of(self, entry: Entry) -> Runner:
+        """The runner of a job's setting, made once. Raises UserError for parts that the runtime cannot run."""
+        chosen = entry.job.chosen
+        with self.condition:
+            if chosen.key in self.runners:
+                self.runners.move_to_end(chosen.key)
+                return self.runners[chosen.key]
+        made = self._runner(entry)
+        with self.condition:
+            self.runners[chosen.key] = made
+            while len(self.runners) > KEPT:
+                self.runners.popitem(last=False)
+        return made
+
+    def _runner(self, entry: Entry) -> Runner:
+        chosen = entry.job.chosen
+        return Runner.of(
+            self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling, self.runtime)
+
+    def _guarded(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # whatever it was, nobody may wait for ever
+            LOG.exception("the decode thread died")
+            with self.condition:
+                self.condition_of = "failed"
+                lost = [*(entry for lane in self.lanes.values() for entry in lane.everyone()), *self.queue]
+                self.queue.clear()
+                self.lanes.clear()
+            for entry in lost:
+                self._fail(entry, "error", f"the server failed ({type(error).__name__}).")
+
+    def _work(self) -> None:
+        while self.condition_of != "closed":
+            with self.condition:
+                while not (self.queue or self.lanes or self.dropped or self.condition_of == "closing"):
+                    self.condition.wait()
+            self.step()
+
+    def step(self) -> None:
+        """Let jobs leave and join, and take a turn of one lane, if there is any. For the scheduler's thread, or for a
+        caller without one."""
+        with self.condition:
+            self._leave()
+            late = self._late(time.monotonic())
+            self._admit()
+            lanes = dict(self.lanes)
+            if self.condition_of == "closing" and not self.queue and not lanes:
+                self.condition_of = "closed"
+        for entry, kind, message in late:
+            self._fail(entry, kind, message)
+        if lanes:
+            self._turn(*min(lanes.items(), key=lambda item: item[1].service))
+
+    def _leave(self) -> None:
+        """Drop what was aborted."""
+        if not self.dropped:
+            return
+        there = [*self.queue, *(entry for lane in self.lanes.values() for entry in lane.everyone())]
+        self.told.ended["aborted"] += sum(entry.number in self.dropped for entry in there)
+        self.queue = deque(entry for entry in self.queue if entry.number not in self.dropped)
+        for number in self.dropped:
+            for lane in self.lanes.values():
+                lane.drop(number)
+        self.dropped.clear()
+        self._close_lanes()
+
+    def _late(self, now: float) -> list[tuple[Entry, str, str]]:
+        """Drop the jobs whose time is up, or that have had more forwards than any sampler needs."""
+        out = []
+        closing = self.condition_of == "closing" and now > self.stops_at
+        for entry in [*self.queue, *(entry for lane in self.lanes.values() for entry in lane.everyone())]:
+            if closing:
+                out.append((entry, "closing", "the server has stopped."))
+            elif now > entry.job.deadline:
+                out.append((entry, "timeout", f"the answer took longer than {now - entry.submitted:.0f} s."))
+            elif entry.turns > entry.forwards:
+                out.append((entry, "forwards", f"the answer was not complete after {entry.turns} forwards."))
+        numbers = {entry.number for entry, _, _ in out}
+        if numbers:
+            self.queue = deque(entry for entry in self.queue if entry.number not in numbers)
+            for lane in self.lanes.values():
+                for number in numbers:
+                    lane.drop(number)
+            self._close_lanes()
+        return out
+
+    def _close_lanes(self) -> None:
+        self.lanes = {key: lane for key, lane in self.lanes.items() if len(lane)}
+
+    def _admit(self) -> None:
+        """Let the jobs at the head of the queue join, as far as the limits allow."""
+        opening = 0
+        while self.queue and self._fits(self.queue[0], opening):
+            entry = self.queue.popleft()
+            opening += entry.columns
+            if entry.key not in self.lanes:
+                runner = self.runners.get(entry.job.chosen.key) or self._runner(entry)
+                lane = Lane(runner, self.prompts, entry.job.trace)
+                lane.service = min((other.service for other in self.lanes.values()), default=0.0)
+                self.lanes[entry.key] = lane
+            self.lanes[entry.key].add(entry)
+
+    def _fits(self, entry: Entry, opening: int) -> bool:
+        if sum(map(len, self.lanes.values())) >= self.rows:
+            return False
+        if opening and opening + entry.columns > self.limits.max_opening:
+            return False
+        lanes = self.rows if self.limits.exact else self.limits.max_lanes
+        if entry.key not in self.lanes and len(self.lanes) >= lanes:
+            return False
+        cells = 0
+        for key, lane in self.lanes.items():
+            joins = key == entry.key
+            cells += (len(lane) + joins) * max(lane.columns, entry.columns if joins else 0)
+        return cells + (0 if entry.key in self.lanes else entry.columns) <= self.limits.max_cells
+
+    def _turn(self, key: object, lane: Lane) -> None:
+        """Take a turn of a lane, and tell its clients. If it fails, its jobs begin anew."""
+        began, rows = time.perf_counter(), len(lane)
+        try:
+            turn = lane.turn()
+            if turn is None:
+                with self.condition:
+                    self._close_lanes()
+                return
+            order = list(lane.entries.values())
+            done = lane.finish(turn)
+            events = [(entry, self._done(lane, entry)) for entry in done]
+            left = {entry.number for entry in done} | lane.gone
+            follow = [row for row, entry in enumerate(order)
+                      if entry.job.follow and entry.number not in left and bool(turn.active[row])]  # fmt: skip
+            found = lane.progress(turn, order, follow) if follow else []
+        except torch.OutOfMemoryError:
+            self._smaller(key, lane)
+            return
+        except Exception as error:  # of a part or a prompt: it must not take its neighbours along
+            self._retry(key, lane, error)
+            return
+        spent = time.perf_counter() - began
+        with self.condition:
+            lane.service += spent / max(rows, 1)
+            self.told.turns += 1
+            self.told.turn_seconds += spent
+            self._close_lanes()
+        for row, progress in zip(follow, found, strict=True):
+            entry, now = order[row], (progress.tokens, progress.masked)
+            if progress.turn > entry.reached and now != entry.told:
+                entry.told, entry.reached = now, progress.turn
+                self._deliver(entry, progress)
+        for entry, event in events:
+            self._deliver(entry, event)
+
+    def _done(self, lane: Lane, entry: Entry) -> Done:
+        result, logprobs = lane.collector.result(entry.number), lane.collector.logprobs(entry.number)
+        lane.collector.forget(entry.number)
+        with self.condition:
+            told = self.told
+            told.ended["done"] += 1
+            told.forwards, told.tokens = told.forwards + result.nfe, told.tokens + result.useful_tokens
+            told.wanted, told.computed = told.wanted + result.query_tokens, told.computed + result.computed_tokens
+        return Done(result, logprobs, (entry.started or entry.submitted) - entry.submitted, entry.turns)
+
+    def _retry(self, key: object, lane: Lane, error: Exception) -> None:
+        """Its turn failed: one of its rows may be to blame, so each begins anew in a lane of its own."""
+        entries = lane.everyone()
+        with self.condition:
+            del self.lanes[key]
+            if len(entries) > 1:
+                LOG.warning("a turn of %d rows failed (%s); each begins anew alone", len(entries), error)
+                self.queue.extendleft(reversed([again(entry, alone=True) for entry in entries]))
+                return
+        for entry in entries:
+            message = str(error) if isinstance(error, UserError) else f"decoding failed ({type(error).__name__})."
+            self._fail(entry, "error", message, error)
+
+    def _smaller(self, key: object, lane: Lane) -> None:
+        """Memory ran out: its rows begin anew, and fewer are decoded together from now on."""
+        entries = lane.everyone()
+        with self.condition:
+            del self.lanes[key]
+            lane.running = None
+            if len(entries) > 1:
+                self.rows = max(1, min(self.rows, len(entries)) // 2)
+                LOG.warning("memory ran out with %d rows; at most %d from now on", len(entries), self.rows)
+                self.queue.extendleft(reversed([again(entry) for entry in entries]))
+                return
+        for entry in entries:
+            self._fail(entry, "memory", f"an answer of {len(entry.job.request.tokens)} tokens needs more memory than "
+                       "there is.")  # fmt: skip
+
+    def _fail(self, entry: Entry, kind: str, message: str, error: Exception | None = None) -> None:
+        name = uuid.uuid4().hex[:12]
+        LOG.warning("request %s failed: %s %s", name, kind, message, exc_info=error)
+        with self.condition:
+            self.told.ended[kind] += 1
+        self._deliver(entry, Failed(kind, message, name))
+
+    def _deliver(self, entry: Entry, event: Event) -> None:
+        try:
+            entry.deliver(event)
+        except Exception:
+            LOG.exception("a client's event was lost")
+
+
+def again(entry: Entry, alone: bool = False) -> Entry:
+    """The job as it was before its first turn."""
+    return replace(entry, turns=0, alone=alone or entry.alone)

@@ -1,0 +1,142 @@
+"""Continuous batching beside static batches and one request after the other: ``python -m experiments.bench_scheduler``.
+
+One random model, one set of requests of many lengths, one clock: a step takes the CPU time that it took, and requests
+arrive by that clock, so that other jobs on the machine change nothing but the cache's warmth. ``--load`` counts in
+requests that one by one can just serve. Prints throughput (one by one = 1), median and 95th percentile of the latency,
+and rows computed for each row wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from dllm.analysis.measures import quantile
+from dllm.canvas import Request
+from dllm.compose.parts import part
+from dllm.models.bundle import Model
+from dllm.models.ids import Ids
+from dllm.record.stopwatch import machine_load
+from dllm.serve.jobs import Chosen, Done, Event, Job, Limits
+from dllm.serve.scheduler import Scheduler
+from dllm.setting import Sampling
+from experiments.bench_step import SMALL, random_model
+
+ROWS = 8
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """seconds: of the clock, from the first arrival to the last answer. latencies: of each request."""
+
+    seconds: float
+    latencies: list[float]
+    wanted: int
+    computed: int
+
+
+def model_of(width: int, layers: int, vocab: int) -> Model:
+    config = replace(SMALL, width=width, layers=layers, heads=width // 64, kv_heads=width // 64, mlp_width=3 * width,
+                     vocab=vocab, mask_id=vocab - 1, eos_id=vocab - 2, pad_id=vocab - 2)  # fmt: skip
+    network = random_model(config, torch.device("cpu"), torch.float32)
+    return Model(network, config, None, Ids(vocab - 1, vocab - 2, ()), "random", Path("random"))
+
+
+def chosen(sampler: str, cache: str, model: Model) -> Chosen:
+    options = {"steps": None} if sampler == "static" else {"threshold": 0.02}  # of a random model's flat confidences
+    rule = part("sampler", sampler, **options)
+    return Chosen(rule, part("blocks", "fixed"), part("cache", cache), part("eos", "keep"), Sampling(), sampler)
+
+
+def requests(count: int, model: Model, noise: random.Random) -> list[Request]:
+    """Answers of 16 to 128 tokens behind prompts of 8 to 96; half of the answers are short."""
+    out = []
+    for seed in range(count):
+        prompt = [noise.randrange(1, 1000) for _ in range(noise.randint(8, 96))]
+        length = noise.randint(16, 40) if seed % 2 else noise.randint(64, 128)
+        out.append(Request.answer(prompt, length, model.ids.mask, seed))
+    return out
+
+
+def decode(scheduler: Scheduler, todo: Sequence[Request], parts: Chosen, arrivals: Sequence[float],
+           together: bool) -> Outcome:  # fmt: skip
+    """Decode requests that arrive at these times. together: nobody joins a batch that runs (static batches)."""
+    clock, latencies, wanted, computed, left = 0.0, dict[int, float](), 0, 0, list(enumerate(todo))
+    finished: list[tuple[int, Done]] = []
+
+    def listener(place: int) -> Callable[[Event], None]:
+        return lambda event: finished.append((place, event)) if isinstance(event, Done) else None
+
+    while left or scheduler.queue or scheduler.lanes:
+        if left and not scheduler.lanes and not scheduler.queue:
+            clock = max(clock, arrivals[left[0][0]])
+        while left and arrivals[left[0][0]] <= clock and not (together and scheduler.lanes):
+            if together and len(scheduler.queue) == scheduler.limits.max_rows:
+                break
+            place, request = left.pop(0)
+            scheduler.submit(Job(request, parts, time.monotonic() + 1e6, follow=False), listener(place))
+        began = time.thread_time()
+        scheduler.step()
+        clock += time.thread_time() - began
+        for place, done in finished:
+            latencies[place] = clock - arrivals[place]
+            wanted, computed = wanted + done.result.query_tokens, computed + done.result.computed_tokens
+        finished.clear()
+    return Outcome(clock - arrivals[0], [latencies[place] for place in range(len(todo))], wanted, computed)
+
+
+WAYS = {"one by one": (1, False), "static batches": (ROWS, True), "continuous": (ROWS, False)}
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(1)
+    model, console = model_of(options.width, options.layers, options.vocab), Console()
+    parts = chosen(options.sampler, options.cache, model)
+    noise = random.Random(options.seed)
+    todo = requests(options.count, model, noise)
+    size = sum(weight.numel() for weight in model.transformer.parameters()) / 1e6
+    print(f"{size:.0f} M parameters, sampler={options.sampler}, cache={options.cache}, {len(todo)} requests, "
+          f"{ROWS} rows, one thread, load {machine_load()} a core of {os.cpu_count()}")  # fmt: skip
+    table = Table("load", "way", "throughput", "p50 ms", "p95 ms", "computed / wanted")
+    alone: Outcome | None = None
+    for load in (None, *options.load):
+        for name, (rows, together) in WAYS.items():
+            arrivals = [0.0] * len(todo)
+            if load is not None and alone is not None:
+                pace, at = random.Random(options.seed), 0.0
+                arrivals = [at := at + pace.expovariate(load * len(todo) / alone.seconds) for _ in todo]
+            limits = Limits(max_rows=rows, max_cells=1 << 30, max_waiting=1 << 30)
+            found = decode(Scheduler(model, "eager", limits), todo, parts, arrivals, together)
+            alone = alone or found
+            table.add_row(
+                "saturated" if load is None else str(load), name, f"{alone.seconds / found.seconds:.2f}",
+                f"{1e3 * quantile(found.latencies, 0.5):.0f}", f"{1e3 * quantile(found.latencies, 0.95):.0f}",
+                f"{found.computed / found.wanted:.2f}")
+    console.print(table)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--vocab", type=int, default=8192)
+    parser.add_argument("--count", type=int, default=32)
+    parser.add_argument("--sampler", default="static", choices=("static", "confidence"))
+    parser.add_argument("--cache", default="dual")
+    parser.add_argument("--load", type=float, nargs="*", default=[0.8, 1.6])
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The GPU hour: one command that proves and measures the framework on a GPU in under 30 minutes."""

@@ -1,0 +1,115 @@
+"""Prove and measure the framework on a GPU: ``python -m experiments.gpu_hour OUT``, in under 30 minutes on 80 GB.
+
+Parts: ``machine`` (a large product and a large copy), ``tests`` (kernels against their definitions, recorded decodes,
+laws, equal tokens under every runtime), ``kernels`` and ``steps`` (times beside the least times), ``profile`` (of
+turns that missed their target). Each part writes OUT/PART.json after every cell. A second start goes on where the
+first one ended, and refuses a folder of another device, code or version. A cell that fails is written down with its
+sentence, and the others go on: the exit code is 1 then. OUT/report.md and the pictures beside it show what is there.
+
+``--minutes 9`` ends cleanly between cells, says how many are left, and returns 0. ``--docs`` measures nothing: it
+writes the results, or that there are none, into docs/benchmarks.md. ``--dry`` runs a tiny model on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from dllm.errors import UserError
+from experiments.gpu_hour.docs import write_section
+from experiments.gpu_hour.parts import Setup, parts
+from experiments.gpu_hour.report import write_report
+from experiments.gpu_hour.store import ROOT, Store, identity, parts_in
+from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, crashed, lost, report_failures, work
+
+NAMES = ("machine", "tests", "kernels", "steps", "profile")
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gpu_hour", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder of the results")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="PART", help=", ".join(NAMES))
+    parser.add_argument("--minutes", type=float, help="end cleanly before so many minutes are over")
+    parser.add_argument("--again", action="store_true", help="run the cells again that failed")
+    parser.add_argument("--dry", action="store_true", help="a tiny model on the CPU: shows that the command works")
+    parser.add_argument("--docs", action="store_true", help="only write the results into docs/benchmarks.md")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)  # one part, in this process
+    options = parser.parse_args(arguments)
+    options.out = options.out.resolve()
+    return options
+
+
+def device_of(options: argparse.Namespace) -> torch.device:
+    """Raises UserError where there is no GPU and none was waived."""
+    if options.dry:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError(
+            f"OUT={options.out}: this command measures a GPU, and PyTorch {torch.__version__} finds none here. Run it "
+            "on a machine with one, or with --dry for a tiny run on the CPU."
+        )
+    return torch.device("cuda")
+
+
+def main(arguments: Sequence[str] | None = None, tests: bool = True) -> int:
+    """tests: whether the part ``tests`` may start pytest."""
+    began, options = time.monotonic(), options_of(arguments)
+    try:
+        if options.docs:
+            print(write_section(parts_in(options.out), options.out, ROOT / "docs"))
+            return 0
+        return measure(options, Clock(began, options.minutes and 60 * options.minutes), tests)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def measure(options: argparse.Namespace, clock: Clock, tests: bool) -> int:
+    """Run the chosen parts, then write the report. Returns the exit code."""
+    device = device_of(options)
+    store = Store(options.out, identity(device, options.dry))
+    known = parts(Setup(device, options.dry, tests), store)
+    chosen = [part for name, part in known.items() if name in options.only or name == "machine"]
+    if options.child:
+        return work(known[options.only[0]], store, clock, watch=True)
+    for part in chosen:
+        if options.again:
+            store.forget(part.name, "failed")
+        if part.name == "profile":  # whether a turn missed its target may have become known
+            store.forget(part.name, "skipped")
+        if run_part(part, store, clock, options) == OUT_OF_TIME:
+            break
+    write_report(parts_in(store.folder), known, store.folder)
+    left = sum(len(part.left(store)) for part in chosen)
+    print(f"{left} cells left: run the same command again." if left else f"All done: {store.folder / 'report.md'}.")
+    return int(bool(report_failures(store, chosen)))
+
+
+def run_part(part: Part, store: Store, clock: Clock, options: argparse.Namespace) -> int:
+    """Run what is left of a part, in a process of its own: a crash of the GPU ends that process and no other part, and
+    the next process goes on behind the cell that crashed. A dry run stays in this process. Returns 0 or OUT_OF_TIME."""
+    while left := part.left(store):
+        if clock.left < part.start + left[0].seconds:
+            return OUT_OF_TIME
+        if options.dry:
+            return work(part, store, clock, watch=False)
+        command = [sys.executable, "-m", "experiments.gpu_hour", str(options.out), "--child", "--only", part.name]
+        if options.minutes:
+            command += ["--minutes", str((clock.left - part.start) / 60)]
+        code = subprocess.run(command, cwd=ROOT).returncode
+        if code == OUT_OF_TIME:
+            return code
+        if not crashed(part, store, code) and len(part.left(store)) == len(left):
+            lost(part, store, code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

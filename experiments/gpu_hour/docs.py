@@ -1,0 +1,40 @@
+"""The section of docs/benchmarks.md that holds the results, between two markers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dllm.errors import UserError
+from experiments.gpu_hour.report import body
+
+BEGIN, END = "<!-- gpu_hour: begin -->", "<!-- gpu_hour: end -->"
+NOTHING = "**Nothing has been measured on a GPU yet.** The development machine has none.\n"
+PICTURES = ("gpu_steps.svg", "gpu_kernels.svg")
+
+
+def section(found: Mapping[str, Mapping[str, Any]], pictures: Mapping[str, str]) -> str:
+    """The text between the markers. Headings lie below the page's section."""
+    if not found:
+        return NOTHING
+    return "\n".join(body(found, pictures)).replace("\n### ", "\n#### ").replace("\n## ", "\n### ")
+
+
+def write_section(found: Mapping[str, Mapping[str, Any]], out: Path, docs: Path) -> str:
+    """Write the section, and copy its pictures. Returns what was done. Raises UserError for a dry run's results, and
+    where the page has no markers."""
+    if any(part["identity"]["dry"] for part in found.values()):
+        raise UserError(f"OUT={out} holds a dry run, whose times mean nothing. Name the folder of a run on a GPU.")
+    page = docs / "benchmarks.md"
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise UserError(f"{page} has no lines {BEGIN} and {END}. Put them back where the results shall stand.")
+    there = [name for name in PICTURES if (out / name).exists()] if found else []
+    for name in there:
+        shutil.copyfile(out / name, docs / "pictures" / name)
+    text = section(found, {name: f"pictures/{name}" for name in there})
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+    return f"{page}: {'the results of ' + str(out) if found else 'nothing was measured yet'}."

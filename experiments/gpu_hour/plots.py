@@ -1,0 +1,76 @@
+"""Pictures of the GPU hour: speed by batch, and each kernel's share of its ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import cycle
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from experiments.gpu_hour.store import Outcome
+from experiments.gpu_hour.targets import Figures, measured_cells
+from experiments.report.plots import COLOURS, MARKERS, STYLE, plt
+
+Cells = Mapping[str, Mapping[str, Outcome]]
+
+
+def draw(cells: Cells, folder: Path) -> list[str]:
+    """Write the pictures of what was measured. Returns their names."""
+    found = {"gpu_steps.svg": speeds(measured_cells(cells.get("steps", {}), rule="fixed")),
+             "gpu_kernels.svg": ceilings(cells.get("kernels", {}))}  # fmt: skip
+    for name, figure in found.items():
+        if figure is not None:
+            figure.savefig(folder / name, metadata={"Date": None})
+            plt.close(figure)
+    return [name for name, figure in found.items() if figure is not None]
+
+
+def speeds(steps: list[Figures]) -> Figure | None:
+    """Tokens/s by batch: a panel for each model, a line for each cache, in its fastest runtime."""
+    if not steps:
+        return None
+    models = list(dict.fromkeys(one["model"] for one in steps))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(1, len(models), figsize=(1.2 + 3.4 * len(models), 3.4), squeeze=False,
+                                    layout="constrained")  # fmt: skip
+        for axis, model in zip(axes[0], models, strict=True):
+            mine = [one for one in steps if one["model"] == model and one["weights"] in ("bfloat16", "float32")]
+            caches = dict.fromkeys(one["cache"] for one in mine)
+            for cache, colour, marker in zip(caches, cycle(COLOURS), cycle(MARKERS), strict=False):
+                line = sorted(fastest(mine, cache).items())
+                axis.plot(*zip(*line, strict=True), color=colour, marker=marker, label=cache)
+            axis.set(title=model, xlabel="batch", ylabel="tokens/s, one token a turn", xscale="log", yscale="log")
+            axis.legend()
+    return figure
+
+
+def fastest(steps: list[Figures], cache: str) -> dict[int, float]:
+    """Tokens/s by batch."""
+    out: dict[int, float] = {}
+    for one in steps:
+        if one["cache"] == cache:
+            out[one["batch"]] = max(out.get(one["batch"], 0.0), one["tokens_per_s"])
+    return out
+
+
+def ceilings(kernels: Mapping[str, Outcome]) -> Figure | None:
+    """Bars: the share of its ceiling that each operation reaches, ours beside PyTorch's."""
+    bars = [(f"{name}, {shape}", way, found["share"])
+            for name, one in kernels.items() for shape, ways in one.get("figures", {}).items()
+            for way, found in ways.items()]  # fmt: skip
+    if not bars:
+        return None
+    labels, ways = list(dict.fromkeys(bar[0] for bar in bars)), list(dict.fromkeys(bar[1] for bar in bars))
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(6.4, 0.8 + 0.32 * len(labels)), layout="constrained")
+        for number, (way, colour) in enumerate(zip(ways, COLOURS, strict=False)):
+            mine = {label: 100 * share for label, one, share in bars if one == way}
+            places = [labels.index(label) + 0.4 * number for label in mine]
+            axis.barh(places, list(mine.values()), height=0.38, color=colour, label=way)
+        axis.set_yticks([at + 0.2 for at in range(len(labels))], labels)
+        axis.invert_yaxis()
+        axis.axvline(80, color="#555555", linewidth=0.8, linestyle="--")
+        axis.set_xlabel("share of the measured ceiling (%)")
+        axis.legend()
+    return figure

@@ -1,0 +1,75 @@
+"""The cells of ``profile``: where the time of a missed turn goes, by torch.profiler."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from dllm.recorded import prepared
+from experiments.bench_step import KEEP, decode
+from experiments.gpu_hour.cells import Cell
+from experiments.gpu_hour.store import Store
+from experiments.gpu_hour.targets import best_turn, turn_target
+from experiments.gpu_hour.timed import Models, check, rule_of
+from experiments.gpu_hour.work import Skip
+
+PROFILED = ("llada-8b", "dream-7b")
+TURNS, TOP = 8, 12
+
+
+def profile_cell(name: str, models: Models, store: Store) -> dict[str, Any]:
+    """The kernels of a few turns of the fastest runtime at batch 1 under dual, if these missed their target. Raises
+    Skip if they did not, or were not measured."""
+    found = best_turn(store.cells("steps"), name)
+    if found is None:
+        raise Skip("The turns of this model at batch 1 under dual were not measured.")
+    if turn_target(found):
+        raise Skip(f"The target is met: {100 * found['share_weights']:.0f} % of the weights' floor.")
+    cell = Cell(**{key: found[key] for key in Cell.__dataclass_fields__})
+    return {"cell": cell.name, **profiled(cell, models)}
+
+
+def profiled(cell: Cell, models: Models) -> dict[str, Any]:
+    """Milliseconds of a turn in all and by kernel, launches, and milliseconds in which the device waits."""
+    runtime, rule, model = check(cell, models.device), rule_of(cell), models(cell.model, cell.weights)
+    runs = prepared(runtime, model, rule, KEEP)
+    for _ in range(2):  # compiles and records
+        for _ in islice(decode(model, cell.cache, cell.load, runtime.reads, runs, rule), cell.turns):
+            pass
+    turns = decode(model, cell.cache, cell.load, runtime.reads, runs, rule)
+    for _ in islice(turns, 4):  # behind the forward that opens the block
+        pass
+    gpu = models.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * gpu]) as seen:
+        count = sum(1 for _ in islice(turns, min(TURNS, cell.block - 5)))
+        if gpu:
+            torch.cuda.synchronize(models.device)
+    return summary(((one.name, one.time_range.start, one.time_range.end) for one in seen.events()
+                    if not gpu or "CUDA" in str(one.device_type)), count)  # fmt: skip
+
+
+def summary(events: Iterable[tuple[str, float, float]], turns: int) -> dict[str, Any]:
+    """Of events (name, begin, end) in microseconds: what each name takes, and what lies between them."""
+    listed = sorted(events, key=lambda one: one[1])
+    if not listed:
+        raise RuntimeError("The profiler saw nothing run: it needs CUPTI, which this machine does not let it use")
+    spent, launches = defaultdict[str, float](float), defaultdict[str, int](int)
+    busy, reached = 0.0, listed[0][1]
+    for name, begin, end in listed:
+        spent[name] += end - begin
+        launches[name] += 1
+        busy += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    whole = reached - listed[0][1]
+    top = sorted(spent, key=lambda name: -spent[name])[:TOP]
+    return {
+        "turns": turns, "turn_ms": whole / turns / 1000, "idle_ms": (whole - busy) / turns / 1000,
+        "launches": len(listed) / turns,
+        "kernels": [{"name": name[:90], "ms": spent[name] / turns / 1000, "launches": launches[name] / turns}
+                    for name in top],
+    }  # fmt: skip

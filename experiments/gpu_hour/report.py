@@ -1,0 +1,183 @@
+"""OUT/report.md: targets, tests, times, memory, what failed, and how long everything took beside its estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.gpu_hour.follow import recorded_tpf, trace
+from experiments.gpu_hour.store import Outcome
+from experiments.gpu_hour.targets import Figures, measured_cells, verdicts
+from experiments.gpu_hour.work import Part
+from experiments.report.tables import Table, text
+
+Parts = Mapping[str, Mapping[str, Any]]  # by name: identity and cells
+GRID = ("cudagraph", "eager")  # the runtimes of the table of caches and batches
+NOT_MEASURED = ("failed", "too_large", "refused", "skipped", "begun")
+
+
+def write_report(found: Parts, plan: Mapping[str, Part], folder: Path) -> None:
+    """Write the report and its pictures (where matplotlib is installed) into the folder."""
+    pictures = drawn(cells_of(found), folder)
+    title = "# The GPU hour\n"
+    whole = [title, *body(found, {name: name for name in pictures}), *times(cells_of(found), plan)]
+    (folder / "report.md").write_text("\n".join(whole))
+
+
+def drawn(cells: Mapping[str, Mapping[str, Outcome]], folder: Path) -> list[str]:
+    """Draw what can be drawn. Returns the names of the pictures."""
+    if not any("figures" in one for part in ("steps", "kernels") for one in cells.get(part, {}).values()):
+        return []
+    try:
+        from experiments.gpu_hour.plots import draw
+    except ValueError:  # matplotlib is not installed: the tables are enough
+        return []
+    return draw(cells, folder)
+
+
+def cells_of(found: Parts) -> dict[str, dict[str, Outcome]]:
+    return {name: part["cells"] for name, part in found.items()}
+
+
+def body(found: Parts, pictures: Mapping[str, str]) -> list[str]:
+    """Everything but title and durations, as Markdown. pictures: their paths by name."""
+    cells = cells_of(found)
+    out = [header(found), "## Targets\n", targets(cells, device_of(found)), *tests(cells.get("tests", {}))]
+    steps = cells.get("steps", {})
+    for model in dict.fromkeys(one["model"] for one in measured_cells(steps)):
+        out += [f"## Turns of {model}\n", *turns(steps, model)]
+    out += [f"![{name}]({path})\n" for name, path in pictures.items()]
+    return [*out, *kernels(cells.get("kernels", {})), *profiles(cells.get("profile", {})), *missing(cells)]
+
+
+def device_of(found: Parts) -> str:
+    return next((str(part["identity"]["device"]) for part in found.values()), "")
+
+
+def header(found: Parts) -> str:
+    """Where the numbers come from."""
+    if not found:
+        return "Nothing was measured yet.\n"
+    one = next(iter(found.values()))["identity"]
+    names = ("torch", "triton", "torchao", "cuda", "python")
+    versions = ", ".join(f"{name} {one[name]}" for name in names if one[name])
+    commit = f"commit {one['commit'][:10]}, " if one["commit"] else ""
+    said = f"Measured on {one['device']}; {versions}; {commit}code {one['code']}."
+    rates = cells_of(found).get("machine", {}).get("rates", {}).get("figures")
+    if rates:
+        peak = f" (data sheet: {rates['peak'] / 1e12:.2f})" if rates["peak"] else ""
+        said += (f" A large copy reaches {rates['bytes'] / 1e12:.2f} TB/s{peak}, a large product "
+                 f"{rates['flops'] / 1e12:.0f} TFLOP/s.")  # fmt: skip
+        said += f" **Our kernels did not run: {rates['obstacle']}**" if rates["obstacle"] else ""
+    return said + (" **A dry run: its times mean nothing.**\n" if one["dry"] else "\n")
+
+
+def targets(cells: Mapping[str, Mapping[str, Outcome]], device: str) -> str:
+    rows = [[one.target, one.found, one.word] for one in verdicts(cells, device)]
+    return Table(["target", "found", ""], rows, words=3).markdown()
+
+
+def tests(cells: Mapping[str, Outcome]) -> Iterable[str]:
+    """Counts of the tests, and their failures."""
+    if not cells:
+        return
+    rows = []
+    for name, one in cells.items():
+        counts, notes = one.get("figures", {}), one.get("figures", {}).get("notes", {})
+        words = one.get("failed") or "; ".join(f"{note} ({count})" for note, count in notes.items())
+        rows.append([name, str(counts.get("passed", "")), str(counts.get("skipped", 0) or ""), words.replace("|", "/")])
+    yield "## Tests on the device\n"
+    yield Table(["tests", "passed", "skipped", "said"], rows, words=1).markdown()
+
+
+HEADS = ["cache", "weights", "runtime", "rule", "batch", "forwards/s", "tokens/s", "useful tokens/s", "p50 ms",
+         "p95 ms", "floor ms", "of the floor", "of the weights' floor", "GB/s", "of peak", "GB"]  # fmt: skip
+
+
+def turns(steps: Mapping[str, Outcome], model: str) -> Iterable[str]:
+    """The tables of a model: what scales, what the host costs, what rules and narrow weights gain."""
+    every = measured_cells(steps, model=model)
+    plain = [one for one in every if one["weights"] in ("bfloat16", "float32")]
+    fixed = [one for one in plain if one["rule"] == "fixed"]
+    sections = {
+        "Caches and batches": [one for one in fixed if one["runtime"] in GRID and one["lag"] == (
+            0 if one["runtime"] == "eager" else 1)],
+        "Runtimes": [one for one in fixed if one["cache"] == "dual"],
+        "Rules": [one for one in plain if one["rule"] != "fixed"],
+        "Weights": [one for one in every if one not in plain],
+    }  # fmt: skip
+    for name, chosen in sections.items():
+        if chosen:
+            yield f"### {name}\n"
+            yield Table(HEADS, [row(one) for one in chosen], words=4).without_empty().markdown()
+    if sections["Rules"]:
+        yield (f"`recorded` follows a recorded trace ({trace()['of']}: {recorded_tpf():.2f} useful tokens a forward). "
+               "Useful tokens are those before the end of the text.\n")  # fmt: skip
+    if sections["Weights"]:
+        yield "The floors of narrow weights are those of bfloat16: more than 100 % is what narrow weights gain.\n"
+
+
+def row(one: Figures) -> list[str]:
+    runtime = one["runtime"] if one["runtime"] == "eager" else f"{one['runtime']}, lag {one['lag']}"
+    return [
+        one["cache"], one["weights"], runtime, one["rule"], str(one["batch"]), text(one["forwards_per_s"]),
+        text(one["tokens_per_s"]), text(one["useful_per_s"]), text(one["p50_ms"], 2), text(one["p95_ms"], 2),
+        text(one["floor_ms"], 2), percent(one["share"]), percent(one["share_weights"]), text(one["gbps"], 0),
+        percent(one["share_peak"]), text(one["peak_gb"]),
+    ]  # fmt: skip
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.0f} %"
+
+
+def kernels(cells: Mapping[str, Outcome]) -> Iterable[str]:
+    """Times of every operation by our kernel and by plain PyTorch."""
+    rows = [
+        [name, shape, way, *(text(found[key], 1) for key in ("p50_us", "p95_us", "gbps", "tflops")),
+         percent(found["copy"]), percent(found["share"])]
+        for name, one in cells.items() for shape, ways in one.get("figures", {}).items() for way, found in ways.items()
+    ]  # fmt: skip
+    if rows:
+        heads = ["operation", "shape", "way", "p50 us", "p95 us", "GB/s", "TFLOP/s", "of the copy", "of the ceiling"]
+        yield "## Kernels\n"
+        yield Table(heads, rows, words=3).markdown()
+
+
+def profiles(cells: Mapping[str, Outcome]) -> Iterable[str]:
+    """Where the time of a turn that missed its target goes."""
+    for one in cells.values():
+        if "figures" not in one:
+            continue
+        found = one["figures"]
+        yield f"## A turn of {found['cell']}\n"
+        yield (f"{found['turn_ms']:.2f} ms a turn under the profiler, of which the device waits "
+               f"{found['idle_ms']:.2f} ms; {found['launches']:.0f} launches.\n")  # fmt: skip
+        rows = [[f"`{line['name']}`".replace("|", "/"), text(line["ms"], 3), text(line["launches"])]
+                for line in found["kernels"]]  # fmt: skip
+        yield Table(["kernel", "ms a turn", "launches a turn"], rows, words=1).markdown()
+
+
+def missing(cells: Mapping[str, Mapping[str, Outcome]]) -> Iterable[str]:
+    """What was not measured, and why."""
+    rows = [
+        [part, name, kind.replace("_", " "), str(one[kind]).replace("|", "/").replace("\n", " ")]
+        for part, found in cells.items() for name, one in found.items() for kind in NOT_MEASURED if kind in one
+    ]  # fmt: skip
+    if rows:
+        yield "## Not measured\n"
+        yield Table(["part", "cell", "", "why"], rows, words=4).markdown()
+
+
+def times(cells: Mapping[str, Mapping[str, Outcome]], plan: Mapping[str, Part]) -> Iterable[str]:
+    """Seconds of each part: expected by arithmetic, and taken."""
+    rows = []
+    for name, part in plan.items():
+        taken, done = cells.get(name, {}), len(part.tasks)
+        spent = sum(one.get("seconds", 0.0) for one in taken.values())
+        rows.append([name, str(done), f"{part.seconds:.0f}", str(len(taken)), text(spent, 0)])
+    total = sum(part.seconds for part in plan.values())
+    yield "## Seconds\n"
+    yield Table(["part", "cells", "expected s", "done", "taken s"], rows, words=1).markdown()
+    yield f"Expected in all, for an H100 of 80 GB: {total:.0f} s, which is {total / 60:.0f} minutes.\n"

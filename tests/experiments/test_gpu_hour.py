@@ -1,0 +1,251 @@
+"""The GPU hour without a GPU: a dry run through a cut, a failure and a crash, and its plan by arithmetic."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from harness import full
+
+from dllm.models.quantize import QUANTIZATIONS
+from dllm.record.cost import Machine
+from experiments import bench_kernels
+from experiments.bench_step import decode, random_model
+from experiments.gpu_hour import __main__ as command
+from experiments.gpu_hour import cells, parts, profiled, suite, timed
+from experiments.gpu_hour.cards import peak_bytes
+from experiments.gpu_hour.docs import BEGIN, END, NOTHING, write_section
+from experiments.gpu_hour.follow import Follow, recorded_tpf, trace
+from experiments.gpu_hour.store import ROOT, Store, parts_in
+from experiments.gpu_hour.targets import verdicts
+from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, Task, work
+
+CPU = torch.device("cpu")
+MINE = {"device": "card", "code": "abc", "commit": None, "python": "3", "cuda": None, "dry": True, "torch": "2",
+        "triton": None, "torchao": None}  # fmt: skip
+FEW = [cells.dry_grid()[at] for at in (0, 1, 4, 5, 8)]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Few cells, on a machine whose rates are known. Returns the names of the cells that were timed."""
+    monkeypatch.setattr(parts, "measured", lambda device, dtype: Machine("m", 1e12, 1e10))
+    monkeypatch.setattr(parts, "dry_grid", lambda: FEW)
+    timed_cells, original = list[str](), parts.time_cell
+
+    def noted(cell: cells.Cell, *rest: Any) -> dict[str, Any]:
+        timed_cells.append(cell.name)
+        return original(cell, *rest)
+
+    monkeypatch.setattr(parts, "time_cell", noted)
+    return timed_cells
+
+
+def run(out: Path, *options: str) -> int:
+    return command.main([str(out), "--dry", *options], tests=False)
+
+
+def kinds(out: Path, part: str) -> list[str]:
+    """What became of each cell of a part."""
+    found = json.loads((out / f"{part}.json").read_text())["cells"].values()
+    return [next(key for key in one if key not in ("seconds", "expected")) for one in found]
+
+
+def test_a_run_goes_on_after_a_cut_a_failure_and_too_little_memory(
+    tmp_path: Path, quick: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults: list[Callable[[], None]] = [cut, none, broken, full_memory, none, none]
+    ours = parts.time_cell
+    monkeypatch.setattr(parts, "time_cell", lambda *args: faults.pop(0)() or ours(*args))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "--only", "steps")
+    assert kinds(tmp_path, "steps") == ["begun"]
+    assert run(tmp_path, "--only", "kernels", "steps") == 1
+    assert kinds(tmp_path, "steps") == ["figures", "failed", "too_large", "figures", "refused"]
+    said = capsys.readouterr().err
+    assert f"FAILED steps {FEW[1].name}: RuntimeError: the host tripped. At tests/experiments/test_gpu_hour.py" in said
+    report = (tmp_path / "report.md").read_text()
+    assert "records the work of a GPU" in report and "It does not fit" in report and "## Kernels" in report
+    assert (tmp_path / "gpu_steps.svg").exists() and (tmp_path / "gpu_kernels.svg").exists()
+    monkeypatch.setattr(command, "write_report", lambda *args: None)
+    before = list(quick)
+    assert run(tmp_path, "--only", "kernels", "steps") == 1
+    assert quick == before, "what is done stays done, and what failed stays failed"
+    monkeypatch.setattr(parts, "time_cell", ours)
+    assert run(tmp_path, "--only", "steps", "--again") == 0 and quick[len(before) :] == [FEW[1].name]
+    assert "All done" in capsys.readouterr().out
+
+
+def test_a_cell_that_cuts_every_run_is_given_up(tmp_path: Path) -> None:
+    store, part = Store(tmp_path, MINE), Part("steps", [Task("a", 1.0, cut), Task("b", 1.0, lambda: {"x": 1.0})])
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            work(part, store, Clock(0.0), watch=False)
+    assert work(part, store, Clock(0.0), watch=False) == 0
+    assert kinds(tmp_path, "steps") == ["failed", "figures"]
+
+
+def none() -> None: ...
+
+
+def cut() -> Any:
+    raise KeyboardInterrupt
+
+
+def broken() -> None:
+    raise RuntimeError("the host tripped")
+
+
+def full_memory() -> None:
+    raise torch.OutOfMemoryError("Tried to allocate 90 GiB.")
+
+
+def test_a_limit_of_time_ends_cleanly(
+    tmp_path: Path, quick: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--minutes", "0.1") == 0
+    assert "cells left: run the same command again" in capsys.readouterr().out and quick == []
+
+
+def test_where_nothing_can_be_measured_there_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert command.main([str(tmp_path)]) == 2
+    assert "this command measures a GPU" in capsys.readouterr().err
+    Store(tmp_path, MINE).write("steps", "a", {"figures": {}})
+    for name, other in (("device", "another card"), ("commit", "f00"), ("torch", "3")):
+        with pytest.raises(ValueError, match=f"holds results .* of {name} .*Name another folder"):
+            Store(tmp_path, {**MINE, name: other})
+    (tmp_path / "tests.json").write_text("{")
+    with pytest.raises(ValueError, match="tests.json is no result of this command"):
+        Store(tmp_path, MINE)
+    (file := tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file. Name a folder"):
+        Store(file, MINE)
+
+
+def test_a_crash_costs_the_cell_that_was_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock = Store(tmp_path, MINE), Clock(0.0)
+    part = Part("steps", [Task(name, 1.0, lambda: {"x": 1.0}) for name in "abc"])
+
+    def child(*args: Any, **options: Any) -> SimpleNamespace:
+        if not store.cells("steps"):
+            store.write("steps", "a", {"begun": 0.0, "cuts": 0})
+            return SimpleNamespace(returncode=-11)
+        return SimpleNamespace(returncode=work(part, store, clock, watch=False))
+
+    monkeypatch.setattr(command.subprocess, "run", child)
+    options = SimpleNamespace(dry=False, minutes=None, out=tmp_path)
+    assert command.run_part(part, store, clock, options) == 0  # type: ignore[arg-type]
+    assert kinds(tmp_path, "steps") == ["failed", "figures", "figures"]
+    assert "ended by signal 11" in store.cells("steps")["a"]["failed"]
+    monkeypatch.setattr(command.subprocess, "run", lambda *args, **options: SimpleNamespace(returncode=1))
+    other = Part("kernels", [Task(name, 1.0, dict) for name in "ab"])
+    assert command.run_part(other, store, clock, options) == 0  # type: ignore[arg-type]
+    assert kinds(tmp_path, "kernels") == ["failed", "failed"], "a process that does nothing is not started for ever"
+    late = Part("tests", [Task("a", 1.0, dict)])
+    assert command.run_part(late, store, Clock(0.0, 1.0), options) == OUT_OF_TIME  # type: ignore[arg-type]
+
+
+def test_the_plan_takes_half_an_hour_and_80_gb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    plan = parts.parts(parts.Setup(torch.device("cuda"), dry=False), Store.__new__(Store))
+    assert sum(part.seconds for part in plan.values()) < 28 * 60
+    assert {case.name for case in bench_kernels.cases(True, CPU, torch.float32)} == set(parts.OPERATIONS)
+    longest = max(task.seconds for part in plan.values() for task in part.tasks)
+    assert longest + 20 < 9 * 60, "--minutes 9 gets through every cell"
+    runs = {cell.weights for cell in cells.grid() if timed.accepted(cell, torch.device("cuda"))}
+    assert {"bfloat16", *QUANTIZATIONS} == runs, "every kind of weights has a runtime"
+    for cell in cells.grid():
+        if cell.weights == "bfloat16":
+            timed.check(cell, torch.device("cuda"))
+        c, columns = cells.CONFIGS[cell.model], cell.batch * (cell.prompt + cell.answer)
+        layer = 2 * c.width * (c.heads * c.head_dim + c.kv_heads * c.head_dim) + 3 * c.width * c.mlp_width
+        weights, kept = 2 * (c.layers * layer + 2 * c.width * c.vocab), 4 * c.layers * c.kv_width * columns
+        running = 2 * columns * (6 * c.width + 3 * c.mlp_width) + 8 * cell.batch * cell.block * c.vocab
+        assert weights + kept * (cell.cache != "none") + running < 76e9, cell.name
+
+
+def test_a_recorded_trace_is_followed() -> None:
+    """Every row commits in the recorded turns, block after block, from its own block on."""
+    network, cell = random_model(cells.TINY, CPU, torch.float32), cells.dry_grid()[6]
+    for turn in decode(network, "dual", cell.load, None, None, Follow(cell.block)):
+        fixed, requests = turn.ledger.fixed[:, cell.prompt :].tolist(), turn.candidates.request.tolist()
+        for row in turn.finished:
+            expected, offset = list[int](), 0
+            for number in range(2):
+                turns = trace()["blocks"][requests[row] + number][: cell.block]
+                order = sorted(set(turns))
+                expected += [offset + order.index(one) + 1 for one in turns]
+                offset += len(order)
+            assert fixed[row] == expected
+    assert 1.0 < recorded_tpf() < 32.0
+
+
+def test_what_pytest_said_is_read(tmp_path: Path) -> None:
+    (file := tmp_path / "junit.xml").write_text(
+        '<testsuites><testsuite><testcase name="a"/><testcase name="b"><skipped message="rounding"/></testcase>'
+        '</testsuite></testsuites>')  # fmt: skip
+    assert suite.outcomes(file) == {"passed": 1, "skipped": 1, "notes": {"rounding": 1}}
+    file.write_text('<suite><testcase name="a"/><testcase name="b"><error message="x != y"/></testcase></suite>')
+    with pytest.raises(suite.TestsFailed, match="1 of 2 tests failed. b: x != y"):
+        suite.outcomes(file)
+
+
+def test_targets_are_judged() -> None:
+    base = {"model": "llada-8b", "cache": "dual", "rule": "fixed", "weights": "bfloat16", "runtime": "cudagraph",
+            "lag": 1}  # fmt: skip
+    steps = {"one": {"figures": {**base, "batch": 1, "p50_ms": 4.4, "share_weights": 0.82}},
+             "all": {"figures": {**base, "batch": 16, "p50_ms": 15.0, "share_weights": 0.2}}}  # fmt: skip
+    rows = {"row_statistics": {"figures": {"256 x 9": {"triton": {"copy": 0.79}}, "32 x 9": {"triton": {"copy": 0.1}}}}}
+    tests = {"tokens under static": {"figures": {"passed": 3}}, "tokens under compile": {"failed": "1 of 2"}}
+    found = [one.met for one in verdicts({"steps": steps, "kernels": rows, "tests": tests}, "NVIDIA H200")]
+    assert found == [True, None, False, True, None, False]  # 16 * 4.4 / 15 = 4.7 times
+    assert [one.met for one in verdicts({"steps": steps}, "NVIDIA H100 PCIe")] == [True, None, None, False, None, None]
+
+
+def test_cards_are_known_by_their_names() -> None:
+    names = {"NVIDIA H100 80GB HBM3": 3.35, "NVIDIA H100 PCIe": 2.0, "NVIDIA H200": 4.8, "NVIDIA A100-SXM4-40GB": 1.555,
+             "NVIDIA A100-SXM4-80GB": 2.039, "NVIDIA A100 80GB PCIe": 1.935, "NVIDIA A100-PCIE-40GB": 1.555,
+             "NVIDIA L4": 0.3, "NVIDIA L40S": 0.864, "NVIDIA H100 NVL": 3.9}  # fmt: skip
+    assert {name: (peak_bytes(name) or 0) / 1e12 for name in names} == names
+    assert peak_bytes("AMD Instinct MI300X") is None
+
+
+def test_a_profile_counts_what_runs_and_what_waits() -> None:
+    found = profiled.summary([("b", 20.0, 30.0), ("a", 0.0, 10.0), ("a", 5.0, 12.0)], turns=2)
+    assert (found["turn_ms"], found["idle_ms"], found["launches"]) == pytest.approx((0.015, 0.004, 1.5))
+    assert found["kernels"][0] == pytest.approx({"name": "a", "ms": 0.0085, "launches": 1.0})
+
+
+def test_the_results_go_between_two_lines_of_the_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    inside = page.partition(BEGIN)[2].partition(END)[0].strip()
+    assert inside == NOTHING.strip() or inside.startswith("Measured on ")
+    (tmp_path / "benchmarks.md").write_text(f"# A\n{BEGIN}\nold\n{END}\nrest\n")
+    (tmp_path / "pictures").mkdir()
+    store = Store(tmp_path / "out", {**MINE, "dry": False})
+    store.write("machine", "rates", {"figures": {"flops": 1e15, "bytes": 3e12, "peak": None, "obstacle": None}})
+    write_section(parts_in(tmp_path / "out"), tmp_path / "out", tmp_path)
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "Measured on card" in text and "\n### Targets" in text and "old" not in text and text.endswith("rest\n")
+    write_section({}, tmp_path / "out", tmp_path)
+    assert (tmp_path / "benchmarks.md").read_text() == f"# A\n{BEGIN}\n\n{NOTHING}\n{END}\nrest\n"
+    with pytest.raises(ValueError, match="holds a dry run"):
+        write_section({"machine": {"identity": MINE, "cells": {}}}, tmp_path, tmp_path)
+
+
+@pytest.mark.skipif(not full(), reason="DLLM_LAWS=all: starts Python and pytest anew")
+def test_the_command_itself(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "experiments.gpu_hour", str(tmp_path), "--dry"]
+    ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    assert "| device | 2 |" in (tmp_path / "report.md").read_text()

@@ -1,0 +1,97 @@
+"""Recorded decodes of the published implementations, on the device in float32: all as they are, and a seeded sample
+under every runtime that takes their parts.
+
+A decode that differs in float32 and agrees in float64 differs by rounding: it is skipped, and the reason counted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from harness import DATA
+from place import DEVICE, GPU
+from replay import METHODS, Record, decode, differences, run_case
+from replay_parts import Parts
+from under import RUNTIMES, model, way
+
+from dllm.errors import UserError
+from dllm.runtime.runtime import RECORDED, Runtime
+
+SAMPLE = {"static": 40, "cudagraph": 30, "compile": 12, "compile_cudagraph": 12} if GPU else dict.fromkeys(RUNTIMES, 2)
+WHOLE_RUNS = ("exit_step", "static_nfe", "lossless")  # fields that need more than one decode
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A recorded decode."""
+
+    method: str
+    number: int
+    runtime: str = "eager"
+
+    def __str__(self) -> str:
+        return f"{self.runtime}-{self.method}-{self.number}"
+
+
+@cache
+def recorded(method: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((DATA / "goldens" / f"{method}.json").read_text())
+    return data
+
+
+def parts_of(golden: Golden) -> Parts:
+    data = recorded(golden.method)
+    case = data["cases"][golden.number]
+    return METHODS[data["method"]]({**case["params"], "filters": data.get("filters", {})})
+
+
+def goldens() -> list[Golden]:
+    files = sorted(file.stem for file in Path(DATA / "goldens").glob("*.json"))
+    found = [Golden(name, number) for name in files for number in range(len(recorded(name)["cases"]))]
+    return found if GPU else random.Random(1).sample(found, 6)
+
+
+def accepted(golden: Golden) -> bool:
+    """Whether the case's parts take the runtime, in one decode."""
+    parts, case = parts_of(golden), recorded(golden.method)["cases"][golden.number]
+    config, place = model(case["model"]).config, torch.device("cuda") if golden.runtime in RECORDED else DEVICE
+    try:
+        Runtime(golden.runtime).check(parts.cache, parts.sampler, config, place, parts.blocks)
+    except UserError:
+        return False
+    return not any(name in case for name in WHOLE_RUNS) and parts.turns is None
+
+
+def sampled() -> Iterator[Golden]:
+    for runtime in RUNTIMES:
+        every = [replace(one, runtime=runtime) for one in goldens()]
+        random.Random(0).shuffle(every)
+        yield from [one for one in every if accepted(one)][: SAMPLE[runtime]]
+
+
+def different(golden: Golden, dtype: torch.dtype) -> list[str]:
+    """Names of the fields in which the decode on the device differs."""
+    data = recorded(golden.method)
+    case, method = data["cases"][golden.number], data["method"]
+    network = model(case["model"], dtype)
+    if golden.runtime == "eager":
+        return differences(case, run_case(method, case, network, data.get("filters", {})))
+    parts, record = parts_of(golden), Record(case["params"]["gen_length"])
+    runs = way(golden.runtime, network, parts.sampler, parts.eos)
+    return differences(case, decode(network, case["prompt"], parts, record, (*runs, 0)))
+
+
+@pytest.mark.parametrize("golden", [*goldens(), *sampled()], ids=str)
+def test_a_recorded_decode_is_repeated(golden: Golden) -> None:
+    found = different(golden, torch.float32)
+    if found and not different(golden, torch.float64):
+        pytest.skip("differs in float32 and agrees in float64: rounding")
+    assert found == [], f"on {DEVICE}"

@@ -1,0 +1,58 @@
+"""Decodes on the device under a runtime. On a CPU recordings are replayed by a stand-in, and layers compiled by the
+backend that only checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from unittest.mock import patch
+
+import torch
+from harness import DATA
+from place import DEVICE, GPU
+from recording import FakeGraph
+
+from dllm.denoise import TakeTurn
+from dllm.eos.base import EndOfText
+from dllm.models.transformer import Transformer
+from dllm.models.weights import load_model
+from dllm.recorded import prepared
+from dllm.runtime import compiled as module
+from dllm.runtime.runtime import FIXED, Network, Runtime
+from dllm.samplers.base import Sampler
+
+RUNTIMES = tuple(name for name in ("static", *FIXED) if GPU or name != "compile_cudagraph")  # no stand-in compiles
+Compiled = module.Compiled
+
+
+@cache
+def model(name: str, dtype: torch.dtype = torch.float32) -> Transformer:
+    """A tiny model on the device, with our kernels there."""
+    network = load_model(DATA / "models" / name, DEVICE.type, dtype)
+    network.use_kernels(GPU)
+    return network
+
+
+@cache
+def compiled(network: Transformer) -> Network:
+    """Its layers compiled, once for all tests: that takes ten seconds."""
+    return Compiled(network, "inductor" if GPU else "eager")
+
+
+@contextmanager
+def on_any_device() -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(module, "Compiled", compiled))
+        if not GPU:
+            for place in ("dllm.runtime.graphs.Recorder", "dllm.recorded.Recorder"):
+                stack.enter_context(patch(place, lambda device: lambda: FakeGraph([])))
+        yield
+
+
+def way(
+    runtime: str, network: Transformer, sampler: Sampler, eos: EndOfText
+) -> tuple[Network, TakeTurn]:
+    """The model as the loop calls it under a runtime, and what takes its turns."""
+    with on_any_device():
+        return prepared(Runtime(runtime, 0 if runtime == "eager" else None), network, sampler, eos)

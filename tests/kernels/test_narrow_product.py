@@ -1,0 +1,69 @@
+"""Products with narrow weights in the interpreter, against weights that are widened here, number by number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dllm.kernels.narrow_product import narrow_product, narrowed, reference
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def by_hand(weight: Tensor, scale: Tensor) -> np.ndarray:
+    """The weights [N, D] as the file's head defines them, in float64."""
+    sizes = scale.double().numpy()
+    if weight.dtype == torch.int8:
+        return weight.numpy().astype(float) * sizes
+    out = np.empty((len(weight), 2 * weight.shape[1]))
+    for (output, at), byte in np.ndenumerate(weight.numpy()):
+        group, j = divmod(at, 64)
+        for column, nibble in ((128 * group + j, byte % 16), (128 * group + 64 + j, byte // 16)):
+            out[output, column] = (int(nibble) - 8) * sizes[output, group]
+    return out
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_weights_are_rounded_to_the_nearest_step(bits: int, dtype: torch.dtype) -> None:
+    weight = noise(37, 384).to(dtype)
+    weight[5] = 0
+    found = by_hand(*narrowed(weight, bits))
+    wide = weight.double().numpy()
+    groups = wide.reshape(37, -1, 128 if bits == 4 else 384)
+    most = 127 if bits == 8 else 7
+    step = np.abs(groups).max(-1, keepdims=True) / most
+    # Half a step, and where the scale is rounded down (by 2^-9 at most in bfloat16) what the largest weight loses.
+    bound = step * (0.5 + most * (2**-9 if dtype == torch.bfloat16 else 2**-24))
+    error = np.abs(found - wide).reshape(groups.shape)
+    assert (error <= bound).all() and (found[5] == 0).all()
+    assert error.mean() < 0.27 * step.mean(), "a quarter of a step on average: rounded, not cut"
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("rows", [0, 1, 17, 33, 130])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2**-7)], ids=str)
+def test_equals_the_product_with_the_wide_weights(bits: int, rows: int, dtype: torch.dtype, tolerance: float) -> None:
+    x, (weight, scale) = noise(rows, 256, seed=1).to(dtype), narrowed(noise(70, 256).to(dtype) / 16, bits)
+    expected = torch.from_numpy(x.double().numpy() @ by_hand(weight, scale).T)
+    for triton in (False, True):
+        found = narrow_product(x, weight, scale, triton)
+        assert found.shape == (rows, 70) and found.dtype == dtype
+        torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_eight_bits_take_any_width() -> None:
+    x, narrow = noise(3, 90, seed=1), narrowed(noise(5, 90), 8)
+    torch.testing.assert_close(narrow_product(x, *narrow, triton=True), reference(x, *narrow), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_row_does_not_depend_on_its_neighbours(bits: int) -> None:
+    x, narrow = noise(30, 256, seed=1), narrowed(noise(40, 256), bits)
+    whole = narrow_product(x, *narrow, triton=True)
+    alone = narrow_product(x[20:25], *narrow, triton=True)
+    torch.testing.assert_close(whole[20:25], alone, rtol=1e-5, atol=1e-5)
