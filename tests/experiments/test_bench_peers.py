@@ -90,7 +90,8 @@ CHECKOUTS = {
     "d2cache": {"src/generation.py": D2CACHE, "src/cache.py": D2CACHE, "src/models/llada/modeling_llada.py": D2CACHE},
     "dkv-cache": {
         f"{place}/{name}_dkv_cache_{kind}.py": DKV_CACHE
-        for place, name in (("generation_utils", "llada"), ("models", "modeling_llada")) for kind in ("decode", "greedy")
+        for place, name in (("generation_utils", "llada"), ("models", "modeling_llada"))
+        for kind in ("decode", "greedy")
     },
 }  # fmt: skip
 
