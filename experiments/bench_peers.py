@@ -14,14 +14,12 @@ what is left to gain.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -29,6 +27,9 @@ import torch
 from torch import nn
 
 from dllm import Decoder, UserError, load, part
+from dllm.contract import Need
+from dllm.eos.base import EndOfText
+from dllm.eos.keep import Keep
 from dllm.kernels.packed import PackedLinear
 from dllm.models.bundle import CHECKPOINTS, Model
 from dllm.models.config import ModelConfig
@@ -54,21 +55,28 @@ def write_checkpoint(folder: Path, options: argparse.Namespace) -> None:
     save_model(random_model(ModelConfig.from_published(published), torch.device("cpu"), torch.float32), folder)
 
 
-def decoder_for(model: Model, cache: str, order: Sequence[int] | None, options: argparse.Namespace) -> Decoder:
+class Watched(Keep):
+    """Keep every token, and have the gap between each token and its runner-up computed."""
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(statistics=frozenset({"gap"})),)
+
+
+def decoder_for(
+    model: Model, cache: str, order: Sequence[int] | None, options: argparse.Namespace, eos: EndOfText
+) -> Decoder:
     """Ours, with the rule of the published code. order: in which dKV-Cache-Greedy commits."""
     by_order = part("sampler", "order", positions=order or "random")
     sampler = by_order if cache == "dkv_greedy" else part("sampler", "static")
     blocks = part("blocks", "fixed", block_length=options.block)
-    return Decoder(model, sampler, blocks, cache, "keep", gen_length=options.answer, suppress_mask=False)
+    return Decoder(model, sampler, blocks, cache, eos, gen_length=options.answer, suppress_mask=False)
 
 
 def followed(decoder: Decoder, prompt: list[int]) -> tuple[list[tuple[int, int]], float]:
     """The rows of every turn, in a layer and in the head, and how near two choices ever came (nats): the committed
     token and the runner-up, or the committed position and the next (by confidence)."""
-    forward, rows, least = decoder.forward, list[tuple[int, int]](), float("inf")
-    watched = copy.copy(decoder)
-    watched.forward = replace(forward, proposer=replace(forward.proposer, wanted=forward.proposer.wanted | {"gap"}))
-    for turn in watched.turns(prompt):
+    rows, least = list[tuple[int, int]](), float("inf")
+    for turn in decoder.turns(prompt):
         rows.append((int(turn.cost.computed.max()), int(turn.cost.scored.sum())))
         scores, commit = turn.view.scores, turn.step.commit
         least = min(least, float(scores.stat("gap")[commit].min()))
@@ -99,8 +107,8 @@ def compare(
 ) -> Iterator[str]:  # fmt: skip
     """Print the lines of one cache. Yields a sentence for each checkout whose tokens differ from ours."""
     order = next((worker.order for worker in workers.values()), None)
-    decoder = decoder_for(model, cache, order, options)
-    rows, closest = followed(decoder, prompt)
+    decoder, watched = (decoder_for(model, cache, order, options, eos) for eos in (Keep(), Watched()))
+    rows, closest = followed(watched, prompt)
     bare, times = products(model.transformer, rows), {name: list[Time]() for name in ("ours", "bare", *workers)}
     answers: dict[str, list[int]] = {}
     for _ in range(options.rounds):
