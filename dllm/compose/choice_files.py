@@ -3,8 +3,8 @@
 A choice is explained by the comment on top of its file, or else by the first sentence of the module that it names; an
 option by the comment behind it. No module is imported for that, so help comes at once.
 
-``# serve_max 8`` at the end of an option's comment says how much of it strangers may ask for over HTTP (``dllm.serve``):
-the largest whole number, or the longest text. Without it such an option is not offered there.
+``# serve_max 8`` at the end of an option's comment says how much of it may be asked for over HTTP (``dllm.serve``): the
+largest whole number, or the longest text. Without it such an option is not offered there.
 """
 
 from __future__ import annotations
