@@ -133,10 +133,10 @@ def _content(name: str, value: Any) -> str:
         raise Refused(400, f'{name} must be a text, or a list of {{"type": "text", "text": ...}}.', name)
     texts = []
     for number, part in enumerate(value):
-        fields = object_of(f"{name}[{number}]", part, ("type", "text"))
+        place = f"{name}[{number}]"
+        fields = object_of(place, part, ("type", "text"))
         if fields.get("type") != "text" or not isinstance(fields.get("text"), str):
-            kind = fields.get("type")
-            raise Refused(400, f"{name}[{number}] of type {kind!r} must be of type text, with a text.", f"{name}[{number}]")
+            raise Refused(400, f"{place} of type {fields.get('type')!r} must be of type text, with a text.", place)
         texts.append(fields["text"])
     return "\n".join(texts)
 
