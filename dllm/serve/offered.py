@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from math import inf
@@ -87,7 +88,7 @@ def chosen_name(name: str, given: Any) -> tuple[str, dict[str, Any]]:
     """The name and the options of a part that is chosen by NAME or {"name": NAME, ...}. Raises UserError for another
     shape, and for a part that is not offered."""
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
-    choice, known = options.pop("name", None), _choosable(name)
+    choice, known = options.pop("name", None), list(offers(name.partition(".")[0]))
     if not isinstance(choice, str):
         raise UserError(f'{name}={given!r} must be NAME or {{"name": NAME, OPTION: VALUE}}.')
     if choice not in known:
@@ -110,23 +111,19 @@ def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> A
     return {"name": inner, **sound_options(name, inner, options, depth + 1)}
 
 
-def _choosable(name: str) -> list[str]:
-    """Names that ``sampler``, or ``sampler.inner`` within a wrapper, may have."""
-    group, _, inner = name.partition(".")
-    return [choice for choice in offers(group) if not inner or choice in choices(f"{group}/inner")]
-
-
 @cache
 def offers(group: str) -> dict[str, Offer]:
     """The parts of a group that are offered: those that can be built without further words."""
-    found = {}
-    for name in choices(group):
-        try:
-            build_part(group, _config(group, name))
-        except UserError:
-            continue
-        found[name] = Offer(choice_summary(group, name), dict(_options(group, name)))
-    return found
+    return {name: Offer(choice_summary(group, name), dict(_options(group, name)))
+            for name in choices(group) if _builds(group, name)}  # fmt: skip
+
+
+@cache
+def _builds(group: str, name: str) -> bool:
+    with suppress(UserError):
+        build_part(group, _config(group, name))
+        return True
+    return False
 
 
 def _config(group: str, name: str) -> dict[str, Any]:
@@ -151,7 +148,8 @@ def _option(
     """An option as it is offered; None: it is not."""
     words, default = words_of(argument.annotation), config[key]
     if takes_part(argument):
-        return Option("part", _name_of(group, default), note=note)
+        inner = tuple(choice for choice in choices(f"{group}/inner") if _builds(group, choice))
+        return Option("part", _name_of(group, default), choices=inner, note=note)
     if "Any" in words:  # a number, which in Python may differ by request
         words = [type(argument.default).__name__]
     kind = next((kind for annotation, kind in ANNOTATIONS.items() if annotation in words), None)
