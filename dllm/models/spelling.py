@@ -16,7 +16,7 @@ from dllm.errors import UserError
 from dllm.models.files import broken
 from dllm.models.keys import shown
 
-RARE = "\U00013000"  # a hieroglyph, which makes the unknown token of a vocabulary that has one
+HIEROGLYPH = "\U00013000"  # a hieroglyph, which makes the unknown token of a vocabulary that has one
 
 
 def encode_text(backend: Tokenizer, text: str) -> list[int]:
@@ -56,7 +56,7 @@ def _spots(backend: Tokenizer, text: str, found: Encoding, special: frozenset[in
 def _unknown(backend: Tokenizer) -> list[int]:
     """The tokens of what the vocabulary lacks, which may count as special, too."""
     with suppress(UserError):
-        return encode_text(backend, RARE)
+        return encode_text(backend, HIEROGLYPH)
     return []
 
 

@@ -14,11 +14,11 @@ from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.serve.jobs import Chosen
-from dllm.serve.offered import GROUPS, chosen_name, offers, sound_options
-from dllm.serve.refused import refusing
+from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, sound_options
+from dllm.serve.refused import Refused, as_refusal
 from dllm.setting import Sampling, Setting
 
-KEPT = 256  # settings, and parts, that stay built
+KEPT_SETTINGS = 256  # settings, and parts, that stay built
 # Options that a request may give outside of their part.
 SHORT = {"threshold": "sampler", "steps": "sampler", "block_length": "blocks"}
 
@@ -56,8 +56,11 @@ class Defaults:
     def warm(self) -> None:
         """Check the server's own settings, and compose everything that is offered, so that no request waits for it.
         Raises UserError for settings that do not work."""
-        self.parts.chosen({}, self.sampling, self.gen_length)
-        for group in GROUPS:
+        try:
+            self.parts.chosen({}, self.sampling, self.gen_length)
+        except Refused as refused:
+            raise UserError(refused.message) from None
+        for group in OFFERED_GROUPS:
             for name in offers(group):
                 configurations(group, name)
 
@@ -67,20 +70,20 @@ class PartsBuilder:
 
     def __init__(self, defaults: Defaults) -> None:
         self.defaults = defaults
-        self._chosen = lru_cache(KEPT)(self._make_chosen)
-        self._part = lru_cache(KEPT)(self._make_part)
+        self._chosen = lru_cache(KEPT_SETTINGS)(self._make_chosen)
+        self._part = lru_cache(KEPT_SETTINGS)(self._make_part)
 
     def chosen(self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None) -> Chosen:
         """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. Raises Refused."""
-        configs = {group: self._config(group, asked) for group in GROUPS}
+        configs = {group: self._config(group, asked) for group in OFFERED_GROUPS}
         fields = {name: value for name, value in vars(sampling).items() if name != "tempered"}
-        with refusing():
+        with as_refusal():
             return self._chosen(json.dumps([configs, fields, gen_length], sort_keys=True))
 
     def _config(self, group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration of a group: the server's, or that of the part asked for, with the options asked for."""
         field_of = {key: f"diffusion.{key}" for key, owner in SHORT.items() if owner == group and key in asked}
-        with refusing(f"diffusion.{group}" if group in asked else next(iter(field_of.values()), None)):
+        with as_refusal(f"diffusion.{group}" if group in asked else next(iter(field_of.values()), None)):
             config, choice, options = self._base(group, asked)
             for key in field_of:
                 if key in options:
@@ -91,7 +94,7 @@ class PartsBuilder:
     def _base(self, group: str, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
         """Configuration, name and options to set, as far as the group itself says."""
         if group in asked:
-            choice, options = chosen_name(group, asked[group])
+            choice, options = choice_given(group, asked[group])
             return configurations(group, choice)[group], choice, options
         config = self._brought_blocks(asked) if group == "blocks" else getattr(self.defaults, group)
         return config, choice_of(group, config), {}
@@ -103,7 +106,7 @@ class PartsBuilder:
         if "cache" not in asked:
             return ours
         usual = configurations("cache", "none")["blocks"]
-        brought = configurations("cache", chosen_name("cache", asked["cache"])[0])["blocks"]
+        brought = configurations("cache", choice_given("cache", asked["cache"])[0])["blocks"]
         if brought != usual:
             return brought
         name = choice_of("cache", self.defaults.cache)
@@ -113,7 +116,7 @@ class PartsBuilder:
     def _make_chosen(self, canonical: str) -> Chosen:
         configs, fields, gen_length = json.loads(canonical)
         model, prompts = self.defaults.model, self.defaults.prompts
-        sampler, blocks, cache, eos = (self._part(group, json.dumps(configs[group])) for group in GROUPS)
+        sampler, blocks, cache, eos = (self._part(group, json.dumps(configs[group])) for group in OFFERED_GROUPS)
         ids_of = None if model.tokenizer is None else prompts.ids_of
         blocks = blocks if ids_of is None else blocks.resolved(ids_of)
         sampling = Sampling(**fields, tempered=sampler.tempered)

@@ -8,7 +8,7 @@ from typing import Any
 from dllm.common.kinds import is_list_of, is_text, is_whole, of_kind
 from dllm.errors import nearest
 from dllm.prompts import Message
-from dllm.serve.refused import Refused, refusing
+from dllm.serve.refused import Refused, as_refusal
 
 # Kinds of the plain fields.
 KINDS = {
@@ -45,7 +45,7 @@ def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
             raise Refused(400, f"{name}={value!r} {rule}. Drop it.", name)
     for name, kind in KINDS.items():
         if name in given:
-            with refusing(name):
+            with as_refusal(name):
                 given[name] = of_kind(name, given[name], kind)
     _check_format(given.pop("response_format", {"type": "text"}))
     _check_metadata(given.pop("metadata", {}))
@@ -78,7 +78,7 @@ def object_of(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
 
 def flag(name: str, fields: Mapping[str, Any], key: str) -> bool:
     """The field ``key``, false where it is not set. Raises Refused for another kind."""
-    with refusing(name):
+    with as_refusal(name):
         return bool(of_kind(name, fields.get(key, False), "bool"))
 
 
@@ -120,7 +120,7 @@ def _message(name: str, value: Any) -> Message:
         raise Refused(400, f"{name}.role={role!r} must be one of {', '.join(ROLES)}.{hint}", f"{name}.role")
     found = {"role": ROLES[role], "content": _content(f"{name}.content", message.get("content"))}
     if "name" in message:
-        with refusing(f"{name}.name"):
+        with as_refusal(f"{name}.name"):
             found["name"] = of_kind(f"{name}.name", message["name"], "str")
     return found
 

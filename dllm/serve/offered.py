@@ -20,7 +20,7 @@ from dllm.compose.choice_files import choice_notes, choice_summary, serve_limits
 from dllm.compose.parts import arguments_of, build_part, choices, class_of, options_of_choices, takes_part
 from dllm.errors import NoChoice, UserError, nearest
 
-GROUPS = ("sampler", "blocks", "cache", "eos")
+OFFERED_GROUPS = ("sampler", "blocks", "cache", "eos")
 LONGEST_LIST = 64
 DEEPEST = 3  # wrappers within each other
 # The annotations that stand for an option's kind, in the order in which they are looked for.
@@ -71,7 +71,7 @@ class Offer:
 
 def parts_offered() -> dict[str, dict[str, Any]]:
     """What may be chosen, as GET /v1/parts shows it: groups, names, a line about each, and their options."""
-    return {group: {name: asdict(offer) for name, offer in offers(group).items()} for group in GROUPS}
+    return {group: {name: asdict(offer) for name, offer in offers(group).items()} for group in OFFERED_GROUPS}
 
 
 def sound_options(name: str, choice: str, options: Mapping[str, Any], depth: int = 1) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def sound_options(name: str, choice: str, options: Mapping[str, Any], depth: int
     return {key: _sound_option(f"{name}.{key}", choice, key, value, depth) for key, value in options.items()}
 
 
-def chosen_name(name: str, given: Any) -> tuple[str, dict[str, Any]]:
+def choice_given(name: str, given: Any) -> tuple[str, dict[str, Any]]:
     """The name and the options of a part that is chosen by NAME or {"name": NAME, ...}. Raises UserError for another
     shape, and for a part that is not offered."""
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
@@ -107,7 +107,7 @@ def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> A
         return there[key].sound(name, value)
     if depth == DEEPEST:
         raise UserError(f"{name} is a part within {depth} others, and no more are served.")
-    inner, options = chosen_name(name, value)
+    inner, options = choice_given(name, value)
     return {"name": inner, **sound_options(name, inner, options, depth + 1)}
 
 

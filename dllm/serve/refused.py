@@ -32,7 +32,7 @@ class Refused(Exception):  # noqa: N818  an answer, no fault
 
 
 @contextmanager
-def refusing(param: str | None = None) -> Iterator[None]:
+def as_refusal(param: str | None = None) -> Iterator[None]:
     """A UserError becomes a refusal with its sentence. param: the field at fault; None: what the sentence names."""
     try:
         yield

@@ -24,7 +24,7 @@ from dllm.serve.fields import (
     wants_logprobs,
 )
 from dllm.serve.jobs import Job
-from dllm.serve.refused import Refused, refusing
+from dllm.serve.refused import Refused, as_refusal
 from dllm.setting import Sampling
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
@@ -68,12 +68,13 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
     chosen = defaults.parts.chosen(diffusion, sampling, length)
     request = _request(fields, diffusion.get("canvas"), chat, length, defaults.prompts)
     request, seed = replace(request, temperature=temperature), _seed(fields, temperature, count, defaults.seed)
-    with refusing("diffusion.sampler"):
+    with as_refusal("diffusion.sampler"):
         chosen.sampler.prepare(request)  # refuses here what it could not write into the request later
     requests = [replace(request, seed=seed + number) for number in range(count)]
+    follow = stream or snapshots or bool(stop)  # else only the end is told, which spares a copy in every turn
     return Asked(
-        jobs=tuple(Job(one, chosen, inf, snapshots, trace) for one in requests), chat=chat, stream=stream,
-        include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
+        jobs=tuple(Job(one, chosen, inf, follow, snapshots=snapshots, trace=trace) for one in requests), chat=chat,
+        stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
         prompt_tokens=sum(not masked for masked in request.masked), seed=seed, infill="canvas" in diffusion,
     )  # fmt: skip
 
@@ -102,9 +103,9 @@ def _sampling(fields: Mapping[str, Any], diffusion: Mapping[str, Any], ours: Sam
     if given.get("top_p") == 1:
         given["top_p"] = None
     if "guidance" in diffusion:
-        with refusing("diffusion.guidance"):
+        with as_refusal("diffusion.guidance"):
             given["guidance"] = of_kind("diffusion.guidance", diffusion["guidance"], "float")
-    with refusing():
+    with as_refusal():
         return replace(ours, **given)
 
 
@@ -142,7 +143,7 @@ def _request(fields: Mapping[str, Any], canvas: Any, chat: bool, length: int | N
     tokens = []
     if given is not None:
         asked_for = sound_messages(given) if chat else sound_prompt(given)
-        with refusing(name):
+        with as_refusal(name):
             tokens = prompts.encode(asked_for)  # type: ignore[arg-type]
     if answer is None:
         answer = Request.answer([], length or 0, prompts.ids.mask)
@@ -166,7 +167,7 @@ def _canvas(value: Any, prompts: Prompts) -> Request:
     if not sound or not all(isinstance(piece, str) or (is_whole(piece) and piece > 0) for piece in value):
         rule = f"a list of at most {MAX_PIECES} texts and numbers of masks, such as ['The ', 4, ' sat.']"
         raise Refused(400, f"{name} must be {rule}.", name)
-    with refusing(name):
+    with as_refusal(name):
         return prompts.infill(value)
 
 

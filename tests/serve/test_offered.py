@@ -15,9 +15,9 @@ from dllm.compose.parts import arguments_of, choices, class_of, composed, plain_
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler
 from dllm.serve import offered
-from dllm.serve.offered import GROUPS, chosen_name, offers, parts_offered, sound_options
+from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, parts_offered, sound_options
 
-PARTS = [(group, name) for group in GROUPS for name in offers(group)]
+PARTS = [(group, name) for group in OFFERED_GROUPS for name in offers(group)]
 NEVER = {("learn2pd", "filter"), ("pc", "frequencies"), ("oracle", "reference")}
 
 
@@ -50,7 +50,7 @@ def test_what_names_a_file_is_not_offered() -> None:
             with pytest.raises(UserError, match=f"sampler.{key} is not offered; sampler={name} offers"):
                 sound_options("sampler", name, {key: "/etc/passwd"})
     with pytest.raises(UserError, match="sampler='oracle' is not offered; choose one of"):
-        chosen_name("sampler", "oracle")
+        choice_given("sampler", "oracle")
     assert set(choices("sampler")) - set(offers("sampler")) == {"oracle"}
 
 
@@ -78,7 +78,7 @@ def test_a_new_part_is_safe_by_what_its_file_leaves_out(monkeypatch: pytest.Monk
 
 
 def test_every_limit_in_a_file_belongs_to_an_option_that_is_offered() -> None:
-    for group in GROUPS:
+    for group in OFFERED_GROUPS:
         for name in choices(group):
             found = serve_limits(group, name)
             assert len(found) == len(re.findall("serve_max", choice_file(group, name)))
@@ -122,8 +122,8 @@ def test_words_are_those_of_the_parts_themselves() -> None:
 
 def test_the_page_is_told_everything_as_json() -> None:
     page = json.loads(json.dumps(parts_offered()))
-    assert [list(page[group]) for group in GROUPS] == [list(offers(group)) for group in GROUPS]
-    assert all(len(part["doc"]) > 8 for group in GROUPS for part in page[group].values())
+    assert [list(page[group]) for group in OFFERED_GROUPS] == [list(offers(group)) for group in OFFERED_GROUPS]
+    assert all(len(part["doc"]) > 8 for group in OFFERED_GROUPS for part in page[group].values())
     option = page["sampler"]["freedave"]["options"]["draft_steps"]
     assert (option["kind"], option["default"], option["most"]) == ("integer", 4, 8)
     inner = page["sampler"]["credit"]["options"]["inner"]

@@ -188,7 +188,7 @@ def test_choices_differ_by_their_seeds(server: Defaults) -> None:
     assert {job.request.temperature for job in found.jobs} == {0.5} and found.jobs[0].deadline == inf
     drawn = {chat(server, temperature=0.5).seed for _ in range(4)}
     assert len(drawn) > 1 and all(0 <= seed < 2**31 for seed in drawn)
-    assert chat(server).seed == server.seed
+    assert chat(server).seed == server.seed and not chat(server).jobs[0].follow
 
 
 def test_the_plain_fields_arrive(server: Defaults) -> None:
@@ -201,7 +201,8 @@ def test_the_plain_fields_arrive(server: Defaults) -> None:
     assert found.stop == ("x", "y") and not found.infill and found.jobs[0].snapshots and found.jobs[0].trace
     assert found.prompt_tokens == len(found.jobs[0].request.tokens) - 9 and found.jobs[0].chosen.sampling.top_k == 5
     plain = asked({"prompt": "a", "logprobs": 0, "stop": "x"}, False, server)
-    assert plain.logprobs and plain.stop == ("x",) and not (plain.chat or plain.stream or plain.include_usage)
+    assert plain.logprobs and plain.jobs[0].follow and plain.stop == ("x",)
+    assert not (plain.chat or plain.stream or plain.include_usage)
 
 
 def test_messages_go_through_the_template_and_prompts_do_not(server: Defaults) -> None:
