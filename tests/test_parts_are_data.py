@@ -89,6 +89,8 @@ def test_a_configuration_too_builds_parts_only_where_parts_belong(canary: Path) 
         build_part("sampler", {"_target_": "dllm.samplers.confidence.Confidence", "threshold": mine})
     with pytest.raises(UserError, match=r"sampler\.score=.* must be text"):
         build_part("sampler", {"_target_": "dllm.samplers.static.Static", "score": mine})
+    with pytest.raises(UserError, match=r"sampler\.filter=.* must be a file, or the tensors"):
+        build_part("sampler", {"_target_": "dllm.samplers.learn2pd.Learn2PD", "filter": mine})
     assert not (canary / "ran").exists()
 
 
