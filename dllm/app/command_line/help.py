@@ -30,6 +30,7 @@ python run.py trace=true                        keep every turn, and a page to l
 python run.py task=parallelbench                score a benchmark
 python run.py -m experiment=small name=NAME     a grid of methods; then: python -m experiments.report FOLDER
 python run.py task=replay trace=FILE            check a trace that trace=true left
+python run.py task=serve                        serve it: OpenAI's interface, a playground; dllm serve is the same
 python run.py task=check model.path=FOLDER      look into a checkpoint without loading it
 python run.py sampler=credit --help             the options of another choice
 """

@@ -1,0 +1,34 @@
+"""Reads the body of a request, no further than the limit and no longer than a while."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+
+from dllm.serve.body import MAX_BYTES, parsed
+from dllm.serve.refused import Refused
+
+
+async def body_of(request: HttpRequest, seconds: float) -> dict[str, Any]:
+    """The JSON object that a request brings. seconds: in which all of it must have come. Raises Refused for everything
+    else, and for a body over ``MAX_BYTES``, which are counted while they come."""
+    told, kind = request.headers.get("content-length", ""), request.headers.get("content-type")
+    parsed(b"{}", kind)  # refuses another type before anything is read
+    if told.isdigit() and int(told[:20]) > MAX_BYTES:
+        raise too_long()
+    taken = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                taken += chunk
+                if len(taken) > MAX_BYTES:
+                    raise too_long()
+    except TimeoutError:
+        raise Refused(408, f"the body did not come within {seconds:g} seconds. Send it again.") from None
+    return await asyncio.to_thread(parsed, bytes(taken), kind)
+
+
+def too_long() -> Refused:
+    return Refused(413, f"the body has more than the limit of {MAX_BYTES} bytes. Shorten it.", None, "body_too_large")
