@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,8 +24,8 @@ from dllm.errors import UserError
 from dllm.prompts import Prompts
 from dllm.serve import wire
 from dllm.serve.choose import Defaults
-from dllm.serve.decoding import Decoding, Finished, Piece, Shot
-from dllm.serve.guard import GONE, Guard, fault, log_fault
+from dllm.serve.decoding import Completed, Decoding, Piece, Shot
+from dllm.serve.guard import GONE, Guard, fault, log, log_fault
 from dllm.serve.jobs import Closing, Full
 from dllm.serve.metrics import Metrics
 from dllm.serve.offered import parts_offered
@@ -37,7 +36,6 @@ from dllm.serve.replies import Envelope, error_reply, event_bytes, model_data
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 
-log = logging.getLogger("dllm.serve")
 PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
 SNAPSHOT = "diffusion.snapshot"
 
@@ -145,7 +143,7 @@ class Answering:
     service: Service
     decoding: Decoding
     envelope: Envelope
-    done: list[Finished] = field(default_factory=list)
+    done: list[Completed] = field(default_factory=list)
 
     async def whole(self, request: HttpRequest) -> Response:
         """The reply in one piece, or none for a client that has left."""
@@ -167,9 +165,9 @@ class Answering:
             async for _ in items:
                 pass
 
-    async def _items(self) -> AsyncIterator[Piece | Shot | Finished]:
+    async def _items(self) -> AsyncGenerator[Piece | Shot | Completed]:
         async for item in self.decoding.items():
-            if isinstance(item, Finished):
+            if isinstance(item, Completed):
                 self.done.append(item)
             yield item
         self.done.sort(key=lambda choice: choice.choice)
@@ -211,7 +209,7 @@ class Answering:
             metrics.cut.labels(reason).inc()
         log.info(
             "%s: %s, %d tokens asked, %d answered, %.3f s", self.envelope.ident, "answered" if complete else reason,
-            asked.prompt_tokens, sum(len(choice.ending.tokens) for choice in self.done),
+            asked.prompt_tokens, sum(choice.written for choice in self.done),
             time.monotonic() - self.decoding.began,
         )  # fmt: skip
 
@@ -252,4 +250,5 @@ async def missed_reply(request: HttpRequest, error: Exception) -> Response:
         405: "this address does not take that method.",
     }  # fmt: skip
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    return error_reply(Refused(error.status_code, way_out.get(error.status_code, error.detail), None, code), error.headers)
+    refused = Refused(error.status_code, way_out.get(error.status_code, error.detail), None, code)
+    return error_reply(refused, error.headers)

@@ -13,14 +13,14 @@ from dllm.prompts import Prompts
 from dllm.record.results import Result
 from dllm.serve.jobs import Done, Failed, Job, Progress
 from dllm.serve.mailbox import Mail, Mailbox
+from dllm.serve.refused import Refused
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.stream import AnswerText, Ending
 from dllm.serve.trace_file import trace_file
-from dllm.serve.refused import Refused
 from dllm.serve.wire import Asked
 
 UNKNOWN = -9999.0  # OpenAI's word for a log-probability that is not known
-SPARE = 2.0  # seconds after the deadline in which the scheduler may say so itself
+OVERDUE = 2.0  # seconds after the deadline in which the scheduler may say so itself
 STATUS = {"timeout": 504, "closing": 503}
 
 
@@ -41,12 +41,13 @@ class Shot:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A finished choice. scored: text and log-probability of each token, if asked for. cost: what the reply says under
-    ``diffusion``."""
+class Completed:
+    """A finished choice. written: its tokens, without those that were given. scored: text and log-probability of each
+    token, if asked for. cost: what the reply says under ``diffusion``."""
 
     choice: int
     ending: Ending
+    written: int
     scored: list[tuple[str, float]]
     cost: dict[str, Any]
 
@@ -83,10 +84,10 @@ class Decoding:
         for row in list(self.numbers):
             self.scheduler.abort(self.numbers.pop(row))
 
-    async def items(self) -> AsyncIterator[Piece | Shot | Finished]:
+    async def items(self) -> AsyncIterator[Piece | Shot | Completed]:
         """What comes, until every choice is finished. Raises Refused if one of them fails."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self.began + self.timeout + SPARE - time.monotonic()
+        until = loop.time() + self.began + self.timeout + OVERDUE - time.monotonic()
         while self.numbers:
             try:
                 found = await self.box.take(until)
@@ -98,7 +99,7 @@ class Decoding:
                         self.first_text = time.monotonic() - self.began
                     yield item
 
-    def _read(self, row: int, mail: Mail) -> Iterator[Piece | Shot | Finished]:
+    def _read(self, row: int, mail: Mail) -> Iterator[Piece | Shot | Completed]:
         job, text, progress = self.asked.jobs[row], self.texts[row], mail.latest
         if progress is not None:
             if job.snapshots:
@@ -110,7 +111,8 @@ class Decoding:
                     yield Piece(row, new)
                 if ending is not None and not (self.asked.logprobs or job.trace):  # those come with the whole answer
                     self.scheduler.abort(self.numbers.pop(row))
-                    yield Finished(row, ending, [], self._cost_so_far(job, ending, turn))
+                    written = written_of(job, text, ending)
+                    yield Completed(row, ending, written, [], self._cost_so_far(job, written, turn))
                     return
         if isinstance(mail.end, Failed):
             raise Refused(STATUS.get(mail.end.kind, 500), self._sentence(mail.end), code=mail.end.kind)
@@ -120,17 +122,17 @@ class Decoding:
             if new:
                 yield Piece(row, new)
             scored = self._scored(text, ending, mail.end) if self.asked.logprobs else []
-            yield Finished(row, ending, scored, self._cost(row, mail.end, ending))
+            written = written_of(job, text, ending)
+            yield Completed(row, ending, written, scored, self._cost(row, mail.end, written))
 
     @staticmethod
     def _sentence(failed: Failed) -> str:
         return f"{failed.message} The log has it as {failed.id}." if failed.id not in failed.message else failed.message
 
-    def _cost(self, row: int, done: Done, ending: Ending) -> dict[str, Any]:
+    def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
         result = done.result
-        useful = max(0, len(ending.tokens) - result.given_tokens)
         cost = {
-            "nfe": result.nfe, "tpf": useful / result.nfe if result.nfe else 0.0, "query_tokens": result.query_tokens,
+            "nfe": result.nfe, "tpf": written / result.nfe if result.nfe else 0.0, "query_tokens": result.query_tokens,
             "seed": result.seed, "waited": done.waited, "seconds": time.monotonic() - self.began, "turns": done.turns,
         }  # fmt: skip
         if result.trace is None:
@@ -138,11 +140,11 @@ class Decoding:
         job = self.asked.jobs[row]
         return {**cost, "trace": trace_file(f"{self.ident}-{row}", job, result.trace, self.config)}
 
-    def _cost_so_far(self, job: Job, ending: Ending, turn: int) -> dict[str, Any]:
+    def _cost_so_far(self, job: Job, written: int, turn: int) -> dict[str, Any]:
         """The same of an answer that a stop string ended: what only a finished row tells is null."""
         seconds = time.monotonic() - self.began
         return {
-            "nfe": turn, "tpf": len(ending.tokens) / turn, "query_tokens": None, "seed": job.request.seed,
+            "nfe": turn, "tpf": written / turn, "query_tokens": None, "seed": job.request.seed,
             "waited": None, "seconds": seconds, "turns": None,
         }  # fmt: skip
 
@@ -152,3 +154,10 @@ class Decoding:
         entries = list(zip(result.canvas, result.words, done.logprobs, strict=True))
         kept = [entry for entry in entries if entry[0] not in self.ends] if text.head is not None else entries
         return [(word, p if isfinite(p) else UNKNOWN) for _, word, p in kept[: len(ending.tokens)]]
+
+
+def written_of(job: Job, text: AnswerText, ending: Ending) -> int:
+    """The tokens of an answer that were decoded, not given."""
+    start, count = job.request.answer_start, len(ending.tokens)
+    masked = job.request.masked[start:] if text.head is not None else job.request.masked[start : start + count]
+    return max(0, count - list(masked).count(False))

@@ -15,9 +15,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dllm.serve.metrics import Metrics
+from dllm.serve.refused import Refused
 from dllm.serve.replies import error_reply
 from dllm.serve.settings import ServeSettings
-from dllm.serve.refused import Refused
 
 log = logging.getLogger("dllm.serve")
 GONE = 499  # nginx's number for a client that left before its reply
@@ -66,13 +66,14 @@ class Guard:
         host = without_port(headers.get("host", ""))
         if names is not None and host not in names:
             listed = ", ".join(sorted(names))
-            return Refused(421, f"this server answers to {listed}, and was called by another name. task.hosts adds one.")
+            sentence = f"this server answers to {listed}, and was called by another name. task.hosts adds one."
+            return Refused(421, sentence, code="unknown_host")
         if self.settings.api_key is None or scope["path"] == "/health":
             return None
         if hmac.compare_digest(key_in(headers).encode(), self.settings.api_key.encode()):
             return None
-        return Refused(401, "the API key is missing or wrong. Send it as the header Authorization: Bearer KEY.", None,
-                       "invalid_api_key")
+        sentence = "the API key is missing or wrong. Send it as the header Authorization: Bearer KEY."
+        return Refused(401, sentence, code="invalid_api_key")
 
 
 def without_port(host: str) -> str:
@@ -98,7 +99,8 @@ def key_in(headers: Headers) -> str:
 
 def fault(ident: str, error: BaseException) -> Refused:
     """What a client learns of a mistake of ours."""
-    return Refused(500, f"the server failed ({type(error).__name__}). Its log has this as {ident}.", code="internal_error")
+    sentence = f"the server failed ({type(error).__name__}). Its log has this as {ident}."
+    return Refused(500, sentence, code="internal_error")
 
 
 def log_fault(ident: str, error: BaseException) -> None:

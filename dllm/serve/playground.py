@@ -21,7 +21,7 @@ def playground_page(model: str) -> tuple[str, dict[str, str]]:
     """The page, and the headers that let a browser run only what stands in it."""
     page = (files("dllm.serve") / "playground.html").read_text(encoding="utf-8")
     page = page.replace("{{STYLE}}", page_asset("trace.css")).replace("{{MODEL}}", escape(model))
-    policy = POLICY.format(script=digest(between(page, "script")), style=digest(between(page, "style")))
+    policy = POLICY.format(script=source_hash(between(page, "script")), style=source_hash(between(page, "style")))
     return page, {
         "Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
@@ -33,6 +33,6 @@ def between(page: str, tag: str) -> str:
     return page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
 
 
-def digest(text: str) -> str:
+def source_hash(text: str) -> str:
     """The source expression of a text, as Content-Security-Policy has it."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).source_hash()).decode()}"

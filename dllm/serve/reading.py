@@ -26,9 +26,10 @@ async def body_of(request: HttpRequest, seconds: float) -> dict[str, Any]:
                 if len(taken) > MAX_BYTES:
                     raise too_long()
     except TimeoutError:
-        raise Refused(408, f"the body did not come within {seconds:g} seconds. Send it again.") from None
+        sentence = f"the body did not come within {seconds:g} seconds. Send it again."
+        raise Refused(408, sentence, code="body_too_slow") from None
     return await asyncio.to_thread(parsed, bytes(taken), kind)
 
 
 def too_long() -> Refused:
-    return Refused(413, f"the body has more than the limit of {MAX_BYTES} bytes. Shorten it.", None, "body_too_large")
+    return Refused(413, f"the body has more than the limit of {MAX_BYTES} bytes. Shorten it.", code="body_too_large")

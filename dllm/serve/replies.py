@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from dllm.prompts import Prompts
-from dllm.serve.decoding import Finished, Shot
+from dllm.serve.decoding import Completed, Shot
 from dllm.serve.refused import Refused
 from dllm.serve.wire import Asked
 
@@ -37,7 +37,7 @@ class Envelope:
     asked: Asked
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def completion(self, choices: Sequence[Finished]) -> dict[str, Any]:
+    def completion(self, choices: Sequence[Completed]) -> dict[str, Any]:
         """The whole reply at once."""
         return {
             **self._head("chat.completion" if self.asked.chat else "text_completion"),
@@ -50,12 +50,12 @@ class Envelope:
         body = {"delta": delta} if self.asked.chat else {"text": text}
         return self._chunk([{"index": choice, **body, "logprobs": None, "finish_reason": None}])
 
-    def last_chunk(self, choice: Finished) -> dict[str, Any]:
+    def last_chunk(self, choice: Completed) -> dict[str, Any]:
         """The end of a choice, with its log-probabilities."""
         body: dict[str, Any] = {"delta": {}} if self.asked.chat else {"text": ""}
         return self._chunk([{"index": choice.choice, **body, **self._ending(choice)}])
 
-    def usage_chunk(self, choices: Sequence[Finished]) -> dict[str, Any]:
+    def usage_chunk(self, choices: Sequence[Completed]) -> dict[str, Any]:
         return {**self._chunk([]), "usage": self.usage(choices)}
 
     def snapshot(self, shot: Shot, prompts: Prompts, ends: Collection[int]) -> dict[str, Any]:
@@ -73,9 +73,9 @@ class Envelope:
         }  # fmt: skip
         return {**self._chunk([]), "diffusion": canvas}
 
-    def usage(self, choices: Sequence[Finished]) -> dict[str, int]:
+    def usage(self, choices: Sequence[Completed]) -> dict[str, int]:
         """The prompt counts once, the answers all."""
-        asked, written = self.asked.prompt_tokens, sum(len(choice.ending.tokens) for choice in choices)
+        asked, written = self.asked.prompt_tokens, sum(choice.written for choice in choices)
         return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
 
     def _head(self, kind: str) -> dict[str, Any]:
@@ -86,20 +86,20 @@ class Envelope:
         head = self._head("chat.completion.chunk" if self.asked.chat else "text_completion")
         return {**head, "choices": choices, **({"usage": None} if self.asked.include_usage else {})}
 
-    def _choice(self, choice: Finished) -> dict[str, Any]:
+    def _choice(self, choice: Completed) -> dict[str, Any]:
         text = choice.ending.text
         body = {"message": {"role": "assistant", "content": text}} if self.asked.chat else {"text": text}
         return {"index": choice.choice, **body, **self._ending(choice)}
 
-    def _ending(self, choice: Finished) -> dict[str, Any]:
+    def _ending(self, choice: Completed) -> dict[str, Any]:
         scored = self._logprobs(choice.scored) if self.asked.logprobs else None
         return {"logprobs": scored, "finish_reason": choice.ending.reason, "diffusion": choice.cost}
 
     def _logprobs(self, scored: Sequence[tuple[str, float]]) -> dict[str, Any]:
         """Of each token at its commit."""
         if self.asked.chat:
-            entries = [{"token": word, "logprob": p, "bytes": None, "top_logprobs": []} for word, p in scored]
-            return {"content": entries, "refusal": None}
+            rest: dict[str, Any] = {"bytes": None, "top_logprobs": []}
+            return {"content": [{"token": word, "logprob": p, **rest} for word, p in scored], "refusal": None}
         words, at, offsets = [word for word, _ in scored], 0, []
         for word in words:
             offsets.append(at)
@@ -112,5 +112,6 @@ class Envelope:
 def event_bytes(data: Any, event: str | None = None) -> bytes:
     """A server-sent event. JSON without breaks of lines takes one line of data."""
     name = f"event: {event}\n" if event else ""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return f"{name}data: {text}\n\n".encode()
+    if not isinstance(data, str):
+        data = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return f"{name}data: {data}\n\n".encode()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dllm.canvas import Request
 from dllm.record.results import Result
 
-HALF = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no whole character yet
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no whole character yet
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class AnswerText:
         never change again."""
         kept, ended = self._kept(tokens[:final])
         text = self.text([*(self.head or ()), *kept])
-        safe = text if ended else text.rstrip(HALF)
+        safe = text if ended else text.rstrip(UNFINISHED)
         cut, held = first_stop(safe, self.stop), len(safe) if ended else open_tail(safe, self.stop)
         # A longer stop string that began before ``cut`` may still come: it would cut earlier.
         if cut is not None and cut <= held:

@@ -12,8 +12,7 @@ from torch import Tensor
 from dllm.compose.parts import BASE_CLASSES, arguments_of
 from dllm.record.trace import Trace
 from dllm.serve.jobs import Job
-
-PARTS = ("sampler", "blocks", "cache", "eos")
+from dllm.view.page import PARTS
 
 
 def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,13 +20,13 @@ def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> 
     chosen, masked = job.chosen, job.request.masked
     sampling = {field.name: getattr(chosen.sampling, field.name) for field in fields(chosen.sampling)}
     del sampling["tempered"]  # follows from the sampler
-    parts = {group: part_config(getattr(chosen, group)) for group in PARTS}
+    parts = {group: described_part(getattr(chosen, group)) for group in PARTS}
     settings = {**config, **parts, "gen_length": list(masked).count(True), "sampling": sampling}
     seed, data = job.request.seed, {"config": settings, "trace": trace.to_json()}
     return {"id": name, "sample": 0, "seed": seed, "batch": [[name, 0]], **_plain(data)}
 
 
-def part_config(part: Any) -> dict[str, Any]:
+def described_part(part: Any) -> dict[str, Any]:
     """The configuration that describes a part: its class, and the options that it still knows by their names."""
     kind = type(part)
     options = {name: getattr(part, name) for name in arguments_of(kind) if hasattr(part, name)}
@@ -36,7 +35,7 @@ def part_config(part: Any) -> dict[str, Any]:
 
 def _option(value: Any) -> Any:
     bases = {base.rpartition(".")[2] for base in BASE_CLASSES.values()}
-    return part_config(value) if bases & {kind.__name__ for kind in type(value).__mro__} else value
+    return described_part(value) if bases & {kind.__name__ for kind in type(value).__mro__} else value
 
 
 def _plain(value: Any) -> Any:

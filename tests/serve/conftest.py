@@ -16,14 +16,15 @@ pytest.importorskip("sse_starlette", reason="the server is not installed: pip in
 import httpx
 
 from dllm import load
+from dllm.compose.parts import composed, plain_config
 from dllm.models.bundle import Model
 from dllm.serve.app import Service
-from dllm.serve.jobs import Limits
-from dllm.serve.settings import ServeSettings
 from dllm.serve.choose import Defaults
+from dllm.serve.settings import ServeSettings
+from dllm.setting import Sampling
 from tests.serve.stand_in import OneByOne
 
-ASK = {"messages": [{"role": "user", "content": "w5 w7 w9"}], "max_tokens": 16}
+ASK = {"messages": [{"role": "user", "content": "w5 w7 w9"}]}
 CHAT = "/v1/chat/completions"
 
 
@@ -32,13 +33,20 @@ def served(tiny: Path) -> Model:
     return load(tiny)
 
 
+def defaults_of(model: Model) -> Defaults:
+    """A server's defaults, as the command line composes them. The tiny model's texts would end at once."""
+    config = composed([])
+    parts = {group: plain_config(config[group]) for group in ("sampler", "blocks", "cache", "eos")}
+    return Defaults(model, "tiny", **parts, sampling=Sampling(forbid_eos=True), gen_length=16)
+
+
 class Place:
     """A server without a socket. ``ask`` posts, ``get`` gets; each call has a fresh client."""
 
     def __init__(self, model: Model, scheduler: OneByOne | None = None, **settings: Any) -> None:
         self.scheduler = scheduler or OneByOne(model)
         self.scheduler.start()
-        self.service = Service(self.scheduler, Defaults(model, "tiny"), replace(ServeSettings(), **settings))  # type: ignore[arg-type]
+        self.service = Service(self.scheduler, defaults_of(model), replace(ServeSettings(), **settings))  # type: ignore[arg-type]
         self.app = self.service.app()
 
     def client(self, base: str = "http://127.0.0.1:8000") -> httpx.AsyncClient:
@@ -55,7 +63,7 @@ class Place:
         return self.run(lambda client: client.request(method, path, **options))
 
     def ask(self, path: str = CHAT, **body: Any) -> httpx.Response:
-        return self.call("POST", path, json={**(ASK if path == CHAT else {"prompt": "w5 w7", "max_tokens": 16}), **body})
+        return self.call("POST", path, json={**(ASK if path == CHAT else {"prompt": "w5 w7"}), **body})
 
     def close(self) -> None:
         self.scheduler.close(0)
@@ -101,6 +109,3 @@ def streamed_text(reply: httpx.Response, choice: int = 0) -> str:
     return "".join(
         one["delta"].get("content", "") if "delta" in one else one["text"] for one in pieces if one["index"] == choice
     )
-
-
-SAMPLE_LIMITS = Limits(max_waiting=1)

@@ -26,8 +26,8 @@ class Left(Exception):
 class OneByOne:
     """pause: seconds that a turn takes at least. script: events in place of a decode."""
 
-    def __init__(self, model: Model, limits: Limits = Limits(), pause: float = 0.0) -> None:
-        self.model, self.limits, self.pause = model, limits, pause
+    def __init__(self, model: Model, limits: Limits | None = None, pause: float = 0.0) -> None:
+        self.model, self.limits, self.pause = model, limits or Limits(), pause
         self.script: Callable[[Job, Deliver], None] | None = None
         self.waiting: deque[tuple[int, Job, Deliver]] = deque()
         self.running: set[int] = set()
@@ -98,7 +98,7 @@ class OneByOne:
         deliver(event)
 
     def decode(self, job: Job, deliver: Deliver) -> None:
-        chosen, began = job.chosen, time.monotonic()
+        chosen = job.chosen
         decoder = Decoder(
             self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, sampling=chosen.sampling,
             gen_length=max(1, list(job.request.masked).count(True)))
@@ -107,8 +107,8 @@ class OneByOne:
             time.sleep(self.pause)
             self.turns += 1
             deliver(progress_of(turn, job))
-            if time.monotonic() > job.deadline or self.state == "closed":
-                deliver(Failed("timeout" if self.state != "closed" else "closing", "the request took too long.", "late"))
+            if time.monotonic() > job.deadline:
+                deliver(Failed("timeout", "the request took too long.", "late"))
                 raise Left
 
         ((_, result),) = decoder.run([replace(job.request, number=0)], job.trace, observe)

@@ -20,7 +20,7 @@ from dllm.serve.jobs import Failed, Job, Limits
 from tests.serve.conftest import ASK, CHAT, Place, events, streamed_text
 from tests.serve.stand_in import Deliver, OneByOne
 
-HOT = {"temperature": 1.0, "seed": 3}
+HOT = {"temperature": 1.0, "seed": 5}
 KEY = "a-key-of-the-tests"
 
 
@@ -48,7 +48,8 @@ def test_the_pieces_of_a_stream_make_up_the_reply(place: Place, path: str, body:
     for choice in whole["choices"]:
         text = choice["message"]["content"] if path == CHAT else choice["text"]
         assert streamed_text(stream, choice["index"]) == text
-        (last,) = [one for c in chunks for one in c["choices"] if one["index"] == choice["index"] and one["finish_reason"]]
+        own = [one for chunk in chunks for one in chunk["choices"] if one["index"] == choice["index"]]
+        (last,) = [one for one in own if one["finish_reason"]]
         assert last["finish_reason"] == choice["finish_reason"] in ("stop", "length")
         assert last["diffusion"]["nfe"] == choice["diffusion"]["nfe"] > 0
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"] == whole["usage"]
@@ -101,7 +102,7 @@ def test_logprobs_belong_to_the_tokens_of_the_text(place: Place) -> None:
     entries = chat["logprobs"]["content"]
     assert "".join(entry["token"] for entry in entries) == chat["message"]["content"]
     assert entries[0]["logprob"] == -0.5 and {entry["logprob"] for entry in entries[1:]} <= {-9999.0}
-    (text,) = place.ask("/v1/completions", logprobs=1).json()["choices"]
+    (text,) = place.ask("/v1/completions", logprobs=0).json()["choices"]
     found = text["logprobs"]
     assert "".join(found["tokens"]) == text["text"] and found["text_offset"][0] == 0
     assert [text["text"][at:] != "" for at in found["text_offset"]] == [True] * len(found["tokens"])
@@ -111,9 +112,11 @@ def test_logprobs_belong_to_the_tokens_of_the_text(place: Place) -> None:
 
 def test_an_infilling_streams_its_text(place: Place) -> None:
     canvas = {"canvas": ["w5 w6", 4, "w7", 2, "w8"]}
-    (choice,) = place.ask("/v1/completions", diffusion=canvas).json()["choices"]
-    assert choice["text"].startswith("w5w6") and choice["text"].endswith("w8")
-    assert streamed_text(place.ask("/v1/completions", diffusion=canvas, stream=True)) == choice["text"]
+    for prompt in ("w5 w7", None):
+        whole = place.ask("/v1/completions", diffusion=canvas, prompt=prompt).json()
+        text = whole["choices"][0]["text"]
+        assert text.startswith("w5w6") and text.endswith("w8") and whole["usage"]["completion_tokens"] == 6
+        assert streamed_text(place.ask("/v1/completions", diffusion=canvas, prompt=prompt, stream=True)) == text
 
 
 def test_models_parts_and_health(place: Place) -> None:
@@ -138,10 +141,10 @@ def deep(levels: int) -> str:
 
 
 TABLE: list[tuple[dict[str, Any], int, str]] = [
-    (raw("{"), 400, "no JSON"), (raw('{"temperature": NaN}'), 400, "NaN"), (raw(deep(100)), 400, "deeper than 32"),
-    (raw(deep(100_000)), 400, "deeper than 32"), (raw('{"messages": [{"content": "\\ud800"}]}'), 400, "surrogate"),
-    (raw("[1]"), 400, "JSON object"), (raw(b"\xff\xfe{}"), 400, "UTF-8"), (raw('{"n": 1, "n": 2}'), 400, "'n' twice"),
-    (raw('{"seed": 1e999}'), 400, "too large"), (raw('{"seed": ' + "9" * 5000 + "}"), 400, "number is too long"),
+    (raw("{"), 400, "no JSON"), (raw('{"temperature": NaN}'), 400, "NaN"), (raw(deep(100)), 400, "deeper than"),
+    (raw(deep(100_000)), 400, "deeper than "), (raw('{"messages": [{"content": "\\ud800"}]}'), 400, "surrogate"),
+    (raw("[1]"), 400, "no object"), (raw(b"\xff\xfe{}"), 400, "UTF-8"), (raw('{"n": 1, "n": 2}'), 400, "twice"),
+    (raw('{"seed": 1e999}'), 400, "number"), (raw('{"seed": ' + "9" * 5000 + "}"), 400, "digits"),
     ({"content": json.dumps(ASK), "headers": {"content-type": "text/plain"}}, 415, "application/json"),
     ({"content": json.dumps(ASK)}, 415, "application/json"),
     (raw(json.dumps({**ASK, "user": "x" * 2**20})), 413, "1048576 bytes"),
@@ -216,9 +219,9 @@ def test_a_body_is_read_no_further_than_the_limit(placed: Callable[..., Place]) 
         nonlocal taken
         for _ in range(1000):
             taken += 1
-            yield b" " * 1024
+            yield b" " * 2**18
 
-    reply = placed(max_body=4096).call("POST", CHAT, content=endless(), headers=JSON)
+    reply = placed().call("POST", CHAT, content=endless(), headers=JSON)
     assert reply.status_code == 413 and taken <= 6
 
 
@@ -230,7 +233,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(placed: Callable[..., Place
     began = time.monotonic()
     reply = placed(read_timeout=0.1).call("POST", CHAT, content=stuck(), headers=JSON)
     assert reply.status_code == 408 and time.monotonic() - began < 2
-    assert error_of(reply)["type"] == "timeout_error"
+    assert error_of(reply)["code"] == "body_too_slow"
 
 
 def failing(kind: str) -> Callable[[Job, Deliver], None]:
@@ -261,7 +264,7 @@ def test_a_request_that_takes_too_long_is_ended(placed: Callable[..., Place], se
     slow = placed(OneByOne(served, pause=0.05), timeout=0.1)
     reply = slow.ask(stream=stream, diffusion={"sampler": "static"})
     error = events(reply)[-1][1]["error"] if stream else error_of(reply)
-    assert (reply.status_code, error["type"]) == (200 if stream else 504, "timeout_error")
+    assert (reply.status_code, error["code"]) == (200 if stream else 504, "timeout")
 
 
 def test_a_full_queue_says_when_to_come_again(placed: Callable[..., Place], served: Model) -> None:
@@ -274,7 +277,10 @@ def test_a_full_queue_says_when_to_come_again(placed: Callable[..., Place], serv
         asking = []
         for _ in range(2):
             asking.append(asyncio.create_task(client.post(CHAT, json=ASK)))
-            await asyncio.sleep(0.05)
+            while len(scheduler.running) + len(scheduler.waiting) < len(asking):
+                await asyncio.sleep(0.01)
+        while not scheduler.running:
+            await asyncio.sleep(0.01)
         refused = [await client.post(CHAT, json={**ASK, "n": 2, "stream": stream}) for stream in (False, True)]
         gate.set()
         return [*refused, *await asyncio.gather(*asking)]
@@ -282,7 +288,8 @@ def test_a_full_queue_says_when_to_come_again(placed: Callable[..., Place], serv
     *refused, first, second = busy.run(crowd)
     assert [reply.status_code for reply in refused] == [429, 429] and refused[0].headers["retry-after"] == "1"
     assert "1 requests are waiting" in error_of(refused[0])["message"]
-    assert first.status_code == second.status_code == 200 and not scheduler.busy, "both rows of a refused n=2 are out"
+    assert first.status_code == second.status_code == 200
+    assert not scheduler.waiting and scheduler.count == 2
 
 
 def test_a_closing_server_says_so(placed: Callable[..., Place]) -> None:
@@ -327,18 +334,21 @@ def test_labels_of_metrics_come_from_fixed_sets(placed: Callable[..., Place]) ->
     assert "made-up" not in page
     assert 'dllm_http_requests_total{route="other",status="404"} 5.0' in page
     assert 'dllm_http_requests_total{route="chat",status="200"} 1.0' in page
-    assert 'dllm_tokens_total{kind="prompt"}' in page and 'dllm_state{state="ready"} 1.0' in page
+    assert "dllm_prompt_tokens_total " in page and 'dllm_state{state="ready"} 1.0' in page
     assert 'dllm_request_seconds_count{route="chat"} 1.0' in page and "dllm_first_text_seconds_count 1.0" in page
 
 
 # -- malformed requests -----------------------------------------------------------------------------------------
 
 WRONG = [None, True, "", "x", -1, 1.5, 10**30, [], [[]], {}, {"a": 1}, [None]]
-FIELDS = ["messages", "max_tokens", "temperature", "n", "stop", "stream", "seed", "diffusion", "stream_options", "logprobs"]
+FIELDS = [
+    "messages", "max_tokens", "temperature", "n", "stop", "stream", "seed", "diffusion", "stream_options", "logprobs",
+]  # fmt: skip
 BODIES = [{**ASK, name: value} for name in FIELDS for value in WRONG]
 BYTES = [
-    b"", b"null", b"\x00", b"{}", b"[]", b"1", b'"x"', b"{}{}", b"\xef\xbb\xbf{}", b'{"a":}', b"{'messages': 1}", b"[" * 9999,
-    b'{"messages": ' + b'{"a":' * 900 + b"1" + b"}" * 901, b"\xff" * 100, b'{"messages": "\\ud83d"}', b'{"\\udc00": 1}',
+    b"", b"null", b"\x00", b"{}", b"[]", b"1", b'"x"', b"{}{}", b"\xef\xbb\xbf{}", b'{"a":}', b"{'messages': 1}",
+    b"[" * 9999, b'{"messages": ' + b'{"a":' * 900 + b"1" + b"}" * 901, b"\xff" * 100,
+    b'{"messages": "\\ud83d"}', b'{"\\udc00": 1}',
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What is streamed: the pieces make up the reply's text, whatever the order of commits and wherever a stop string is."""
+"""What is streamed: the pieces make up the reply's text, in any order of commits and with any stop strings."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def test_text_is_sent_as_soon_as_nothing_can_change_it() -> None:
     assert follower.follow([*b"ab", *euro, *b"sto"], 8) == ("", None)  # may become "stop"
     assert follower.follow([*b"ab", *euro, *b"stone x"], 12)[0] == "stone "
     new, ending = follower.follow([*b"ab", *euro, *b"stone xyz"], 14)
-    assert new == "" and ending is not None and ending.text == "ab€stone " and bytes(ending.tokens) == "ab€stone ".encode()
+    assert new == "" and ending is not None
+    assert ending.text == "ab€stone " and bytes(ending.tokens) == "ab€stone ".encode()
 
 
 def test_a_stop_string_waits_for_a_longer_one_that_began_before_it() -> None:

@@ -95,8 +95,8 @@ def take_cell(settings: dict[str, Any], given: list[str], folder: Path) -> None:
 
 
 def main() -> None:
-    """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread died,
-    130 stopped by Ctrl-C."""
+    """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread
+    died, 130 stopped by Ctrl-C."""
     given = sys.argv[1:]
     words = hydra_quoted(with_task(given))
     # Hydra then raises its errors instead of printing them, which happens below.

@@ -24,7 +24,7 @@ SWITCH = 5e-4  # seconds after which a thread gives way; on a GPU Python's own 5
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
-    """Serve until SIGTERM or Ctrl-C. Exit codes: 0 told to stop, 2 something to put right, 70 the decode thread died."""
+    """Serve until SIGTERM or Ctrl-C. Exit codes: 0 told to stop, 2 something to put right, 70 a dead decode thread."""
     refuse_unread(config, given)
     try:
         from dllm.serve.server import bound_socket, serve_until_told, server_of
@@ -67,8 +67,8 @@ def plan_of(config: dict[str, Any]) -> RunPlan:
 def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -> Service:
     """The model and everything around it but the process."""
     from dllm.serve.app import Service
-    from dllm.serve.scheduler import Scheduler
     from dllm.serve.choose import Defaults
+    from dllm.serve.scheduler import Scheduler
 
     model = plan.load()
     if model.transformer.device.type == "cuda":
