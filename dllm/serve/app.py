@@ -112,7 +112,9 @@ class Service:
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def playground(self, request: HttpRequest) -> Response:
-        page, headers = playground_page(self.defaults.name)
+        model, prompt = self.defaults.model, str(self.config.get("model", {}).get("prompt") or "")
+        chat = model.tokenizer is not None and model.tokenizer.has_chat_template
+        page, headers = playground_page(self.defaults.name, prompt, self.defaults.gen_length, chat)
         return HTMLResponse(page, headers=headers)
 
     async def _reply(self, request: HttpRequest, chat: bool) -> Response:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from functools import cache
 from html import escape
 from importlib.resources import files
 
+from dllm.common.palette import GRADIENT
 from dllm.view.page import page_asset
 
 POLICY = (
@@ -17,10 +19,16 @@ POLICY = (
 
 
 @cache
-def playground_page(model: str) -> tuple[str, dict[str, str]]:
-    """The page, and the headers that let a browser run only what stands in it."""
+def playground_page(model: str, prompt: str = "", length: int = 32, chat: bool = True) -> tuple[str, dict[str, str]]:
+    """The page, and the headers that let a browser run only what stands in it. prompt, length: what stands in its
+    fields. chat: the model has a chat template."""
     page = (files("dllm.serve") / "playground.html").read_text(encoding="utf-8")
-    page = page.replace("{{STYLE}}", page_asset("trace.css")).replace("{{MODEL}}", escape(model))
+    parts = {
+        "STYLE": page_asset("trace.css"), "GRADIENT": json.dumps(GRADIENT), "MODEL": escape(model),
+        "LENGTH": str(length), "CHAT": "checked" if chat else "", "PROMPT": escape(prompt),
+    }  # fmt: skip
+    for name, text in parts.items():
+        page = page.replace(f"{{{{{name}}}}}", text)
     policy = POLICY.format(script=source_hash(between(page, "script")), style=source_hash(between(page, "style")))
     return page, {
         "Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,8 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
     most = settings.limits.max_rows
     defaults = Defaults(
         model, model.name, **parts, sampling=sampling, gen_length=length, seed=seed, max_choices=most)
-    defaults.warm()
+    defaults.parts.chosen({}, sampling, length)  # refuses here what would fail in every request
+    threading.Thread(target=defaults.warm, daemon=True).start()  # 4 s that no request should wait for, nor the start
     kept = {"model": config["model"], "runtime": config["runtime"], "lag": config["lag"], "kernels": config["kernels"]}
     scheduler = Scheduler(model, runtime_of(config), settings.limits)
     return Service(scheduler, defaults, replace(settings, api_key_file=None), kept)
