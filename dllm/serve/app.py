@@ -42,12 +42,12 @@ SNAPSHOT = "diffusion.snapshot"
 
 @dataclass(frozen=True)
 class Service:
-    """What the handlers share. config: the settings of the model, as a trace file holds them."""
+    """What the handlers share. config: the settings of the model, which a trace file holds, too."""
 
     scheduler: Scheduler
     defaults: Defaults
     settings: ServeSettings
-    config: dict[str, Any] = field(default_factory=dict)
+    config: dict[str, Any]
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property
@@ -112,7 +112,7 @@ class Service:
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def playground(self, request: HttpRequest) -> Response:
-        model, prompt = self.defaults.model, str(self.config.get("model", {}).get("prompt") or "")
+        model, prompt = self.defaults.model, str(self.config["model"].get("prompt") or "")
         chat = model.tokenizer is not None and model.tokenizer.has_chat_template
         page, headers = playground_page(self.defaults.name, prompt, self.defaults.gen_length, chat)
         return HTMLResponse(page, headers=headers)

@@ -70,10 +70,9 @@ class Decoding:
 
     def submit(self) -> None:
         """Queue every row, or none. Raises Full, Closing or UserError as the scheduler does."""
-        follow = self.asked.stream or bool(self.asked.stop)  # else nobody looks before the end
         try:
             for row, job in enumerate(self.asked.jobs):
-                timed = replace(job, deadline=self.began + self.timeout, follow=follow)
+                timed = replace(job, deadline=self.began + self.timeout)
                 self.numbers[row] = self.scheduler.submit(timed, self.box.slot(row))
         except BaseException:
             self.abort()
@@ -118,6 +117,8 @@ class Decoding:
             raise Refused(STATUS.get(mail.end.kind, 500), self._sentence(mail.end), code=mail.end.kind)
         if mail.end is not None:
             del self.numbers[row]
+            if job.snapshots:
+                yield Shot(row, self._last(mail.end, progress))
             new, ending = text.finish(mail.end.result)
             if new:
                 yield Piece(row, new)
@@ -128,6 +129,12 @@ class Decoding:
     @staticmethod
     def _sentence(failed: Failed) -> str:
         return f"{failed.message} The log has it as {failed.id}." if failed.id not in failed.message else failed.message
+
+    def _last(self, done: Done, before: Progress | None) -> Progress:
+        """The row after its last turn, of which only its end is told. before: what has come with it."""
+        canvas, mask = done.result.canvas, self.prompts.ids.mask
+        block = 0 if before is None else before.block
+        return Progress(done.result.nfe, block, canvas, [token == mask for token in canvas], len(canvas))
 
     def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
         result = done.result

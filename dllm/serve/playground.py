@@ -43,4 +43,4 @@ def between(page: str, tag: str) -> str:
 
 def source_hash(text: str) -> str:
     """The source expression of a text, as Content-Security-Policy has it."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).source_hash()).decode()}"
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -40,13 +40,19 @@ def defaults_of(model: Model) -> Defaults:
     return Defaults(model, "tiny", **parts, sampling=Sampling(forbid_eos=True), gen_length=16)
 
 
+def config_of(model: Model) -> dict[str, Any]:
+    """The settings of the model, as a command line composes them."""
+    return {"model": {**plain_config(composed([]).model), "path": str(model.path), "prompt": "w5 w7 w9"}}
+
+
 class Place:
     """A server without a socket. ``ask`` posts, ``get`` gets; each call has a fresh client."""
 
     def __init__(self, model: Model, scheduler: OneByOne | None = None, **settings: Any) -> None:
         self.scheduler = scheduler or OneByOne(model)
         self.scheduler.start()
-        self.service = Service(self.scheduler, defaults_of(model), replace(ServeSettings(), **settings))  # type: ignore[arg-type]
+        chosen = replace(ServeSettings(), **settings)
+        self.service = Service(self.scheduler, defaults_of(model), chosen, config_of(model))  # type: ignore[arg-type]
         self.app = self.service.app()
 
     def client(self, base: str = "http://127.0.0.1:8000") -> httpx.AsyncClient:

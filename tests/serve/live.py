@@ -16,7 +16,7 @@ from dllm.serve.app import Service
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.server import DrainingServer, bound_socket, server_of
 from dllm.serve.settings import ServeSettings
-from tests.serve.conftest import defaults_of
+from tests.serve.conftest import config_of, defaults_of
 
 
 @dataclass
@@ -48,7 +48,7 @@ def live(model: Model, scheduler: Any = None, runtime: str = "eager", **settings
     chosen = ServeSettings(port=0, **settings)
     scheduler = scheduler or Scheduler(model, runtime, chosen.limits)
     listening = bound_socket(chosen.host, chosen.port)
-    server = server_of(Service(scheduler, defaults_of(model), chosen).app(), scheduler, chosen)
+    server = server_of(Service(scheduler, defaults_of(model), chosen, config_of(model)).app(), scheduler, chosen)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     while not server.started and thread.is_alive():

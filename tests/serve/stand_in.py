@@ -106,7 +106,8 @@ class OneByOne:
         def observe(turn: Turn) -> None:
             time.sleep(self.pause)
             self.turns += 1
-            deliver(progress_of(turn, job))
+            if not turn.finished and job.follow:  # of the last turn only the end is told, as by the real one
+                deliver(progress_of(turn, job))
             if time.monotonic() > job.deadline:
                 deliver(Failed("timeout", "the request took too long.", "late"))
                 raise Left
