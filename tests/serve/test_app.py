@@ -7,7 +7,6 @@ import base64
 import json
 import logging
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -228,11 +227,10 @@ def test_a_body_is_read_no_further_than_the_limit(placed: Callable[..., Place]) 
 def test_a_body_that_does_not_come_is_not_waited_for(placed: Callable[..., Place]) -> None:
     async def stuck() -> AsyncIterator[bytes]:
         yield b"{"
-        await asyncio.sleep(5)
+        await asyncio.sleep(600)
 
-    began = time.monotonic()
     reply = placed(read_timeout=0.1).call("POST", CHAT, content=stuck(), headers=JSON)
-    assert reply.status_code == 408 and time.monotonic() - began < 2
+    assert reply.status_code == 408
     assert error_of(reply)["code"] == "body_too_slow"
 
 
