@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-KEY = "key-of-the-image-steps"
+KEY, ASK = "key-of-the-image-steps", 'Copy the list:\n["Kai", "Emma", "Hugo"]'
 
 
 def steps(text: str) -> Iterator[tuple[str, str]]:
@@ -78,10 +78,10 @@ def served(folder: Path, entry: list[str], health: str) -> None:
         assert found, "the server did not start"
         check = health.replace(":8000", f":{found[1]}")
         subprocess.run([folder / "venv/bin/python", "-c", check], env=place, check=True)
-        body = json.dumps({"prompt": 'Copy the list:\n["Kai", "Emma", "Hugo"]'}).encode()
+        body = json.dumps({"messages": [{"role": "user", "content": ASK}]}).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-        asked = urllib.request.Request(f"{found[0]}/v1/completions", body, headers)
-        print(json.loads(urllib.request.urlopen(asked, timeout=120).read())["choices"][0]["text"])
+        asked = urllib.request.Request(f"{found[0]}/v1/chat/completions", body, headers)
+        print(json.loads(urllib.request.urlopen(asked, timeout=120).read())["choices"][0]["message"]["content"])
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, f"exit code {process.returncode}"
 

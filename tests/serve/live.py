@@ -13,6 +13,7 @@ import httpx
 
 from dllm.models.bundle import Model
 from dllm.serve.app import Service
+from dllm.serve.choose import Defaults
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.server import DrainingServer, bound_socket, server_of
 from dllm.serve.settings import ServeSettings
@@ -43,12 +44,15 @@ class Live:
 
 
 @contextmanager
-def live(model: Model, scheduler: Any = None, runtime: str = "eager", **settings: Any) -> Iterator[Live]:
+def live(
+    model: Model, scheduler: Any = None, runtime: str = "eager", defaults: Defaults | None = None, **settings: Any
+) -> Iterator[Live]:  # fmt: skip
     """Starts it, and stops it in the end."""
     chosen = ServeSettings(port=0, **settings)
     scheduler = scheduler or Scheduler(model, runtime, chosen.limits)
     listening = bound_socket(chosen.host, chosen.port)
-    server = server_of(Service(scheduler, defaults_of(model), chosen, config_of(model)).app(), scheduler, chosen)
+    service = Service(scheduler, defaults or defaults_of(model), chosen, config_of(model))
+    server = server_of(service.app(), scheduler, chosen)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     while not server.started and thread.is_alive():
