@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-from sse_starlette.sse import AppStatus, EventSourceResponse, SendTimeoutError
+from sse_starlette.sse import AppStatus
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,26 +19,27 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from dllm.errors import UserError
 from dllm.prompts import Prompts
 from dllm.serve import wire
+from dllm.serve.answering import Answering, Streaming
+from dllm.serve.body import parsed
 from dllm.serve.choose import Defaults
-from dllm.serve.decoding import Completed, Decoding, Piece, Shot
-from dllm.serve.guard import GONE, Guard, fault, log, log_fault
+from dllm.serve.decoding import Decoding
+from dllm.serve.guard import Guard
 from dllm.serve.jobs import Closing, Full
 from dllm.serve.metrics import Metrics
 from dllm.serve.offered import parts_offered
 from dllm.serve.playground import playground_page
 from dllm.serve.reading import body_of
 from dllm.serve.refused import Refused
-from dllm.serve.replies import Envelope, error_reply, event_bytes, model_data
+from dllm.serve.replies import Envelope, error_reply, model_data
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 
-PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
-SNAPSHOT = "diffusion.snapshot"
+READERS = 2
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Service:
     def prompts(self) -> Prompts:
         """Of the event loop alone; the defaults' own are for the threads that read requests."""
         return replace(self.defaults.prompts, known={})
+
+    @cached_property
+    def readers(self) -> ThreadPoolExecutor:
+        """Threads that read requests. Few: each busy one takes its share of Python's lock from the event loop."""
+        return ThreadPoolExecutor(READERS, thread_name_prefix="read")
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -84,6 +91,7 @@ class Service:
         yield
         if self.scheduler.state == "ready":  # else the process has told it, with a grace
             self.scheduler.close(0.0)
+        self.readers.shutdown(wait=False)
 
     async def chat(self, request: HttpRequest) -> Response:
         return await self._reply(request, chat=True)
@@ -102,7 +110,7 @@ class Service:
         return JSONResponse(model_data(name, self.created))
 
     async def parts(self, request: HttpRequest) -> Response:
-        return JSONResponse(await asyncio.to_thread(parts_offered))
+        return JSONResponse(await self._apart(parts_offered))
 
     async def health(self, request: HttpRequest) -> Response:
         state = self.scheduler.state
@@ -117,126 +125,38 @@ class Service:
         page, headers = playground_page(self.defaults.name, prompt, self.defaults.gen_length, chat)
         return HTMLResponse(page, headers=headers)
 
+    async def _apart(self, act: Callable[[], Found]) -> Found:
+        """What ``act`` returns, away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, act)
+
     async def _reply(self, request: HttpRequest, chat: bool) -> Response:
         """Decode what a request asks for. Raises Refused for what cannot be."""
         body = await body_of(request, self.settings.read_timeout)
-        asked = await asyncio.to_thread(wire.asked, body, chat, self.defaults)
+        if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
+            raise full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
+        asked = await self._apart(lambda: wire.asked(parsed(body), chat, self.defaults))
         ident = request.state.ident
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
+        handed = asyncio.get_running_loop().run_in_executor(self.readers, decoding.submit)  # may make a runner
         try:
-            await asyncio.to_thread(decoding.submit)  # the first request of a setting makes its runner
+            await asyncio.shield(handed)
+        except asyncio.CancelledError:  # Ray cancels the request of a client that leaves
+            handed.add_done_callback(lambda _: decoding.abort())
+            raise
         except Full as full:
-            sentence = f"{full.waiting} requests are waiting, which is the limit. Try again later."
-            raise Refused(429, sentence, code="queue_full") from None
+            raise full_queue(full.waiting) from None
         except Closing:
             raise Refused(503, "the server is shutting down. Try again later.", code="closing") from None
         except UserError as error:
             raise Refused(400, str(error)) from None
-        answer = Answering(self, decoding, Envelope(ident, self.defaults.name, asked))
+        answer = Answering(self.metrics, decoding, Envelope(ident, self.defaults.name, asked))
         if not asked.stream:
             return await answer.whole(request)
         return Streaming(answer, self.settings.send_timeout)
 
 
-@dataclass
-class Answering:
-    """One reply on its way. The rows leave the batch when it ends, however it ends."""
-
-    service: Service
-    decoding: Decoding
-    envelope: Envelope
-    done: list[Completed] = field(default_factory=list)
-
-    async def whole(self, request: HttpRequest) -> Response:
-        """The reply in one piece, or none for a client that has left."""
-        work = asyncio.create_task(self._all())
-        gone = asyncio.create_task(left(request))
-        try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                return Response(status_code=GONE)
-            work.result()
-            return JSONResponse(self.envelope.completion(self.done))
-        finally:
-            work.cancel()
-            gone.cancel()
-            self.close()
-
-    async def _all(self) -> None:
-        async with aclosing(self._items()) as items:
-            async for _ in items:
-                pass
-
-    async def _items(self) -> AsyncGenerator[Piece | Shot | Completed]:
-        async for item in self.decoding.items():
-            if isinstance(item, Completed):
-                self.done.append(item)
-            yield item
-        self.done.sort(key=lambda choice: choice.choice)
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """The reply piece by piece. An error becomes an event, since the status has been sent."""
-        envelope, asked = self.envelope, self.envelope.asked
-        try:
-            for choice in range(len(asked.jobs)) if asked.chat else ():
-                yield event_bytes(envelope.chunk(choice, role=True))
-            async for item in self._items():
-                if isinstance(item, Piece):
-                    yield event_bytes(envelope.chunk(item.choice, item.text))
-                elif isinstance(item, Shot):
-                    yield event_bytes(envelope.snapshot(item, self.decoding.prompts, self.decoding.ends), SNAPSHOT)
-                else:
-                    yield event_bytes(envelope.last_chunk(item))
-        except Exception as error:
-            yield event_bytes(self._failure(error))
-            return
-        if asked.include_usage:
-            yield event_bytes(envelope.usage_chunk(self.done))
-        yield event_bytes("[DONE]")
-
-    def _failure(self, error: Exception) -> dict[str, Any]:
-        if not isinstance(error, Refused):
-            log_fault(self.envelope.ident, error)
-            error = fault(self.envelope.ident, error)
-        return error.to_json()
-
-    def close(self, reason: str = "failed or left") -> None:
-        """Take rows that are left out of the batch, and count the request."""
-        asked, metrics = self.envelope.asked, self.service.metrics
-        self.decoding.abort()
-        complete = len(self.done) == len(asked.jobs)
-        if complete:
-            metrics.answered(asked, self.decoding.first_text)
-        else:
-            metrics.cut.labels(reason).inc()
-        log.info(
-            "%s: %s, %d tokens asked, %d answered, %.3f s", self.envelope.ident, "answered" if complete else reason,
-            asked.prompt_tokens, sum(choice.written for choice in self.done),
-            time.monotonic() - self.decoding.began,
-        )  # fmt: skip
-
-
-class Streaming(EventSourceResponse):
-    """Server-sent events of one reply. A reader that takes nothing for ``seconds`` is let go."""
-
-    def __init__(self, answer: Answering, seconds: float) -> None:
-        super().__init__(answer.events(), ping=PING_SECONDS, sep="\n", send_timeout=seconds)
-        self.answer = answer
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason = "failed or left"
-        try:
-            await super().__call__(scope, receive, send)
-        except SendTimeoutError:
-            reason = "slow reader"
-        finally:  # also where the reader left before the first event was asked for
-            self.answer.close(reason)
-
-
-async def left(request: HttpRequest) -> None:
-    """Returns when the client has closed the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def full_queue(waiting: int) -> Refused:
+    return Refused(429, f"{waiting} requests are waiting, which is the limit. Try again later.", code="queue_full")
 
 
 async def refused_reply(request: HttpRequest, error: Exception) -> Response:

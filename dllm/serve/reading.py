@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from starlette.requests import Request as HttpRequest
 
@@ -11,11 +10,11 @@ from dllm.serve.body import MAX_BYTES, parsed
 from dllm.serve.refused import Refused
 
 
-async def body_of(request: HttpRequest, seconds: float) -> dict[str, Any]:
-    """The JSON object that a request brings. seconds: in which all of it must have come. Raises Refused for everything
-    else, and for a body over ``MAX_BYTES``, which are counted while they come."""
-    told, kind = request.headers.get("content-length", ""), request.headers.get("content-type")
-    parsed(b"{}", kind)  # refuses another type before anything is read
+async def body_of(request: HttpRequest, seconds: float) -> bytes:
+    """The body of a request that says it is JSON. seconds: in which all of it must have come. Raises Refused for
+    another type, and for a body over ``MAX_BYTES``, which are counted while they come."""
+    told = request.headers.get("content-length", "")
+    parsed(b"{}", request.headers.get("content-type"))  # refuses another type before anything is read
     if told.isdigit() and int(told[:20]) > MAX_BYTES:
         raise too_long()
     taken = bytearray()
@@ -28,7 +27,7 @@ async def body_of(request: HttpRequest, seconds: float) -> dict[str, Any]:
     except TimeoutError:
         sentence = f"the body did not come within {seconds:g} seconds. Send it again."
         raise Refused(408, sentence, code="body_too_slow") from None
-    return await asyncio.to_thread(parsed, bytes(taken), kind)
+    return bytes(taken)
 
 
 def too_long() -> Refused:

@@ -46,7 +46,8 @@ class ServeSettings:
                 values[entry.name] = tuple(value) if isinstance(value, list) else value
         sizes = {e.name: of_kind(f"task.{e.name}", task[e.name], str(e.type)) for e in fields(Limits)}
         for name, size in sizes.items():
-            in_range(f"task.{name}", size, 1)
+            if name != "exact":
+                in_range(f"task.{name}", size, 1)
         values["api_key"] = key_of_server(values["api_key"], values["api_key_file"], environment)
         settings = ServeSettings(**values, limits=Limits(**sizes))
         settings.check()

@@ -102,6 +102,8 @@ def drawn(dice: random.Random) -> dict[str, Any]:
         "sampler": dice.choice(["confidence", "static", "eb", "wino", {"name": "credit", "inner": "confidence"}]),
         "cache": dice.choice(["none", "none", "prefix", "dual"]), "block_length": 8,
     }  # fmt: skip
+    if isinstance(body["diffusion"]["sampler"], dict):
+        body["temperature"] = 0  # credit proposes the argmax
     if dice.random() < 0.3:
         body["stop"] = [f"w{dice.randint(1, 59)}"]
     if dice.random() < 0.2:

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.engines.ray import Ray, replica_environment
+from dllm.app.runs.service import plan_of, service_of, show_log, url_of
 from dllm.compose.parts import build_part
 from dllm.errors import UserError, not_installed
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
     from dllm.serve.app import Service
     from dllm.serve.settings import ServeSettings
 
@@ -31,8 +30,6 @@ class ServedReplica:
     folder: the driver's working directory, to which paths may be relative."""
 
     def __init__(self, config: dict[str, Any], settings: ServeSettings, folder: str) -> None:
-        from dllm.app.commands.serve import plan_of, service_of, show_log
-
         if Path(folder).is_dir():
             os.chdir(folder)
         show_log()
@@ -44,14 +41,13 @@ class ServedReplica:
             raise RuntimeError("the decode thread has died")
 
 
-def replica_app() -> ASGIApp:
-    """The application of this process's replica."""
+def replica_app() -> Any:
+    """The ASGI application of this process's replica."""
     return SERVICES[0].app()
 
 
 def serve_replicas(config: dict[str, Any], settings: ServeSettings) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises UserError where Ray is missing or the port is taken."""
-    from dllm.app.commands.serve import plan_of, url_of
     from dllm.serve.server import bound_socket
 
     engine: Ray = build_part("engine", config["engine"])
