@@ -35,8 +35,10 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
 # -- replies ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
-@pytest.mark.parametrize("body", [{}, HOT, {**HOT, "n": 3}, {**HOT, "diffusion": {"sampler": "static"}}], ids=str)
+@pytest.mark.parametrize(("path", "body"), [
+    (CHAT, {}), (CHAT, {**HOT, "n": 3}), ("/v1/completions", HOT),
+    ("/v1/completions", {**HOT, "diffusion": {"sampler": "static"}}),
+], ids=str)  # fmt: skip
 def test_the_pieces_of_a_stream_make_up_the_reply(place: Place, path: str, body: dict[str, Any]) -> None:
     whole = place.ask(path, **body).json()
     stream = place.ask(path, stream=True, stream_options={"include_usage": True}, **body)
