@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,21 @@ def served(tiny: Path) -> Model:
     return load(tiny)
 
 
+@cache
+def usual() -> Any:
+    """The configuration of a command line without settings."""
+    return composed([])
+
+
 def defaults_of(model: Model) -> Defaults:
     """A server's defaults, as the command line composes them. The tiny model's texts would end at once."""
-    config = composed([])
-    parts = {group: plain_config(config[group]) for group in ("sampler", "blocks", "cache", "eos")}
+    parts = {group: plain_config(usual()[group]) for group in ("sampler", "blocks", "cache", "eos")}
     return Defaults(model, "tiny", **parts, sampling=Sampling(forbid_eos=True), gen_length=16)
 
 
 def config_of(model: Model) -> dict[str, Any]:
     """The settings of the model, as a command line composes them."""
-    return {"model": {**plain_config(composed([]).model), "path": str(model.path), "prompt": "w5 w7 w9"}}
+    return {"model": {**plain_config(usual().model), "path": str(model.path), "prompt": "w5 w7 w9"}}
 
 
 class Place:
