@@ -285,7 +285,8 @@ class Scheduler:
         with self.condition:
             del self.lanes[key]
             if len(entries) > 1:
-                LOG.warning("a turn of %d rows failed (%s); each begins anew alone", len(entries), error)
+                kind = type(error).__name__  # its text may quote a prompt
+                LOG.warning("a turn of %d rows failed (%s); each begins anew alone", len(entries), kind)
                 self.queue.extendleft(reversed([again(entry, alone=True) for entry in entries]))
                 return
         for entry in entries:
@@ -309,7 +310,7 @@ class Scheduler:
 
     def _fail(self, entry: Entry, kind: str, message: str, error: Exception | None = None) -> None:
         name = uuid.uuid4().hex[:12]
-        LOG.warning("request %s failed: %s %s", name, kind, message, exc_info=error)
+        LOG.warning("request %s failed: %s %s (%s)", name, kind, message, type(error).__name__ if error else "-")
         with self.condition:
             self.told.ended[kind] += 1
         self._deliver(entry, Failed(kind, message, name))
