@@ -124,5 +124,3 @@ async def left(request: HttpRequest) -> None:
     """Returns when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-

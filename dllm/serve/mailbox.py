@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
 
 from dllm.serve.jobs import Done, Event, Failed, Progress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass

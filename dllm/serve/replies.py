@@ -17,6 +17,7 @@ from dllm.serve.wire import Asked
 
 RETRY_SECONDS = {429: 1, 503: 5}  # a row ends every few seconds; a server that closes is replaced a little later
 
+
 def error_reply(refused: Refused, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The reply that says so, with the time to wait where trying again helps."""
     wait = RETRY_SECONDS.get(refused.status)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from dllm.canvas import Request
+from dllm.record.collector import first_stop, within
 from dllm.record.results import Result
 
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no whole character yet
@@ -54,7 +54,7 @@ class AnswerText:
         cut, held = first_stop(safe, self.stop), len(safe) if ended else open_tail(safe, self.stop)
         # A longer stop string that began before ``cut`` may still come: it would cut earlier.
         if cut is not None and cut <= held:
-            return self._new(safe[:cut]), Ending(safe[:cut], self._within(kept, cut), "stop")
+            return self._new(safe[:cut]), Ending(safe[:cut], within(kept, cut, self.text), "stop")
         return self._new(safe[:held]), None
 
     def finish(self, result: Result) -> tuple[str, Ending]:
@@ -62,7 +62,7 @@ class AnswerText:
         text, tokens = result.text, list(result.tokens)
         cut = first_stop(text, self.stop)
         if cut is not None:
-            text, tokens = text[:cut], self._within(tokens, cut)
+            text, tokens = text[:cut], within(tokens, cut, self.text)
         reason = "length" if cut is None and result.stop_reason == "length" else "stop"
         return self._new(text), Ending(text, tokens, reason)
 
@@ -73,21 +73,11 @@ class AnswerText:
         end = next((at for at, token in enumerate(tokens) if token in self.ends), None)
         return list(tokens[:end]), end is not None
 
-    def _within(self, tokens: list[int], length: int) -> list[int]:
-        """As many of the tokens as fit in ``length`` characters of text."""
-        counts = range(len(tokens) + 1)
-        return tokens[: bisect_right(counts, length, key=lambda count: len(self.text(tokens[:count]))) - 1]
-
     def _new(self, text: str) -> str:
         """What ``text`` adds to what was sent. A prefix that is final never becomes shorter or another one."""
         assert text.startswith(self.sent), "the final text of an answer has changed"
         new, self.sent = text[len(self.sent) :], text
         return new
-
-
-def first_stop(text: str, stop: Sequence[str]) -> int | None:
-    """Where the first of the stop strings begins; None: the text holds none."""
-    return min((text.index(string) for string in stop if string in text), default=None)
 
 
 def open_tail(text: str, stop: Sequence[str]) -> int:

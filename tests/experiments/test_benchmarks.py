@@ -9,7 +9,7 @@ import torch
 
 from dllm.record.cost import Machine
 from dllm.runtime.runtime import Runtime
-from experiments import bench_fused, bench_kernels, bench_step
+from experiments import bench_fused, bench_kernels, bench_scheduler, bench_step
 
 CPU = torch.device("cpu")
 QUICK = ("add_norm", "rope_scatter", "sparse_credit", "attention_received")
@@ -70,3 +70,14 @@ def test_fused_products_are_timed_against_separate_ones(name: str) -> None:
     assert float(apart) > 0
     assert float(fused) > 0
     assert float(difference) < 1e-5
+
+
+@pytest.mark.parametrize("way", bench_scheduler.WAYS)
+def test_every_way_of_batching_serves_everybody(way: str) -> None:
+    model, (rows, together) = bench_scheduler.model_of(64, 1, 100), bench_scheduler.WAYS[way]
+    todo = [bench_scheduler.Request.answer([3, 4], length, 99, length) for length in (3, 9, 5)]
+    scheduler = bench_scheduler.Scheduler(model, "eager", bench_scheduler.Limits(max_rows=rows))
+    parts = bench_scheduler.chosen("static", "dual", model)
+    found = bench_scheduler.decode(scheduler, todo, parts, [0.0, 1.0, 1.0], together)
+    assert len(found.latencies) == 3 and min(found.latencies) > 0 and found.computed >= found.wanted > 0
+    assert found.seconds > 1  # the clock waits for who arrives late
