@@ -6,13 +6,13 @@ BIN := .venv/bin
 TORCH_INDEX ?=
 PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run help test lint laws clean
+.PHONY: run help test lint laws image-steps clean
 
 run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
 
 help:  ## Show this list.
-	@sed -n 's/^\([a-z]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-13s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-13s %s\n", $$1, $$2}'
 
 test: .venv/developer lint  ## Install what tests need too, lint, check types, run all tests: what CI runs. A few minutes on two cores.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -23,6 +23,9 @@ lint: .venv/developer  ## ruff and mypy.
 
 laws: .venv/developer  ## Laws over as many cases as LAWS_MINUTES (30) allow, in the order of LAWS_SEED (0), LAWS_PROCESSES (2) at once.
 	$(BIN)/python tests/laws.py
+
+image-steps:  ## The steps of the Dockerfile in an empty folder, without Docker: installs, serves, asks, stops.
+	$(PYTHON) -m experiments.image_steps $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 # torch goes first: anything that depends on it would otherwise pick a build by itself.
 .venv/installed: pyproject.toml constraints.txt

@@ -97,7 +97,7 @@ class Canvas(Rowwise):
                 raise UserError(f"request {number} is empty: give it at least one token or one mask.")
         start = torch.tensor([request.answer_start for request in requests])
         end = torch.tensor([len(request.tokens) for request in requests])
-        columns = torch.arange(-(-int(end.max()) // step) * step)
+        columns = torch.arange(-(-max(len(request.tokens) for request in requests) // step) * step)
         valid = columns < end[:, None]
         pairs = [pair for request in requests for pair in zip(request.tokens, request.masked, strict=True)]
         ids, hidden = torch.tensor(pairs).unbind(1)

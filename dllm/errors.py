@@ -20,6 +20,14 @@ class Unfit(UserError):
     """Parts that each are fine and do not work together; whoever knows all parts adds the nearest choice that does."""
 
 
+class NoChoice(UserError):
+    """A word that is none of those ``known``."""
+
+    def __init__(self, sentence: str, known: Iterable[str] = ()) -> None:
+        super().__init__(sentence)
+        self.known = tuple(known)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for a misspelt name, or an empty string when nothing comes close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
@@ -54,7 +62,8 @@ def in_choices(name: str, value: object, known: Iterable[str]) -> None:
     """Refuse a value of the option ``name`` that is none of the ``known`` ones."""
     choices = list(known)
     if value not in choices:
-        raise UserError(f"{name}={value!r} must be one of {', '.join(choices)}.{nearest(str(value), choices)}")
+        sentence = f"{name}={value!r} must be one of {', '.join(choices)}.{nearest(str(value), choices)}"
+        raise NoChoice(sentence, choices)
 
 
 def in_range(name: str, value: Any, low: float, high: float = inf, advice: str = "") -> None:

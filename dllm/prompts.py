@@ -1,4 +1,8 @@
-"""Makes requests from what a user writes. Needs a model's configuration and tokenizer, but no weights."""
+"""Makes requests from what a user writes. Needs a model's configuration and tokenizer, but no weights.
+
+A prompt is text: what spells a special token in it (``<|eot_id|>``) stays text, in plain prompts, in messages and in
+infilling alike. Only the chat template makes special tokens. Whoever wants others gives token ids.
+"""
 
 from __future__ import annotations
 
@@ -71,19 +75,26 @@ class Prompts:
         return tokens
 
     def _encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt) -> list[int]:
-        if isinstance(prompt, list) and is_ids(prompt):
-            return cast(list[int], prompt)
-        if isinstance(prompt, PrefilledPrompt):  # encoded as one text, since a token may span both
-            return self._tokenizer().encode(self._written(prompt.prompt) + prompt.begin)
-        return self._tokenizer().encode(self._written(cast(str | list[Message], prompt)))
-
-    def _written(self, prompt: str | list[Message]) -> str:
-        """The text of a prompt, in the chat template if it applies."""
+        """A prefilled prompt is encoded as one text, since a token may span both of its parts."""
+        begin = prompt.begin if isinstance(prompt, PrefilledPrompt) else ""
+        asked = prompt.prompt if isinstance(prompt, PrefilledPrompt) else prompt
+        if isinstance(asked, list):
+            return self._ids(cast(list[int], asked)) if is_ids(asked) else self._chat(cast(list[Message], asked), begin)
         tokenizer = self._tokenizer()
-        if not isinstance(prompt, str):
-            return tokenizer.render(prompt)
-        chat = tokenizer.has_chat_template if self.chat is None else self.chat
-        return tokenizer.render([{"role": "user", "content": prompt}]) if chat else prompt
+        if tokenizer.has_chat_template if self.chat is None else self.chat:
+            return self._chat([{"role": "user", "content": asked}], begin)
+        return tokenizer.encode(asked + begin)
+
+    def _ids(self, tokens: list[int]) -> list[int]:
+        if self.ids.mask in tokens:
+            raise UserError(
+                f"token id {self.ids.mask} is the mask, which a prompt cannot hold. Leave it out, or ask for holes by "
+                "infill=[TEXT, NUMBER, ...]."
+            )
+        return tokens
+
+    def _chat(self, messages: list[Message], begin: str) -> list[int]:
+        return self._tokenizer().encode_chat(messages, begin)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

@@ -58,7 +58,14 @@ class Runner:
         return replace(self, forward=replace(self.forward, proposer=proposer))
 
     def canvas(self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1) -> Canvas:
-        """The requests as rows of these names, as ``Canvas.of`` lays them out."""
+        """The requests as rows of these names, as ``Canvas.of`` lays them out. Raises UserError for a request that
+        draws where everything is the argmax."""
+        hot = next((one.temperature for one in requests if one.temperature), None)
+        if hot and self.sampling.plain:
+            raise UserError(
+                f"a request names temperature={hot}, but sampling.temperature=0 takes the argmax for all. Set "
+                "sampling.temperature, too; requests may then name others, 0 included."
+            )
         pad = self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
         at_zero = self.model.config.attention_block is not None
         device = self.model.transformer.device
@@ -82,8 +89,8 @@ class Runner:
                 taken = [left.popleft() for _ in range(min(len(left), most - (0 if rows is None else len(rows))))]
                 for place, request in taken:
                     joined(place, request)
-                fresh = self.fresh(self.canvas([request for _, request in taken], [place for place, _ in taken]))
-                rows = rows.join(fresh) if rows else fresh
+                new = self.fresh(self.canvas([request for _, request in taken], [place for place, _ in taken]))
+                rows = rows.join(new) if rows else new
             return rows
 
         yield from self.turns(refilled(None), refilled)

@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation: ``python -m experiments.doc_pictures [FOLDER]`` (default docs/pictures).
 
 The drawings are SVG text, made from decodes of the mini model. ``--screenshots`` also takes those of the trace viewer,
-which needs Chromium and playwright.
+and those of the playground, which needs Chromium and playwright.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import argparse
 import io
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -32,6 +34,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SHUFFLE = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
 SORT = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 LETTER, ROW = 8.4, 26  # width of a monospaced letter at 14 px, height of a line
+DECODED = "() => [...document.querySelectorAll('.status')].every((p) => p.textContent.startsWith('done'))"
 TERMINAL_TURNS = 22  # of 32
 INK, DIM, PAPER = "#1b1b1f", "#5d5d66", "#ffffff"
 
@@ -198,6 +201,51 @@ def screenshots(folder: Path) -> None:
         browser.close()
 
 
+def playground_screenshots(folder: Path) -> None:
+    """The playground of a server that runs meanwhile: one decode under way in light colours, two settings in dark."""
+    from playwright.sync_api import sync_playwright
+
+    browser_path = shutil.which("chromium") or shutil.which("google-chrome")
+    with serving() as url, sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        for name, scheme, compared in (("playground", "light", False), ("playground_two", "dark", True)):
+            tab = browser.new_page(viewport={"width": 1100, "height": 760}, color_scheme=scheme)
+            tab.goto(url)
+            tab.wait_for_selector("select[name=sampler]")
+            tab.fill("#length", "32")
+            if compared:
+                tab.check("#compare")
+                tab.locator("select[name=sampler]").nth(1).select_option("static")
+                tab.locator("select[name=cache]").nth(1).select_option("dual")
+            tab.locator("select[name=sampler]").first.select_option("confidence")
+            tab.click("#run")
+            tab.wait_for_function(DECODED)
+            tab.fill("#step", str(int(tab.get_attribute("#step", "max") or 2) // 2))
+            tab.screenshot(path=folder / f"{name}.png")
+        browser.close()
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """The address of a server with the small model, in a thread of this process."""
+    from dllm.app.command_line.main import resolved
+    from dllm.app.commands.serve import plan_of, service_of
+    from dllm.serve.server import bound_socket, server_of
+    from dllm.serve.settings import ServeSettings
+
+    config = resolved(composed(["task=serve"]))
+    settings = ServeSettings(port=0)
+    service, listening = service_of(config, plan_of(config), settings), bound_socket(settings.host, settings.port)
+    server = server_of(service.app(), service.scheduler, settings)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
@@ -209,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(options.folder / f"{name}.svg")
     if options.screenshots:
         screenshots(options.folder)
+        playground_screenshots(options.folder)
     return 0
 
 

@@ -88,7 +88,8 @@ class Replay(Sampler):
         right = canvas.tokens.clone()
         for row, number in enumerate(canvas.number.tolist()):
             start = int(canvas.start[row])
-            right[row, start:] = torch.tensor(self.reference[number], device=right.device)
+            answer = torch.tensor(self.reference[number], device=right.device)
+            right[row, start : start + len(answer)] = answer
         return {"right": right, "before": torch.full_like(right, -1), "block": torch.zeros_like(canvas.start) - 1}
 
     def step(self, view: View, state: State) -> Step:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,13 @@ def test_an_anchor_is_part_of_the_answer_and_no_infilling() -> None:
     assert "Shuffle" not in result.text and " Emma" in result.text
     assert result.stop_reason == "eos" and result.given_tokens == len(anchor)
     assert result.useful_tokens == len(result.tokens) - len(anchor)
+
+
+def test_a_request_names_its_temperature(model: Model) -> None:
+    hot = Decoder(model, gen_length=24, temperature=1.0, batch_size=2)
+    request = replace(hot.request("w4 w5 w6", seed=14), temperature=0.0)
+    cold = Decoder(model, gen_length=24)
+    (_, drawn), (_, argmax) = sorted(hot.run([replace(request, temperature=None), request]))
+    assert drawn.canvas == hot("w4 w5 w6", seed=14)[0].canvas and argmax.canvas == cold("w4 w5 w6")[0].canvas
+    with pytest.raises(UserError, match="temperature=0.7.*Set sampling.temperature"):
+        list(cold.run([replace(request, temperature=0.7)]))

@@ -49,7 +49,7 @@ def of_kind(name: str, value: Any, annotation: Any, such_as: Any = None) -> Any:
     such_as: a valid value, for the message. An annotation that names other kinds than ``VALUE_KINDS`` accepts every
     value that is no text and no number. Raises UserError, naming the option, its value and the kind.
     """
-    words = _words(annotation)
+    words = words_of(annotation)
     known = [VALUE_KINDS[word] for word in words if word in VALUE_KINDS]
     if any(test(value) for test, _ in known):
         return float(value) if is_whole(value) and "float" in words and "int" not in words else value
@@ -65,7 +65,7 @@ def of_kind(name: str, value: Any, annotation: Any, such_as: Any = None) -> Any:
     raise UserError(f"{name}={value!r} must be {rule}{example}.")
 
 
-def _words(annotation: Any) -> list[str]:
+def words_of(annotation: Any) -> list[str]:
     """``int | None`` as its two words. The annotation is text, or a type."""
     written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     return [re.sub(r"\b[\w.]+\.(?=\w)", "", word).strip() for word in re.split(r" \| (?![^\[]*\])", written)]

@@ -1,15 +1,23 @@
-"""Builds parts from the configuration. The command line and Python read the same YAML files."""
+"""Builds parts from the configuration. The command line and Python read the same YAML files.
+
+Two things are kept apart. *Configuration* is what YAML files and the command line say. Whoever runs the process wrote
+it, so it may interpolate (``${...}``) and name a class of its own (``sampler._target_=my.Class``): Hydra composes it,
+and ``build_part`` builds it. *Options* are values that a program hands to ``part`` or ``part_config``, maybe from a
+stranger. They are data: nothing in them is interpolated, imported or called.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from functools import cache
 from importlib.resources.abc import Traversable
 from pkgutil import resolve_name
+from threading import RLock
 from typing import Any, TypeVar, cast
 
-from dllm.common.kinds import of_kind
+from dllm.common.kinds import VALUE_KINDS, of_kind, words_of
 from dllm.errors import UserError, nearest
 
 _T = TypeVar("_T")
@@ -19,46 +27,100 @@ BASE_CLASSES = {
 }  # fmt: skip
 
 
-def part(group: str, choice: _T | str, **options: Any) -> _T:
-    """``choice`` itself if it is an object already, else the part of that name from the configuration group. Raises
-    UserError for an unknown name or option.
+COMPOSING = RLock()  # Hydra keeps what it composes from in one place of the process
 
-    >>> part("sampler", "confidence", threshold=0.8)  # doctest: +SKIP
+
+def part(group: str, choice: _T | str, **options: Any) -> _T:
+    """``choice`` itself if it is an object already, else the part of that name from the configuration group.
+
+    Options are data (see above). Only a part inside another one may be a mapping, which chooses it by name. Raises
+    UserError for an unknown name or option, and for a wrong value.
+
+    >>> part("sampler", "credit", beta=0.5, inner={"name": "localleap", "radius": 2})  # doctest: +SKIP
     """
     if not isinstance(choice, str):
         return choice
-    from omegaconf import OmegaConf
+    return cast(_T, build_part(group, part_config(group, choice, options)))
 
-    if choice not in choices(group):
-        known = choices(group)
+
+def part_config(group: str, choice: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a choice, with ``options`` that are data. group: ``sampler.inner`` is chosen as ``sampler``.
+    Raises UserError for an unknown name or option."""
+    top = group.partition(".")[0]
+    known = choices(top)
+    if choice not in known:
         raise UserError(f"{group}={choice!r} is unknown; choose one of {', '.join(known)}.{nearest(choice, known)}")
-    config = composed([f"{group}={choice}"])[group]
-    unknown = [key for key in options if key not in config]
-    if unknown:
-        options_there = [str(key) for key in config if not str(key).startswith("_")]
-        listed = ", ".join(options_there) or "none"
-        raise UserError(f"{group}={choice} has no option {unknown[0]!r}; it has {listed}.")
+    return with_options(group, choice, configurations(top, choice)[top], options)
+
+
+def with_options(group: str, choice: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` of the part that is called ``choice``, with ``options`` that are data. Raises UserError for one that
+    the part does not have, and for a mapping that chooses no part by its name."""
+    known = [key for key in config if not key.startswith("_")]
+    new = dict(config)
     for key, value in options.items():
-        OmegaConf.update(config, key, value)
-    return cast(_T, build_part(group, config))
+        if key not in known:
+            listed = ", ".join(known) or "none"
+            raise UserError(f"{group}={choice} has no option {key!r}; it has {listed}.{nearest(key, known)}")
+        new[key] = _inside(f"{group}.{key}", value) if _is_part(config[key]) else _value(f"{group}.{key}", value)
+    return new
+
+
+def _inside(name: str, value: Any) -> Any:
+    """The configuration of a part inside another one, given by its name, alone or with options; an object as it is."""
+    if isinstance(value, str):
+        return part_config(name, value, {})
+    if not isinstance(value, Mapping):
+        return value
+    choice = value.get("name")
+    if not isinstance(choice, str):
+        raise UserError(f'{name}={value!r} chooses no part: write {{"name": NAME, OPTION: VALUE}}.')
+    return part_config(name, choice, {key: option for key, option in value.items() if key != "name"})
+
+
+def _value(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        raise UserError(f"{name}={value!r} must be a value: only a part inside another one may be a mapping.")
+    return value
+
+
+def _is_part(value: Any) -> bool:
+    """Whether a configuration's entry describes a part."""
+    return isinstance(value, Mapping) and "_target_" in value
+
+
+def configurations(group: str, choice: str) -> dict[str, dict[str, Any]]:
+    """The configurations of all groups that have parts, as ``group=choice`` alone composes them."""
+    return deepcopy(_configurations(f"{group}={choice}"))
+
+
+@cache  # a composition takes 40 ms
+def _configurations(override: str) -> dict[str, dict[str, Any]]:
+    config = composed([override])
+    return {group: plain_config(config[group]) for group in BASE_CLASSES}
 
 
 def composed(overrides: list[str], whole: bool = False) -> Any:
-    """The configuration with ``overrides``; works inside a Hydra application too. whole: with Hydra's own settings."""
+    """The configuration with ``overrides``; works inside a Hydra application too, and in several threads. whole: with
+    Hydra's own settings."""
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_module("dllm.conf", version_base="1.3"):
-            return compose("config", overrides=overrides, return_hydra_config=whole)
-    finally:
-        GlobalHydra.instance().hydra = outer
+    with COMPOSING:
+        outer = GlobalHydra.instance().hydra
+        GlobalHydra.instance().clear()
+        try:
+            with initialize_config_module("dllm.conf", version_base="1.3"):
+                return compose("config", overrides=overrides, return_hydra_config=whole)
+        finally:
+            GlobalHydra.instance().hydra = outer
 
 
 def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) -> Any:
     """The part that a configuration describes, and the parts inside it.
+
+    ``_target_`` names its class, which must be one of the group's kind; no function is ever called. Entries with a
+    ``_target_`` of their own are built for arguments that take parts, and for no others.
 
     per_request: a number may be a list, with one entry for each request. Raises UserError, naming the option, when a
     value is wrong.
@@ -72,8 +134,7 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
         if key not in arguments:
             there = ", ".join(arguments) or "none"
             raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.")
-        own = isinstance(value, Mapping) and "_target_" in value
-        name = f"{group}.{key}"
+        own, name = _is_part(value) and takes_part(arguments[key]), f"{group}.{key}"
         options[key] = build_part(name, value, per_request) if own else _sound(name, value, arguments[key], per_request)
     lacking = [key for key, entry in arguments.items() if entry.default is entry.empty and key not in options]
     if lacking:
@@ -122,6 +183,13 @@ def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
     return {name: entry for name, entry in found.items() if entry.kind is not entry.VAR_KEYWORD}
 
 
+def takes_part(argument: inspect.Parameter) -> bool:
+    """Whether an argument is a part inside another one, and no number, text or list of them."""
+    if argument.annotation in ("Any", Any):
+        return not isinstance(argument.default, int | float)
+    return not all(word in VALUE_KINDS for word in words_of(argument.annotation))
+
+
 def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool) -> Any:
     """``value`` converted to the argument's kind. Raises UserError if it is of another kind."""
     default, annotation = argument.default, argument.annotation
@@ -130,7 +198,7 @@ def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool
             return value
         if isinstance(value, list) and not per_request:
             raise UserError(f"{name}={value!r} must be one number; one for each request can be given in Python only.")
-        if not isinstance(value, str | int | float | None):
+        if not isinstance(value, str | int | float | Mapping | None):
             return value
         annotation = type(default).__name__
     return of_kind(name, value, annotation, default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,8 @@ from dllm.errors import UserError
 from dllm.models import tables
 from dllm.models.chat_template import compile_template, parse_template, render_messages
 from dllm.models.files import broken, read_json, read_text
-from dllm.models.keys import read_keys, shown
+from dllm.models.keys import read_keys
+from dllm.models.spelling import encode_text, plain_pieces
 
 STOP_TOKENS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
 MASK_TOKENS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]")
@@ -80,9 +82,34 @@ class Tokenizer:
         """The string of an id. None: the tokenizer has no such id."""
         return self.backend.id_to_token(number) if number >= 0 else None
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of the text as it stands. Special tokens written in it are recognised, and none are added."""
-        return encode_text(self.backend, text)
+    def encode(self, text: str, special: bool = False) -> list[int]:
+        """Ids of a text, none added. What spells a special token in it stays text.
+
+        special: special tokens written in the text are recognised, all but the mask, for which only a position to
+        decide stands. Raises UserError where a special token is a single character, which no other tokens can write.
+        """
+        plain = self.special_ids.intersection([self.mask_id]) if special else self._spelt
+        return [token for _, ids in plain_pieces(self.backend, text, plain) for token in ids]
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], begin: str = "") -> list[int]:
+        """Ids of a conversation in the chat template, and of ``begin`` behind it. Only the template's own text makes
+        special tokens: what spells one in a message stays text. Raises UserError as ``render`` and ``encode``."""
+        cut = "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(4))  # private use: in nobody's text
+        written = self.render([self._cut(message, cut) for message in messages]) + self._cut(begin, cut)
+        return [token for piece in written.split(cut) for token in encode_text(self.backend, piece)]
+
+    @cached_property
+    def _spelt(self) -> frozenset[int]:
+        """The special ids that a text can spell. A stop id may be an ordinary token, such as a line break."""
+        return self.special_ids.intersection([*self.backend.get_added_tokens_decoder(), self.mask_id])
+
+    def _cut(self, value: Any, cut: str) -> Any:
+        """The texts in a message's field, with ``cut`` wherever ``encode`` cuts them."""
+        if isinstance(value, str):
+            return cut.join(piece for piece, _ in plain_pieces(self.backend, value, self._spelt))
+        if isinstance(value, Mapping):
+            return {key: self._cut(entry, cut) for key, entry in value.items()}
+        return [self._cut(entry, cut) for entry in value] if isinstance(value, list) else value
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The conversation as the chat template writes it, up to where the assistant speaks.
@@ -113,14 +140,6 @@ class Tokenizer:
         """Text of ids, without ``special_ids`` unless ``skip_special`` is False. Unknown ids give no text."""
         kept = [number for number in ids if not (skip_special and number in self.special_ids)]
         return str(self.backend.decode(kept, skip_special_tokens=False))
-
-
-def encode_text(backend: Backend, text: str) -> list[int]:
-    """Ids of a text. Raises UserError where the vocabulary has neither its pieces nor an unknown token."""
-    try:
-        return list(backend.encode(text, add_special_tokens=False).ids)
-    except Exception as error:  # tokenizers raises plain Exception
-        raise broken(f"the tokenizer cannot encode {shown(text)} ({error})") from error
 
 
 def _settings(folder: Path) -> dict[str, Any]:

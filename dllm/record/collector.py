@@ -176,10 +176,15 @@ class Collector:
         stop = next((at for at, token in enumerate(canvas) if token in ends), None)
         answer, reason = (canvas, "length") if stop is None else (canvas[:stop], "eos")
         text = self.text(answer)
-        cuts = [text.index(string) for string in self.stop if string in text]
-        if not cuts:
+        cut = first_stop(text, self.stop)
+        if cut is None:
             return answer, text, reason
-        return within(answer, min(cuts), self.text), text[: min(cuts)], "stop_string"
+        return within(answer, cut, self.text), text[:cut], "stop_string"
+
+
+def first_stop(text: str, stop: Sequence[str]) -> int | None:
+    """Where the first of the stop strings begins; None: the text holds none."""
+    return min((text.index(string) for string in stop if string in text), default=None)
 
 
 def within(tokens: list[int], length: int, text: Text) -> list[int]:

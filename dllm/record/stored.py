@@ -40,7 +40,7 @@ class StoredCell:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedCell:
     """A combination that cannot work. config: empty where an earlier version did not note it."""
 
     folder: Path
@@ -92,10 +92,10 @@ def stored_cell(folder: Path) -> StoredCell | None:
     return StoredCell(folder, _mapping(folder / CONFIG, GROUPS), rows, _mapping(folder / ENVIRONMENT))
 
 
-def refused_cells(folder: Path) -> list[Refused]:
+def refused_cells(folder: Path) -> list[RefusedCell]:
     """The combinations below a folder that were refused. Raises UserError for a broken note."""
     notes = [(file, _mapping(file)) for file in sorted(folder.glob(f"**/{REFUSED_FILE}"))]
-    return [Refused(file.parent, note.get("config") or {}, str(note.get("sentence"))) for file, note in notes]
+    return [RefusedCell(file.parent, note.get("config") or {}, str(note.get("sentence"))) for file, note in notes]
 
 
 def _mapping(file: Path, groups: Sequence[str] = ()) -> Mapping[str, Any]:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
+from dllm.canvas import Canvas
 from dllm.common.noise import gumbel
 from dllm.common.ranking import top
-from dllm.contract import State, Step, View
+from dllm.contract import Schedule, State, Step, View
 from dllm.errors import in_choices, in_range
 from dllm.samplers.static import Static
 
 # The scores by which Dream's algorithms rank positions.
 ALGORITHMS = {"maskgit_plus": "low_confidence", "topk_margin": "margin", "entropy": "entropy", "origin": "random"}
+
+
+@cache
+def grids(eps: float, most: int, device: torch.device) -> Tensor:
+    """The shares of every grid of 1 to ``most`` forwards, one after the other. They are computed on the CPU by
+    PyTorch's own ``linspace``, whose rounding, which no formula gives on every machine, moves some of the integers of
+    the schedule (308 of 32 million up to 400 masks). A device looks them up and asks the host nothing. Recordings read
+    them where they lie, so they stay."""
+    with torch.inference_mode(False):
+        shares = [torch.linspace(1, eps, total + 1) for total in range(1, most + 1)]
+        return torch.cat([1 - grid[1:] / grid[:-1] for grid in shares]).to(device)
 
 
 class Dream(Static):
@@ -35,9 +49,12 @@ class Dream(Static):
         in_range("sampler.alg_temp", alg_temp, 0.0)
         super().__init__(steps, ALGORITHMS[alg])
         self.alg, self.eps, self.alg_temp = alg, eps, alg_temp
-        self.tables: dict[tuple[torch.device, int], Tensor] = {}
         if alg_temp > 0:
             self.stateless = self.deterministic = self.by_confidence = False
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        self._grids(len(canvas.columns), canvas.columns.device)  # made here, not in a turn
+        return super().start(canvas, blocks)
 
     def step(self, view: View, state: State) -> Step:
         steps = self.block_steps(view, state)
@@ -51,19 +68,12 @@ class Dream(Static):
 
     def _share(self, index: Tensor, steps: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """1 - t[i+1] / t[i] [B] in float32, and whether this is the last forward of the grid."""
-        most = 1 << max(columns, self.steps or 0).bit_length()  # a block has no more masks than the canvas has columns
-        place = index.device, most
-        if place not in self.tables:
-            self.tables[place] = self._table(most).to(index.device)
-        at = index.clamp(max=steps - 1)
-        return self.tables[place][steps * (steps - 1) // 2 + at], index >= steps - 1
+        shares, at = self._grids(columns, index.device), index.clamp(max=steps - 1)
+        return shares[steps * (steps - 1) // 2 + at], index >= steps - 1
 
-    def _table(self, most: int) -> Tensor:
-        """The shares of every grid of 1 to ``most`` forwards, one after the other. They are computed on the CPU by
-        PyTorch's own ``linspace``, whose rounding, which no formula gives on every machine, moves some of the integers
-        of the schedule (308 of 32 million up to 400 masks). A device looks them up and asks the host nothing."""
-        grids = (torch.linspace(1, self.eps, total + 1) for total in range(1, most + 1))
-        return torch.cat([1 - grid[1:] / grid[:-1] for grid in grids])
+    def _grids(self, columns: int, device: torch.device) -> Tensor:
+        """Every grid that rows of so many columns may need: a block has no more masks than its row has columns."""
+        return grids(self.eps, 1 << max(columns, self.steps or 0).bit_length(), device)
 
     def _drawn(self, view: View) -> Tensor:
         """The ranking score [B, L], higher first; with noise for ``alg_temp``."""

@@ -40,6 +40,8 @@ class Learn2PD(Scheduled):
     ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         super().__init__(steps)
+        if isinstance(filter, dict) and not set(WEIGHTS) <= filter.keys():
+            raise UserError(f"sampler.filter={filter!r} must be a file, or the tensors {', '.join(WEIGHTS)} by name.")
         self.threshold = threshold
         self.shipped = filter is None  # ``resolved`` finds it, when the model is known
         self.weights, self.trained = read_filter(Path(filter)) if isinstance(filter, str) else (filter or {}, {})

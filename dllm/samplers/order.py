@@ -12,9 +12,11 @@ from dllm.canvas import Canvas
 from dllm.common.noise import uniform
 from dllm.common.ranking import rank, top
 from dllm.contract import Schedule, State, Step, View
-from dllm.errors import UserError
+from dllm.errors import NoChoice, UserError
 from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting
+
+NAMED = ("random", "left_to_right")
 
 
 class Order(Scheduled):
@@ -29,10 +31,11 @@ class Order(Scheduled):
     def __init__(
         self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1
     ) -> None:
-        if isinstance(positions, str) and positions not in ("random", "left_to_right"):
-            raise UserError(
-                f"sampler.positions={positions!r} must be random, left_to_right or a list of answer-relative positions."
-            )
+        if isinstance(positions, str) and positions not in NAMED:
+            raise NoChoice(
+                f"sampler.positions={positions!r} must be random, left_to_right or a list of answer-relative "
+                "positions.", NAMED,
+            )  # fmt: skip
         if not isinstance(positions, str) and len(set(positions)) != len(positions):
             raise UserError("sampler.positions names a position twice; every position of the answer is committed once.")
         super().__init__(steps, per_step)

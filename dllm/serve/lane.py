@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from dllm.contract import Turn
 from dllm.prompts import Prompts
@@ -114,35 +115,24 @@ class Lane:
 
     def progress(self, turn: Turn, names: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
         """What the ``rows`` look like after a turn, whose rows were the jobs ``names``. Copies them from the device."""
-        canvas, owner, blocks = turn.candidates, turn.step.owner, turn.blocks
-        frontier = torch.where(canvas.undecided, canvas.columns, canvas.end[:, None]).amin(1)
-        if not owner.is_single:  # final is what all candidates of the row agree on
-            first = canvas.select(owner.first[owner.row])
-            same = (first.tokens == canvas.tokens) & (first.masked == canvas.masked)
-            frontier = torch.minimum(frontier, torch.where(same, len(canvas.columns), canvas.columns).amin(1))
-            frontier = torch.full_like(blocks.begin, len(canvas.columns)).scatter_reduce(
-                0, owner.row, frontier, "amin")
-        if self.runner.sampler.revocable or self.runner.blocks.rolls_back:
-            frontier = torch.minimum(frontier, torch.where(blocks.done, frontier, blocks.begin))
-        at = torch.tensor(rows, device=frontier.device)
-        one, scores = owner.first[at], turn.view.scores
-        tokens, masked = canvas.tokens[one].tolist(), canvas.masked[one].tolist()
-        numbers = torch.stack([frontier, blocks.number, turn.view.blocks.turn], 1)[at].tolist()
-        shows = any(names[row].job.snapshots for row in rows)
-        known, guess, sure = ((part[at].tolist() for part in (scores.scored, scores.token, scores.confidence)) if shows
-                              else ([], [], []))  # fmt: skip
+        takes_back = self.runner.sampler.revocable or self.runner.blocks.rolls_back
+        at, scores = torch.tensor(rows, device=turn.chosen.device), turn.view.scores
+        one = turn.candidates.select(turn.step.owner.first[at])
+        tokens, masked = one.tokens.tolist(), one.masked.tolist()
+        numbers = torch.stack([final_end(turn, takes_back), turn.blocks.number, turn.view.blocks.turn], 1)[at].tolist()
+        shown = any(names[row].job.snapshots for row in rows)
+        told = [part[at].tolist() if shown else [] for part in (scores.scored, scores.token, scores.confidence)]
         out = []
         for place, row in enumerate(rows):
-            request = names[row].job.request
-            answer = slice(request.answer_start, len(request.tokens))
-            end, block, forwards = numbers[place]
-            holes = masked[place][answer]
-            guesses = {
-                column - answer.start: (guess[place][column], sure[place][column])
-                for column in range(answer.start, answer.stop) if masked[place][column] and known[place][column]
-            } if names[row].job.snapshots else {}  # fmt: skip
-            out.append(Progress(
-                forwards, block, tokens[place][answer], holes, max(0, min(end, answer.stop) - answer.start), guesses))
+            job, (end, block, forwards) = names[row].job, numbers[place]
+            answer = slice(job.request.answer_start, len(job.request.tokens))
+            guesses: dict[int, tuple[int, float]] = {}
+            if job.snapshots:
+                columns = zip(masked[place][answer], *(part[place][answer] for part in told), strict=True)
+                guesses = {number: (token, sure) for number, (hidden, scored, token, sure) in enumerate(columns)
+                           if hidden and scored}  # fmt: skip
+            final = max(0, min(end, answer.stop) - answer.start)
+            out.append(Progress(forwards, block, tokens[place][answer], masked[place][answer], final, guesses))
         return out
 
     def _fresh(self) -> Rows:
@@ -176,3 +166,16 @@ class Lane:
             self.entries.pop(number, None)
             self.collector.forget(number)
             self.gone.discard(number)
+
+
+def final_end(turn: Turn, takes_back: bool) -> Tensor:
+    """The column [B] before which nothing of a row will change any more. takes_back: the rule or the schedule may undo
+    what lies in the current block."""
+    canvas, owner, blocks = turn.candidates, turn.step.owner, turn.blocks
+    end = torch.where(canvas.undecided, canvas.columns, canvas.end[:, None]).amin(1)
+    if not owner.is_single:  # final is what all candidates of the row agree on
+        length, first = len(canvas.columns), canvas.select(owner.first[owner.row])
+        same = (first.tokens == canvas.tokens) & (first.masked == canvas.masked)
+        end = torch.minimum(end, torch.where(same, length, canvas.columns).amin(1))
+        end = torch.full_like(blocks.begin, length).scatter_reduce(0, owner.row, end, "amin")
+    return torch.where(blocks.done, end, torch.minimum(end, blocks.begin)) if takes_back else end

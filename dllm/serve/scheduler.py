@@ -62,7 +62,7 @@ class Scheduler:
         self.lanes: dict[object, Lane] = {}
         self.runners: OrderedDict[object, Runner] = OrderedDict()
         self.rows, self.count, self.stops_at = limits.max_rows, 0, 0.0
-        self.condition_of, self.told = "ready", Figures()
+        self.status, self.told = "ready", Figures()
         self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class Scheduler:
     @property
     def state(self) -> str:
         """``ready``; ``closing``: what runs is finished; ``closed``; ``failed``: the thread died of an error."""
-        return self.condition_of
+        return self.status
 
     def figures(self) -> Figures:
         """What it has done, and what waits."""
@@ -93,8 +93,8 @@ class Scheduler:
             )
         self.runner_of(entry)
         with self.condition:
-            if self.condition_of != "ready":
-                raise Closing(f"the server is {self.condition_of} and takes no more requests.")
+            if self.status != "ready":
+                raise Closing(f"the server is {self.status} and takes no more requests.")
             if len(self.queue) >= self.limits.max_waiting:
                 raise Full(len(self.queue))
             self.count += 1
@@ -112,8 +112,8 @@ class Scheduler:
     def close(self, grace: float) -> None:
         """Take no more jobs, finish what is under way for ``grace`` seconds, then fail the rest."""
         with self.condition:
-            if self.condition_of == "ready":
-                self.condition_of, self.stops_at = "closing", time.monotonic() + grace
+            if self.status == "ready":
+                self.status, self.stops_at = "closing", time.monotonic() + grace
             self.condition.notify()
 
     def runner_of(self, entry: Entry) -> Runner:
@@ -123,17 +123,13 @@ class Scheduler:
             if chosen.key in self.runners:
                 self.runners.move_to_end(chosen.key)
                 return self.runners[chosen.key]
-        made = self._runner(entry)
+        made = Runner.of(
+            self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling, self.runtime)
         with self.condition:
             self.runners[chosen.key] = made
             while len(self.runners) > KEPT:
                 self.runners.popitem(last=False)
         return made
-
-    def _runner(self, entry: Entry) -> Runner:
-        chosen = entry.job.chosen
-        return Runner.of(
-            self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling, self.runtime)
 
     def _guarded(self) -> None:
         try:
@@ -141,7 +137,7 @@ class Scheduler:
         except BaseException as error:  # whatever it was, nobody may wait for ever
             LOG.exception("the decode thread died")
             with self.condition:
-                self.condition_of = "failed"
+                self.status = "failed"
                 lost = [*(entry for lane in self.lanes.values() for entry in lane.everyone()), *self.queue]
                 self.queue.clear()
                 self.lanes.clear()
@@ -149,9 +145,9 @@ class Scheduler:
                 self._fail(entry, "error", f"the server failed ({type(error).__name__}).")
 
     def _work(self) -> None:
-        while self.condition_of != "closed":
+        while self.status != "closed":
             with self.condition:
-                while not (self.queue or self.lanes or self.dropped or self.condition_of == "closing"):
+                while not (self.queue or self.lanes or self.dropped or self.status == "closing"):
                     self.condition.wait()
             self.step()
 
@@ -163,8 +159,8 @@ class Scheduler:
             late = self._late(time.monotonic())
             self._admit()
             lanes = dict(self.lanes)
-            if self.condition_of == "closing" and not self.queue and not lanes:
-                self.condition_of = "closed"
+            if self.status == "closing" and not self.queue and not lanes:
+                self.status = "closed"
         for entry, kind, message in late:
             self._fail(entry, kind, message)
         if lanes:
@@ -186,7 +182,7 @@ class Scheduler:
     def _late(self, now: float) -> list[tuple[Entry, str, str]]:
         """Drop the jobs whose time is up, or that have had more forwards than any sampler needs."""
         out = []
-        closing = self.condition_of == "closing" and now > self.stops_at
+        closing = self.status == "closing" and now > self.stops_at
         for entry in [*self.queue, *(entry for lane in self.lanes.values() for entry in lane.everyone())]:
             if closing:
                 out.append((entry, "closing", "the server has stopped."))
@@ -213,8 +209,7 @@ class Scheduler:
             entry = self.queue.popleft()
             opening += entry.columns
             if entry.key not in self.lanes:
-                runner = self.runners.get(entry.job.chosen.key) or self._runner(entry)
-                lane = Lane(runner, self.prompts, entry.job.trace)
+                lane = Lane(self.runner_of(entry), self.prompts, entry.job.trace)
                 lane.service = min((other.service for other in self.lanes.values()), default=0.0)
                 self.lanes[entry.key] = lane
             self.lanes[entry.key].add(entry)
@@ -245,9 +240,7 @@ class Scheduler:
             order = list(lane.entries.values())
             done = lane.finish(turn)
             events = [(entry, self._done(lane, entry)) for entry in done]
-            left = {entry.number for entry in done} | lane.gone
-            follow = [row for row, entry in enumerate(order)
-                      if entry.job.follow and entry.number not in left and bool(turn.active[row])]  # fmt: skip
+            follow = [row for row, entry in enumerate(order) if entry.job.follow and row not in turn.finished]
             found = lane.progress(turn, order, follow) if follow else []
         except torch.OutOfMemoryError:
             self._smaller(key, lane)
@@ -285,7 +278,8 @@ class Scheduler:
         with self.condition:
             del self.lanes[key]
             if len(entries) > 1:
-                LOG.warning("a turn of %d rows failed (%s); each begins anew alone", len(entries), error)
+                kind = type(error).__name__  # its text may quote a prompt
+                LOG.warning("a turn of %d rows failed (%s); each begins anew alone", len(entries), kind)
                 self.queue.extendleft(reversed([again(entry, alone=True) for entry in entries]))
                 return
         for entry in entries:
@@ -309,7 +303,7 @@ class Scheduler:
 
     def _fail(self, entry: Entry, kind: str, message: str, error: Exception | None = None) -> None:
         name = uuid.uuid4().hex[:12]
-        LOG.warning("request %s failed: %s %s", name, kind, message, exc_info=error)
+        LOG.warning("request %s failed: %s %s (%s)", name, kind, message, type(error).__name__ if error else "-")
         with self.condition:
             self.told.ended[kind] += 1
         self._deliver(entry, Failed(kind, message, name))

@@ -34,9 +34,9 @@ class Shades:
         if console.color_system is None:
             return Shades(())
         if console.no_color:
-            return Shades(parsed(MARKED_GUESSES), parsed(("none",)), Style(bold=True, reverse=True))
+            return Shades(styles_of(MARKED_GUESSES), styles_of(("none",)), Style(bold=True, reverse=True))
         if console.color_system in ("standard", "windows"):
-            return Shades(parsed(PLAIN_GUESSES), parsed(PLAIN_TURNS))
+            return Shades(styles_of(PLAIN_GUESSES), styles_of(PLAIN_TURNS))
         return Shades(tuple(grey(level / (GREYS - 1)) for level in range(GREYS)))
 
     def guess(self, probability: float) -> Style:
@@ -56,5 +56,5 @@ def grey(share: float) -> Style:
     return Style.parse(f"{letters_on((value, value, value))} on #{3 * f'{value:02x}'}")
 
 
-def parsed(names: tuple[str, ...]) -> tuple[Style, ...]:
+def styles_of(names: tuple[str, ...]) -> tuple[Style, ...]:
     return tuple(map(Style.parse, names))

@@ -11,7 +11,7 @@ from typing import Any
 
 from dllm.analysis.measures import Measures, by_task, score_over_tasks, scores_of, sum_over_batches
 from dllm.record.folders import flatten
-from dllm.record.stored import Refused, StoredCell, refused_cells, stored_cells
+from dllm.record.stored import RefusedCell, StoredCell, refused_cells, stored_cells
 
 Row = dict[str, Any]
 STAMPS = ("suite", "template", "data")
@@ -84,7 +84,7 @@ class Cell(StoredCell):
         return float(sum(values)) if len(values) == len(self.rows) else None
 
 
-def read(folder: Path) -> tuple[list[Cell], list[Refused]]:
+def read(folder: Path) -> tuple[list[Cell], list[RefusedCell]]:
     """The cells in ``folder``, and the combinations that were refused.
 
     Raises UserError when there is no cell, and for a broken file.

@@ -11,7 +11,7 @@ from dllm.analysis.frame import typed_settings
 from dllm.app.runs.environment import PACKAGE, checkout_state
 from dllm.common.versions import version_of
 from dllm.errors import UserError
-from dllm.record.stored import Refused, refuse_versions, version_in
+from dllm.record.stored import RefusedCell, refuse_versions, version_in
 from experiments.report.cells import Cell
 from experiments.report.machines import place_of
 from experiments.report.tables import Table
@@ -35,7 +35,7 @@ def mixed_versions(cells: Sequence[Cell]) -> list[str]:
     return []
 
 
-def refusals(refused: Sequence[Refused], cells: Sequence[Cell]) -> Table:
+def refusals(refused: Sequence[RefusedCell], cells: Sequence[Cell]) -> Table:
     """Every combination that was refused, by the settings that tell it from other cells, with the reason."""
     mine = [dict(typed_settings(one.config)) if one.config else {} for one in refused]
     values: dict[str, set[str]] = {}

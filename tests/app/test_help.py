@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dllm.app.command_line.help import choice_summary, comments, help_text, module_summary, settings, top_groups
+from dllm.app.command_line.help import help_text, settings, top_groups
+from dllm.compose.choice_files import choice_summary, comments, module_summary
 from dllm.compose.parts import build_part, choices, composed, config_groups, plain_config
 from dllm.errors import UserError
 

@@ -114,6 +114,7 @@ DECODES = [
 ]  # fmt: skip
 REFUSED = {
     "model.quantize=float8": "model.dtype=bfloat16", "engine=ray task=parallelbench": "dllm[ray]",
+    "task=serve": "dllm[serve]",
     "task=gsm8k": "dllm[eval]", "kernels=triton": "kernels=torch",
     "-m hydra/launcher=joblib sampler=static,eb": "dllm[sweeps]",
 }  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 
 from dllm.record.cost import Machine
 from dllm.runtime.runtime import Runtime
-from experiments import bench_kernels, bench_step
+from experiments import bench_fused, bench_kernels, bench_scheduler, bench_step
 
 CPU = torch.device("cpu")
 QUICK = ("add_norm", "rope_scatter", "sparse_credit", "attention_received")
@@ -58,3 +58,26 @@ def test_every_cache_gets_the_runtimes_that_it_can_have() -> None:
     names = {cache: [one.name for one in bench_step.runtimes(None, cache, gpu=True)] for cache in ("dual", "elastic")}
     every = ["eager", "static", "compile", "cudagraph", "compile_cudagraph"]
     assert names == {"dual": every, "elastic": ["eager"]}
+
+
+@pytest.mark.parametrize("name", bench_fused.CASES)
+def test_fused_products_are_timed_against_separate_ones(name: str) -> None:
+    config = bench_fused.CASES[name]
+    moe = config.moe and replace(config.moe, experts=4, top_k=2, width=8)
+    small = replace(config, width=32, heads=2, kv_heads=2, head_dim=16, rotary_dim=16, mlp_width=48, vocab=90, moe=moe)
+    rows, apart, fused, _, difference = bench_fused.compare(small, 5, 1).split()
+    assert rows == "5"
+    assert float(apart) > 0
+    assert float(fused) > 0
+    assert float(difference) < 1e-5
+
+
+@pytest.mark.parametrize("way", bench_scheduler.WAYS)
+def test_every_way_of_batching_serves_everybody(way: str) -> None:
+    model, (rows, together) = bench_scheduler.model_of(64, 1, 100), bench_scheduler.WAYS[way]
+    todo = [bench_scheduler.Request.answer([3, 4], length, 99, length) for length in (3, 9, 5)]
+    scheduler = bench_scheduler.Scheduler(model, "eager", bench_scheduler.Limits(max_rows=rows))
+    parts = bench_scheduler.chosen("static", "dual", model)
+    found = bench_scheduler.decode(scheduler, todo, parts, [0.0, 1.0, 1.0], together)
+    assert len(found.latencies) == 3 and min(found.latencies) > 0 and found.computed >= found.wanted > 0
+    assert found.seconds > 1  # the clock waits for who arrives late

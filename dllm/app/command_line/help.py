@@ -6,19 +6,16 @@ a setting by the comment behind it. No module is imported for that, so help come
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from dllm.compose.choice_files import CONF, choice_file, choice_notes, choice_summary, comments
 from dllm.compose.parts import choices, composed, config_groups
 
 EXAMPLES = r"""
@@ -33,11 +30,11 @@ python run.py trace=true                        keep every turn, and a page to l
 python run.py task=parallelbench                score a benchmark
 python run.py -m experiment=small name=NAME     a grid of methods; then: python -m experiments.report FOLDER
 python run.py task=replay trace=FILE            check a trace that trace=true left
+python run.py task=serve                        serve it: OpenAI's interface, a playground; dllm serve is the same
 python run.py task=check model.path=FOLDER      look into a checkpoint without loading it
 python run.py sampler=credit --help             the options of another choice
 """
 FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "task", "engine", "experiment")
-CONF = files("dllm.conf")
 
 
 def help_text(arguments: Sequence[str], width: int | None = None) -> str:
@@ -93,31 +90,6 @@ def two_columns(left: str, right: str, space: int, width: int) -> list[str]:
     return [left, *wrapped]
 
 
-def choice_summary(group: str, name: str) -> str:
-    """One line about a choice."""
-    text = choice_file(group, name)
-    heads = [line[2:] for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @")]
-    if heads and text.splitlines().index(f"# {heads[0]}") < 2:
-        return without_markup(heads[0].rpartition(". ")[0] if heads[0].endswith(":") else heads[0])
-    targets = [re.search(rf"^\s*{key}: (\S+)", text, re.MULTILINE) for key in ("_target_", "run")]
-    return next((module_summary(target[1].rpartition(".")[0]) for target in targets if target), "")
-
-
-def module_summary(module: str) -> str:
-    """The first paragraph of a module's docstring, without ``group=name:``."""
-    spec = find_spec(module)
-    assert spec is not None and spec.origin is not None, module
-    words = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    words = without_markup(" ".join(words.split("\n\n")[0].split()))
-    return re.sub(r"^\w+=.*?: (\w)", lambda found: found[1].upper(), words)
-
-
-def without_markup(words: str) -> str:
-    """Words without markup and full stop. Of a paper the name stays and the number goes."""
-    words = words.replace("``", "").rstrip(".")
-    return re.sub(r" \((?:([^()]+?),? )?arXiv [^()]*\)", lambda found: f" ({found[1]})" if found[1] else "", words)
-
-
 def setting_lines(config: DictConfig, chosen: dict[str, str | None], width: int) -> Iterator[str]:
     notes = comments((CONF / "config.yaml").read_text())
     for group, name in chosen.items():
@@ -130,17 +102,6 @@ def setting_lines(config: DictConfig, chosen: dict[str, str | None], width: int)
         yield from two_columns(f"  {key}={shown[:60]}", note, 46, width)
 
 
-def choice_notes(group: str, name: str) -> dict[str, str]:
-    """The comments of a choice's file, after those of the choices of its group that it builds on."""
-    text = choice_file(group, name)
-    bases = [base for base in choices(group) if re.search(rf"^  - {re.escape(base)}\b", text, re.MULTILINE)]
-    return {key: note for base in bases for key, note in choice_notes(group, base).items()} | comments(text)
-
-
-def choice_file(group: str, name: str) -> str:
-    return (CONF / group / f"{name}.yaml").read_text()
-
-
 def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted names and values of everything that can be set."""
     for key, value in config.items():
@@ -148,9 +109,3 @@ def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from settings(value, f"{prefix}{key}.")
         elif not str(key).startswith("_") and f"{prefix}{key}" not in ("task.name", "task.run", "model.name"):
             yield f"{prefix}{key}", value
-
-
-def comments(text: str) -> dict[str, str]:
-    """The comment behind each key of a YAML file."""
-    found = re.findall(r"^\s*([\w.]+):[^#\n]*\s#\s(.+)$", text, re.MULTILINE)
-    return dict(found)

@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dllm.app.command_line.grids import combinations, expanded, refuse_grids, sweep_place
 from dllm.app.command_line.help import help_text
 from dllm.app.command_line.options import checked_settings
-from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names
+from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names, with_task
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.runs.places import resumed
 from dllm.common.versions import version_of
@@ -95,16 +95,18 @@ def take_cell(settings: dict[str, Any], given: list[str], folder: Path) -> None:
 
 
 def main() -> None:
-    """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 130 stopped by Ctrl-C."""
+    """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread
+    died, 130 stopped by Ctrl-C."""
     given = sys.argv[1:]
+    words = hydra_quoted(with_task(given))
     # Hydra then raises its errors instead of printing them, which happens below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     for stream in (sys.stdout, sys.stderr):  # a model may write what the terminal's encoding lacks
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with sentences(hydra_quoted(given)):
-            obey(hydra_quoted(given))
+        with sentences(words):
+            obey(words)
             sys.stdout.flush()
     finally:
         sys.argv[1:] = given

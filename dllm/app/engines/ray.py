@@ -18,6 +18,12 @@ from dllm.errors import UserError, first_line, not_installed
 from dllm.record.folders import SampleKey, key_of
 
 
+def replica_environment() -> dict[str, Any]:
+    """Ray's description of a worker's process. Workers import what this process can; on other machines the package has
+    to be installed."""
+    return {"env_vars": {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}}
+
+
 @dataclass
 class OpenCell:
     """A cell under way. done: its finished samples. shards: how many of its shards are not finished."""
@@ -67,9 +73,7 @@ class Ray(Engine):
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
         import ray
 
-        # Workers import what this process can; on other machines the package has to be installed.
-        place = {"env_vars": {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}}
-        ray.init(address=self.address, runtime_env=place, include_dashboard=False, log_to_driver=False)
+        ray.init(address=self.address, runtime_env=replica_environment(), include_dashboard=False, log_to_driver=False)
         try:
             with progress_bar(0, 0) as self.progress:
                 yield from self._work(self._shards(cells), self._replicas())
@@ -79,11 +83,17 @@ class Ray(Engine):
     def _replicas(self) -> list[Any]:
         import ray
 
+        gpus, room = self.room()
+        self.actor = ray.remote(Replica).options(num_cpus=self.cpus, num_gpus=gpus)
+        return [self.actor.remote(str(Path.cwd())) for _ in range(self.replicas or room)]
+
+    def room(self) -> tuple[float, int]:
+        """GPUs of each replica, and how many replicas the cluster has room for. ``check`` was called."""
+        import ray
+
         there = ray.cluster_resources()
         gpus = self.gpus if self.on_gpu and there.get("GPU") else 0
-        room = there["GPU"] / gpus if gpus else there["CPU"] / self.cpus
-        self.actor = ray.remote(Replica).options(num_cpus=self.cpus, num_gpus=gpus)
-        return [self.actor.remote(str(Path.cwd())) for _ in range(self.replicas or max(1, int(room)))]
+        return gpus, max(1, int(there["GPU"] / gpus if gpus else there["CPU"] / self.cpus))
 
     def _shards(self, cells: Iterator[Cell]) -> Iterator[Shard | Cell]:
         """The shards of one cell after the other; the cell itself where nothing is left to do."""

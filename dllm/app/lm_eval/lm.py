@@ -108,7 +108,8 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         return self.backbone.render(chat_history[:-1]) + chat_history[-1]["content"]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        tokens = self.backbone.encode(string)
+        # The harness hands over one text, in which the template's words and the question's are no longer apart.
+        tokens = self.backbone.encode(string, special=True)
         bos = self.add_bos and add_special_tokens is not False and tokens[:1] != [self.prefix_token_id]
         return [self.prefix_token_id, *tokens] if bos else tokens
 

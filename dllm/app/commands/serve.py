@@ -1,0 +1,48 @@
+"""``task=serve``, which ``dllm serve`` is short for: an OpenAI-compatible server with a playground."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dllm.app.runs.service import plan_of, service_of, show_log, url_of
+from dllm.compose.parts import choice_of
+from dllm.errors import UserError, not_installed
+
+# Settings of a run that a server reads: as the defaults of requests, or for its model and device.
+READ = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "sampling", "engine", "gen_length", "seed",
+                  "runtime", "lag", "kernels"})  # fmt: skip
+
+
+def run(config: dict[str, Any], given: Sequence[str]) -> None:
+    """Serve until SIGTERM or Ctrl-C. Exit codes: 0 told to stop, 2 something to put right, 70 a dead decode thread."""
+    refuse_unread(config, given)
+    try:
+        from dllm.serve.server import bound_socket, serve_until_told, server_of
+        from dllm.serve.settings import ServeSettings
+    except ImportError:
+        raise not_installed("task=serve", "Starlette", "serve") from None
+    settings = ServeSettings.of(config["task"], os.environ)
+    if choice_of("engine", config["engine"]) == "ray":
+        from dllm.app.engines.ray_serve import serve_replicas
+
+        serve_replicas(config, settings)
+        return
+    plan = plan_of(config)
+    listening = bound_socket(settings.host, settings.port)
+    show_log()
+    service = service_of(config, plan, settings)
+    address = url_of(settings.host, listening.getsockname()[1])
+    greeting = f"dllm serves {service.defaults.name}: playground at {address}, OpenAI's interface at {address}/v1"
+    serve_until_told(server_of(service.app(), service.scheduler, settings, greeting), listening)
+
+
+def refuse_unread(config: Mapping[str, Any], given: Sequence[str]) -> None:
+    """Raise UserError for a setting that a server would ignore."""
+    for name in given:
+        if name.split(".")[0].split("/")[0] not in READ:
+            raise UserError(f"{name} has no meaning for task=serve: each request asks for itself. Drop it.")
+    engine = choice_of("engine", config["engine"])
+    if engine not in ("local", "ray"):
+        raise UserError(f"engine={engine} shares out questions, and task=serve has none. Use engine=local or ray.")

@@ -1,0 +1,59 @@
+"""A server's model and application from a configuration, for a process of its own or a replica of Ray's."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dllm.app.runs.plan import RunPlan, runtime_of
+from dllm.errors import UserError
+
+if TYPE_CHECKING:
+    from dllm.serve.app import Service
+    from dllm.serve.settings import ServeSettings
+
+SWITCH = 5e-4  # seconds after which a thread gives way; on a GPU Python's own 5 ms are a whole turn
+
+
+def plan_of(config: dict[str, Any]) -> RunPlan:
+    """The configuration, checked before weights are read. Raises UserError for what cannot be served."""
+    plan = RunPlan.of(config)
+    if plan.prompts.tokenizer is None:
+        raise UserError(f"task=serve answers in text, and model {plan.prompts.name} has no tokenizer. Choose another.")
+    return plan
+
+
+def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -> Service:
+    """The model and everything around it but the process."""
+    from dllm.serve.app import Service
+    from dllm.serve.choose import Defaults
+    from dllm.serve.scheduler import Scheduler
+
+    model = plan.load()
+    if model.transformer.device.type == "cuda":
+        sys.setswitchinterval(SWITCH)
+    parts = {group: config[group] for group in ("sampler", "blocks", "cache", "eos")}
+    sampling, length, seed = plan.sampling, plan.options.gen_length, plan.options.seed
+    most = settings.limits.max_rows
+    defaults = Defaults(
+        model, model.name, **parts, sampling=sampling, gen_length=length, seed=seed, max_choices=most)
+    defaults.parts.chosen({}, sampling, length)  # refuses here what would fail in every request
+    threading.Thread(target=defaults.warm, daemon=True).start()  # 4 s that no request should wait for, nor the start
+    kept = {"model": config["model"], "runtime": config["runtime"], "lag": config["lag"], "kernels": config["kernels"]}
+    scheduler = Scheduler(model, runtime_of(config), settings.limits)
+    return Service(scheduler, defaults, replace(settings, api_key_file=None), kept)
+
+
+def url_of(host: str, port: int) -> str:
+    """Where a browser on this machine finds the server."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def show_log() -> None:
+    """The server's log goes to stderr, with the time; of uvicorn only what goes wrong."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr)
+    logging.getLogger("dllm.serve").setLevel(logging.INFO)

@@ -1,0 +1,72 @@
+"""What the YAML files of the choices say in words: a summary, a comment behind each option, and what is served.
+
+A choice is explained by the comment on top of its file, or else by the first sentence of the module that it names; an
+option by the comment behind it. No module is imported for that, so help comes at once.
+
+``# serve_max 8`` at the end of an option's comment says how much of it may be asked for over HTTP (``dllm.serve``): the
+largest whole number, or the longest text. Without it such an option is not offered there.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from dllm.compose.parts import choices
+
+CONF = files("dllm.conf")
+SERVED = re.compile(r"(?:^|[;,] )serve_max (\d+)$")
+
+
+def choice_summary(group: str, name: str) -> str:
+    """One line about a choice."""
+    text = choice_file(group, name)
+    heads = [line[2:] for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @")]
+    if heads and text.splitlines().index(f"# {heads[0]}") < 2:
+        return without_markup(heads[0].rpartition(". ")[0] if heads[0].endswith(":") else heads[0])
+    targets = [re.search(rf"^\s*{key}: (\S+)", text, re.MULTILINE) for key in ("_target_", "run")]
+    return next((module_summary(target[1].rpartition(".")[0]) for target in targets if target), "")
+
+
+def module_summary(module: str) -> str:
+    """The first paragraph of a module's docstring, without ``group=name:``."""
+    spec = find_spec(module)
+    assert spec is not None and spec.origin is not None, module
+    words = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    words = without_markup(" ".join(words.split("\n\n")[0].split()))
+    return re.sub(r"^\w+=.*?: (\w)", lambda found: found[1].upper(), words)
+
+
+def without_markup(words: str) -> str:
+    """Words without markup and full stop. Of a paper the name stays and the number goes."""
+    words = words.replace("``", "").rstrip(".")
+    return re.sub(r" \((?:([^()]+?),? )?arXiv [^()]*\)", lambda found: f" ({found[1]})" if found[1] else "", words)
+
+
+def choice_notes(group: str, name: str) -> dict[str, str]:
+    """The comments of a choice's file, after those of the choices of its group that it builds on."""
+    text = choice_file(group, name)
+    bases = [base for base in choices(group) if re.search(rf"^  - {re.escape(base)}\b", text, re.MULTILINE)]
+    return {key: note for base in bases for key, note in choice_notes(group, base).items()} | comments(text)
+
+
+def choice_file(group: str, name: str) -> str:
+    return (CONF / group / f"{name}.yaml").read_text()
+
+
+def serve_limits(group: str, name: str) -> dict[str, int]:
+    """The ``serve_max`` of a choice's options, as far as its file gives them."""
+    found = {key: SERVED.search(note) for key, note in _comments(choice_file(group, name)).items()}
+    return {key: int(match[1]) for key, match in found.items() if match}
+
+
+def comments(text: str) -> dict[str, str]:
+    """The comment behind each key of a YAML file, without its ``serve_max``."""
+    return {key: words for key, note in _comments(text).items() if (words := SERVED.sub("", note))}
+
+
+def _comments(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\s*([\w.]+):[^#\n]*\s#\s(.+)$", text, re.MULTILINE))

@@ -1,0 +1,126 @@
+"""One reply on its way: in one piece, or as server-sent events. However it ends, its rows leave the batch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from sse_starlette.sse import EventSourceResponse, SendTimeoutError
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from dllm.serve.decoding import Completed, Decoding, Piece, Shot
+from dllm.serve.guard import GONE, fault, log, log_fault
+from dllm.serve.metrics import Metrics
+from dllm.serve.refused import Refused
+from dllm.serve.replies import Envelope, event_bytes
+
+PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
+SNAPSHOT = "diffusion.snapshot"
+CUT_SHORT, SLOW = "failed or left", "slow reader"
+
+
+@dataclass
+class Answering:
+    """A reply, and what is done of it. Its reader calls ``whole``, or hands it to ``Streaming``."""
+
+    metrics: Metrics
+    decoding: Decoding
+    envelope: Envelope
+    done: list[Completed] = field(default_factory=list)
+
+    async def whole(self, request: HttpRequest) -> Response:
+        """The reply in one piece, or none for a client that has left."""
+        work = asyncio.create_task(self._all())
+        gone = asyncio.create_task(left(request))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return Response(status_code=GONE)
+            work.result()
+            return JSONResponse(self.envelope.completion(self.done))
+        finally:
+            work.cancel()
+            gone.cancel()
+            self.close()
+
+    async def _all(self) -> None:
+        async with aclosing(self._items()) as items:
+            async for _ in items:
+                pass
+
+    async def _items(self) -> AsyncGenerator[Piece | Shot | Completed]:
+        async for item in self.decoding.items():
+            if isinstance(item, Completed):
+                self.done.append(item)
+            yield item
+        self.done.sort(key=lambda choice: choice.choice)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The reply piece by piece. An error becomes an event, since the status has been sent."""
+        envelope, asked = self.envelope, self.envelope.asked
+        try:
+            for choice in range(len(asked.jobs)) if asked.chat else ():
+                yield event_bytes(envelope.chunk(choice, role=True))
+            async for item in self._items():
+                if isinstance(item, Piece):
+                    yield event_bytes(envelope.chunk(item.choice, item.text))
+                elif isinstance(item, Shot):
+                    yield event_bytes(envelope.snapshot(item, self.decoding.prompts, self.decoding.ends), SNAPSHOT)
+                else:
+                    yield event_bytes(envelope.last_chunk(item))
+        except Exception as error:
+            yield event_bytes(self._failure(error))
+            return
+        if asked.include_usage:
+            yield event_bytes(envelope.usage_chunk(self.done))
+        yield event_bytes("[DONE]")
+
+    def _failure(self, error: Exception) -> dict[str, Any]:
+        if not isinstance(error, Refused):
+            log_fault(self.envelope.ident, error)
+            error = fault(self.envelope.ident, error)
+        return error.to_json()
+
+    def close(self, reason: str = CUT_SHORT) -> None:
+        """Take rows that are left out of the batch, and count the request."""
+        asked, metrics = self.envelope.asked, self.metrics
+        self.decoding.abort()
+        complete = len(self.done) == len(asked.jobs)
+        if complete:
+            metrics.answered(asked, self.decoding.first_text)
+        else:
+            metrics.cut.labels(reason).inc()
+        log.info(
+            "%s: %s, %d tokens asked, %d answered, %.3f s", self.envelope.ident, "answered" if complete else reason,
+            asked.prompt_tokens, sum(choice.written for choice in self.done),
+            time.monotonic() - self.decoding.began,
+        )  # fmt: skip
+
+
+class Streaming(EventSourceResponse):
+    """Server-sent events of one reply. A reader that takes nothing for ``seconds`` is let go."""
+
+    def __init__(self, answer: Answering, seconds: float) -> None:
+        super().__init__(answer.events(), ping=PING_SECONDS, sep="\n", send_timeout=seconds)
+        self.answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason = CUT_SHORT
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            reason = SLOW
+        finally:  # also where the reader left before the first event was asked for
+            self.answer.close(reason)
+
+
+async def left(request: HttpRequest) -> None:
+    """Returns when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,176 @@
+"""The routes: OpenAI's chat and completions, what may be chosen, health, metrics, and the playground."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from sse_starlette.sse import AppStatus
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request as HttpRequest
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from dllm.errors import UserError
+from dllm.prompts import Prompts
+from dllm.serve import wire
+from dllm.serve.answering import Answering, Streaming
+from dllm.serve.body import parsed
+from dllm.serve.choose import Defaults
+from dllm.serve.decoding import Decoding
+from dllm.serve.guard import Guard
+from dllm.serve.jobs import Closing, Full
+from dllm.serve.metrics import Metrics
+from dllm.serve.offered import parts_offered
+from dllm.serve.playground import playground_page
+from dllm.serve.reading import body_of
+from dllm.serve.refused import Refused
+from dllm.serve.replies import Envelope, error_reply, model_data
+from dllm.serve.scheduler import Scheduler
+from dllm.serve.settings import ServeSettings
+
+READERS = 2
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the handlers share. config: the settings of the model, which a trace file holds, too."""
+
+    scheduler: Scheduler
+    defaults: Defaults
+    settings: ServeSettings
+    config: dict[str, Any]
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def prompts(self) -> Prompts:
+        """Of the event loop alone; the defaults' own are for the threads that read requests."""
+        return replace(self.defaults.prompts, known={})
+
+    @cached_property
+    def readers(self) -> ThreadPoolExecutor:
+        """Threads that read requests. Few: each busy one takes its share of Python's lock from the event loop."""
+        return ThreadPoolExecutor(READERS, thread_name_prefix="read")
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        return Metrics(self.scheduler.figures, lambda: self.scheduler.state)
+
+    def app(self) -> Starlette:
+        """The ASGI application. It starts the scheduler's thread, and closes the scheduler in the end."""
+        AppStatus.disable_automatic_graceful_drain()  # streams end when the scheduler has drained, not at a signal
+        cors = [Middleware(CORSMiddleware, allow_origins=list(self.settings.cors), allow_headers=["*"])]
+        routes = [
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/v1/models", self.models), Route("/v1/models/{name:path}", self.model),
+            Route("/v1/parts", self.parts), Route("/health", self.health),
+            Route("/metrics", self.show_metrics), Route("/", self.playground),
+        ]  # fmt: skip
+        guard = Middleware(Guard, settings=self.settings, metrics=self.metrics)
+        app = Starlette(
+            routes=routes, middleware=[*(cors if self.settings.cors else ()), guard], lifespan=self._lifespan,
+            exception_handlers={Refused: refused_reply, HTTPException: missed_reply},
+        )  # fmt: skip
+        app.router.redirect_slashes = False
+        return app
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.scheduler.start()
+        yield
+        if self.scheduler.state == "ready":  # else the process has told it, with a grace
+            self.scheduler.close(0.0)
+        self.readers.shutdown(wait=False)
+
+    async def chat(self, request: HttpRequest) -> Response:
+        return await self._reply(request, chat=True)
+
+    async def complete(self, request: HttpRequest) -> Response:
+        return await self._reply(request, chat=False)
+
+    async def models(self, request: HttpRequest) -> Response:
+        return JSONResponse({"object": "list", "data": [model_data(self.defaults.name, self.created)]})
+
+    async def model(self, request: HttpRequest) -> Response:
+        name = request.path_params["name"]
+        if name != self.defaults.name:
+            sentence = f"there is no model of that name here, only {self.defaults.name!r}."
+            raise Refused(404, sentence, "model", "model_not_found")
+        return JSONResponse(model_data(name, self.created))
+
+    async def parts(self, request: HttpRequest) -> Response:
+        return JSONResponse(await self._apart(parts_offered))
+
+    async def health(self, request: HttpRequest) -> Response:
+        state = self.scheduler.state
+        return JSONResponse({"status": state}, 200 if state == "ready" else 503)
+
+    async def show_metrics(self, request: HttpRequest) -> Response:
+        return Response(self.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def playground(self, request: HttpRequest) -> Response:
+        model, prompt = self.defaults.model, str(self.config["model"].get("prompt") or "")
+        chat = model.tokenizer is not None and model.tokenizer.has_chat_template
+        page, headers = playground_page(self.defaults.name, prompt, self.defaults.gen_length, chat)
+        return HTMLResponse(page, headers=headers)
+
+    async def _apart(self, act: Callable[[], Found]) -> Found:
+        """What ``act`` returns, away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, act)
+
+    async def _reply(self, request: HttpRequest, chat: bool) -> Response:
+        """Decode what a request asks for. Raises Refused for what cannot be."""
+        body = await body_of(request, self.settings.read_timeout)
+        if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
+            raise full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
+        asked = await self._apart(lambda: wire.asked(parsed(body), chat, self.defaults))
+        ident = request.state.ident
+        decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
+        handed = asyncio.get_running_loop().run_in_executor(self.readers, decoding.submit)  # may make a runner
+        try:
+            await asyncio.shield(handed)
+        except asyncio.CancelledError:  # Ray cancels the request of a client that leaves
+            handed.add_done_callback(lambda _: decoding.abort())
+            raise
+        except Full as full:
+            raise full_queue(full.waiting) from None
+        except Closing:
+            raise Refused(503, "the server is shutting down. Try again later.", code="closing") from None
+        except UserError as error:
+            raise Refused(400, str(error)) from None
+        answer = Answering(self.metrics, decoding, Envelope(ident, self.defaults.name, asked))
+        if not asked.stream:
+            return await answer.whole(request)
+        return Streaming(answer, self.settings.send_timeout)
+
+
+def full_queue(waiting: int) -> Refused:
+    return Refused(429, f"{waiting} requests are waiting, which is the limit. Try again later.", code="queue_full")
+
+
+async def refused_reply(request: HttpRequest, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return error_reply(error)
+
+
+async def missed_reply(request: HttpRequest, error: Exception) -> Response:
+    """Routes that are not there, and methods that a route does not take."""
+    assert isinstance(error, HTTPException)
+    way_out = {
+        404: "there is nothing at this address. Use /v1/chat/completions, /v1/completions, /v1/models or /v1/parts.",
+        405: "this address does not take that method.",
+    }  # fmt: skip
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    refused = Refused(error.status_code, way_out.get(error.status_code, error.detail), None, code)
+    return error_reply(refused, error.headers)

@@ -1,0 +1,81 @@
+"""Bodies of requests: JSON that is whole, plain and small, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, NoReturn
+
+from dllm.serve.refused import Refused
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 16  # lists and objects within each other; a prompt of token ids needs 3
+MAX_WHOLE = 2**63 - 1
+
+
+def parsed(raw: bytes, content_type: str | None = "application/json") -> dict[str, Any]:
+    """The object in a body. Raises Refused: 415 for another type, 413 for a large body, 400 for anything else that is
+    no JSON object of plain values."""
+    if (content_type or "").partition(";")[0].strip().lower() != "application/json":
+        raise Refused(415, f"content-type={content_type!r} must be application/json.", None, "unsupported_media_type")
+    if len(raw) > MAX_BYTES:
+        raise Refused(413, f"the body has {len(raw)} bytes, more than {MAX_BYTES}. Shorten it.", None, "body_too_large")
+    try:
+        body = json.loads(raw.decode(), parse_constant=_no_number, object_pairs_hook=_once)
+    except UnicodeDecodeError as error:
+        raise _unsound(f"it is no UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise _unsound(f"it is nested deeper than {MAX_DEPTH}") from None
+    except ValueError as error:
+        raise _unsound(f"it is no JSON ({error})") from None
+    check_values(body)
+    return dict(body)
+
+
+def check_values(body: Any) -> None:
+    """Raise Refused unless ``body`` is an object of what JSON can write: texts of whole characters, finite numbers of
+    64 bits, true, false, null, and lists and objects of them that are not nested too deeply."""
+    if not isinstance(body, Mapping):
+        raise _unsound('it is no object. Send {"messages": [...]} or {"prompt": "..."}')
+    todo: list[tuple[Any, int]] = [(body, 1)]
+    while todo:
+        value, depth = todo.pop()
+        if depth > MAX_DEPTH:
+            raise _unsound(f"it is nested deeper than {MAX_DEPTH}")
+        if isinstance(value, Mapping):
+            todo += [(entry, depth + 1) for pair in value.items() for entry in pair]
+        elif isinstance(value, list | tuple):
+            todo += [(entry, depth + 1) for entry in value]
+        else:
+            _check_plain(value)
+
+
+def _check_plain(value: Any) -> None:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _unsound("a text in it holds half of a surrogate pair, which is no character") from None
+    elif isinstance(value, float) and not isfinite(value):
+        raise _unsound(f"{value} is no number of JSON")
+    elif isinstance(value, int) and abs(value) > MAX_WHOLE:
+        raise _unsound("a whole number in it has more than 64 bits")
+    elif not isinstance(value, bool | int | float | None):
+        raise _unsound(f"a {type(value).__name__} is no value of JSON")
+
+
+def _unsound(what: str) -> Refused:
+    return Refused(400, f"the body cannot be read: {what}.", None, "invalid_body")
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands in one object twice")
+    return found

@@ -1,0 +1,146 @@
+"""From what a request asks for to the parts that decode it: composed, built and checked as for the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+from dllm.compose.parts import build_part, choice_of, configurations, with_options
+from dllm.compose.validate import validate
+from dllm.errors import UserError
+from dllm.models.bundle import Model
+from dllm.prompts import Prompts
+from dllm.serve.jobs import Chosen
+from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, sound_options
+from dllm.serve.refused import Refused, as_refusal
+from dllm.setting import Sampling, Setting
+
+KEPT_SETTINGS = 256  # settings, and parts, that stay built
+# Options that a request may give outside of their part.
+SHORT = {"threshold": "sampler", "steps": "sampler", "block_length": "blocks"}
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The server's own settings, which hold where a request says nothing.
+
+    name: of the model, as served. sampler, blocks, cache, eos: their configurations, as the server's command line
+    composed them. gen_length: masks behind the prompt. seed: of requests without randomness. max_choices: answers that
+    one request may ask for.
+    """
+
+    model: Model
+    name: str
+    sampler: Mapping[str, Any]
+    blocks: Mapping[str, Any]
+    cache: Mapping[str, Any]
+    eos: Mapping[str, Any]
+    sampling: Sampling = field(default_factory=Sampling)
+    gen_length: int = 128
+    seed: int = 0
+    max_choices: int = 8
+
+    @cached_property
+    def prompts(self) -> Prompts:
+        """Makes requests. Plain prompts stay plain: only messages are put into the chat template."""
+        model = self.model
+        return Prompts(model.config, model.tokenizer, model.ids, model.name, self.gen_length, chat=False)
+
+    @cached_property
+    def parts(self) -> PartsBuilder:
+        return PartsBuilder(self)
+
+    def warm(self) -> None:
+        """Check the server's own settings, and compose everything that is offered, so that no request waits for it.
+        Raises UserError for settings that do not work."""
+        try:
+            self.parts.chosen({}, self.sampling, self.gen_length)
+        except Refused as refused:
+            raise UserError(refused.message) from None
+        for group in OFFERED_GROUPS:
+            for name in offers(group):
+                configurations(group, name)
+
+
+class PartsBuilder:
+    """Builds parts for requests, and keeps what it built by the options. Threads may share it."""
+
+    def __init__(self, defaults: Defaults) -> None:
+        self.defaults = defaults
+        self._chosen = lru_cache(KEPT_SETTINGS)(self._make_chosen)
+        self._part = lru_cache(KEPT_SETTINGS)(self._make_part)
+
+    def chosen(self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None) -> Chosen:
+        """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. Raises Refused."""
+        configs = {group: self._config(group, asked) for group in OFFERED_GROUPS}
+        fields = {name: value for name, value in vars(sampling).items() if name != "tempered"}
+        with as_refusal():
+            return self._chosen(json.dumps([configs, fields, gen_length], sort_keys=True))
+
+    def _config(self, group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration of a group: the server's, or that of the part asked for, with the options asked for."""
+        field_of = {key: f"diffusion.{key}" for key, owner in SHORT.items() if owner == group and key in asked}
+        with as_refusal(f"diffusion.{group}" if group in asked else next(iter(field_of.values()), None)):
+            config, choice, options = self._base(group, asked)
+            for key in field_of:
+                if key in options:
+                    raise UserError(f"diffusion.{key} and diffusion.{group}.{key} say the same thing twice. Drop one.")
+            options = sound_options(group, choice, options | {key: asked[key] for key in field_of})
+            return with_options(group, choice, config, options)
+
+    def _base(self, group: str, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, dict[str, Any]]:
+        """Configuration, name and options to set, as far as the group itself says."""
+        if group in asked:
+            choice, options = choice_given(group, asked[group])
+            return configurations(group, choice)[group], choice, options
+        config = self._brought_blocks(asked) if group == "blocks" else getattr(self.defaults, group)
+        return config, choice_of(group, config), {}
+
+    def _brought_blocks(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The block schedule that comes with a cache, as on the command line: ``elastic`` decodes without blocks. The
+        server's own, unless the asked cache brings one, or the server's cache had brought it."""
+        ours = self.defaults.blocks
+        if "cache" not in asked:
+            return ours
+        usual = configurations("cache", "none")["blocks"]
+        brought = configurations("cache", choice_given("cache", asked["cache"])[0])["blocks"]
+        if brought != usual:
+            return brought
+        name = choice_of("cache", self.defaults.cache)
+        own = configurations("cache", name)["blocks"] if name in offers("cache") else usual
+        return usual if own != usual and ours == own else ours
+
+    def _make_chosen(self, canonical: str) -> Chosen:
+        configs, fields, gen_length = json.loads(canonical)
+        model, prompts = self.defaults.model, self.defaults.prompts
+        sampler, blocks, cache, eos = (self._part(group, json.dumps(configs[group])) for group in OFFERED_GROUPS)
+        ids_of = None if model.tokenizer is None else prompts.ids_of
+        blocks = blocks if ids_of is None else blocks.resolved(ids_of)
+        sampling = Sampling(**fields, tempered=sampler.tempered)
+        setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
+        resolved = validate(setting, sampler, cache, eos)
+        shared = {**configs, "sampler": shared_options(configs["sampler"], sampler)}
+        heat = {**fields, "temperature": fields["temperature"] > 0}
+        return Chosen(resolved, blocks, cache, eos, sampling, json.dumps([plain_numbers(shared), plain_numbers(heat)]))
+
+    def _make_part(self, group: str, canonical: str) -> Any:
+        return build_part(group, json.loads(canonical), per_request=False)
+
+
+def shared_options(config: Mapping[str, Any], sampler: Any) -> dict[str, Any]:
+    """A sampler's options less those that each row of a batch may have of its own, and so for the rule inside it."""
+    kept = {key: value for key, value in config.items() if key not in sampler.per_request}
+    return {key: shared_options(value, getattr(sampler, key)) if isinstance(value, Mapping) else value
+            for key, value in kept.items()}  # fmt: skip
+
+
+def plain_numbers(value: Any) -> Any:
+    """``value`` with keys in order and 1 as 1.0, so that equal settings are written alike."""
+    if isinstance(value, Mapping):
+        return {key: plain_numbers(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [plain_numbers(entry) for entry in value]
+    return float(value) if type(value) is int else value

@@ -1,0 +1,170 @@
+"""One request under way: its rows handed to the scheduler, and what comes of them turn by turn."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Any
+
+from dllm.prompts import Prompts
+from dllm.record.results import Result
+from dllm.serve.jobs import Done, Failed, Job, Progress
+from dllm.serve.mailbox import Mail, Mailbox
+from dllm.serve.refused import Refused
+from dllm.serve.scheduler import Scheduler
+from dllm.serve.stream import AnswerText, Ending
+from dllm.serve.trace_file import trace_file
+from dllm.serve.wire import Asked
+
+UNKNOWN = -9999.0  # OpenAI's word for a log-probability that is not known
+OVERDUE = 2.0  # seconds after the deadline in which the scheduler may say so itself
+STATUS = {"timeout": 504, "closing": 503}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """New final text of a choice."""
+
+    choice: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A choice's canvas after a turn."""
+
+    choice: int
+    progress: Progress
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A finished choice. written: its tokens, without those that were given. scored: text and log-probability of each
+    token, if asked for. cost: what the reply says under ``diffusion``."""
+
+    choice: int
+    ending: Ending
+    written: int
+    scored: list[tuple[str, float]]
+    cost: dict[str, Any]
+
+
+class Decoding:
+    """The rows of one request. ``submit`` them, read ``items``, and ``abort`` in the end, whatever happened.
+
+    ident: the request's name, which its trace takes. timeout: seconds from now. config: of the model, for a trace.
+    """
+
+    def __init__(
+        self, asked: Asked, scheduler: Scheduler, prompts: Prompts, ident: str, timeout: float, config: dict[str, Any]
+    ) -> None:
+        self.asked, self.scheduler, self.prompts, self.ident, self.config = asked, scheduler, prompts, ident, config
+        self.timeout, self.began = timeout, time.monotonic()
+        self.ends = frozenset((prompts.ids.eos, *prompts.ids.stops))
+        self.texts = [AnswerText.of(job.request, prompts.text, self.ends, asked.stop) for job in asked.jobs]
+        self.box, self.numbers = Mailbox(len(asked.jobs)), dict[int, int]()
+        self.first_text: float | None = None  # seconds until the first final text
+
+    def submit(self) -> None:
+        """Queue every row, or none. Raises Full, Closing or UserError as the scheduler does."""
+        try:
+            for row, job in enumerate(self.asked.jobs):
+                timed = replace(job, deadline=self.began + self.timeout)
+                self.numbers[row] = self.scheduler.submit(timed, self.box.slot(row))
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Take the rows that are not finished out of the batch."""
+        for row in list(self.numbers):
+            self.scheduler.abort(self.numbers.pop(row))
+
+    async def items(self) -> AsyncIterator[Piece | Shot | Completed]:
+        """What comes, until every choice is finished. Raises Refused if one of them fails."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.began + self.timeout + OVERDUE - time.monotonic()
+        while self.numbers:
+            try:
+                found = await self.box.take(until)
+            except TimeoutError:
+                raise Refused(504, f"the request took more than {self.timeout:g} seconds.", code="timeout") from None
+            for row, mail in found:
+                for item in self._read(row, mail) if row in self.numbers else ():
+                    if isinstance(item, Piece) and self.first_text is None:
+                        self.first_text = time.monotonic() - self.began
+                    yield item
+
+    def _read(self, row: int, mail: Mail) -> Iterator[Piece | Shot | Completed]:
+        job, text, progress = self.asked.jobs[row], self.texts[row], mail.latest
+        if progress is not None:
+            if job.snapshots:
+                yield Shot(row, progress)
+            # A stop string counts from the turn in which it stood there, not from the one in which we looked.
+            for turn, final in mail.grown if text.stop else mail.grown[-1:]:
+                new, ending = text.follow(progress.tokens, final)
+                if new:
+                    yield Piece(row, new)
+                if ending is not None and not (self.asked.logprobs or job.trace):  # those come with the whole answer
+                    self.scheduler.abort(self.numbers.pop(row))
+                    written = written_of(job, text, ending)
+                    yield Completed(row, ending, written, [], self._cost_so_far(job, written, turn))
+                    return
+        if isinstance(mail.end, Failed):
+            raise Refused(STATUS.get(mail.end.kind, 500), self._sentence(mail.end), code=mail.end.kind)
+        if mail.end is not None:
+            del self.numbers[row]
+            if job.snapshots:
+                yield Shot(row, self._last(mail.end, progress))
+            new, ending = text.finish(mail.end.result)
+            if new:
+                yield Piece(row, new)
+            scored = self._scored(text, ending, mail.end) if self.asked.logprobs else []
+            written = written_of(job, text, ending)
+            yield Completed(row, ending, written, scored, self._cost(row, mail.end, written))
+
+    @staticmethod
+    def _sentence(failed: Failed) -> str:
+        return f"{failed.message} The log has it as {failed.id}." if failed.id not in failed.message else failed.message
+
+    def _last(self, done: Done, before: Progress | None) -> Progress:
+        """The row after its last turn, of which only its end is told. before: what has come with it."""
+        canvas, mask = done.result.canvas, self.prompts.ids.mask
+        block = 0 if before is None else before.block
+        return Progress(done.result.nfe, block, canvas, [token == mask for token in canvas], len(canvas))
+
+    def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
+        result = done.result
+        cost = {
+            "nfe": result.nfe, "tpf": written / result.nfe if result.nfe else 0.0, "query_tokens": result.query_tokens,
+            "seed": result.seed, "waited": done.waited, "seconds": time.monotonic() - self.began, "turns": done.turns,
+        }  # fmt: skip
+        if result.trace is None:
+            return cost
+        job = self.asked.jobs[row]
+        return {**cost, "trace": trace_file(f"{self.ident}-{row}", job, result.trace, self.config)}
+
+    def _cost_so_far(self, job: Job, written: int, turn: int) -> dict[str, Any]:
+        """The same of an answer that a stop string ended: what only a finished row tells is null."""
+        seconds = time.monotonic() - self.began
+        return {
+            "nfe": turn, "tpf": written / turn, "query_tokens": None, "seed": job.request.seed,
+            "waited": None, "seconds": seconds, "turns": None,
+        }  # fmt: skip
+
+    def _scored(self, text: AnswerText, ending: Ending, done: Done) -> list[tuple[str, float]]:
+        """Text and log-probability of the reply's tokens; of an infilling, without its ends of text."""
+        result: Result = done.result
+        entries = list(zip(result.canvas, result.words, done.logprobs, strict=True))
+        kept = [entry for entry in entries if entry[0] not in self.ends] if text.head is not None else entries
+        return [(word, p if isfinite(p) else UNKNOWN) for _, word, p in kept[: len(ending.tokens)]]
+
+
+def written_of(job: Job, text: AnswerText, ending: Ending) -> int:
+    """The tokens of an answer that were decoded, not given."""
+    start, count = job.request.answer_start, len(ending.tokens)
+    masked = job.request.masked[start:] if text.head is not None else job.request.masked[start : start + count]
+    return max(0, count - list(masked).count(False))

@@ -1,0 +1,152 @@
+"""OpenAI's fields of a request, checked one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dllm.common.kinds import is_list_of, is_text, is_whole, of_kind
+from dllm.errors import nearest
+from dllm.prompts import Message
+from dllm.serve.refused import Refused, as_refusal
+
+# Kinds of the plain fields.
+KINDS = {
+    "model": "str", "max_tokens": "int", "max_completion_tokens": "int", "temperature": "float", "top_p": "float",
+    "top_k": "int", "n": "int", "seed": "int", "stream": "bool", "user": "str",
+}  # fmt: skip
+# Fields without effect here, and the value that asks for none.
+NEUTRAL: dict[str, Any] = {
+    "presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0, "echo": False, "suffix": "", "best_of": 1,
+    "store": False,
+}  # fmt: skip
+OTHERS = ("stop", "stream_options", "logprobs", "metadata", "response_format", "diffusion")
+DIFFUSION = (
+    "sampler", "blocks", "cache", "eos", "threshold", "steps", "block_length", "guidance", "canvas", "snapshots",
+    "trace",
+)  # fmt: skip
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
+MAX_METADATA = 16
+
+
+def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
+    """The fields of a body that are set, without those that have no effect; what is null is not set. Raises Refused for
+    an unknown field, a wrong kind, and what is not served."""
+    known = [*KINDS, *OTHERS, *NEUTRAL, "messages" if chat else "prompt"]
+    given = {name: value for name, value in body.items() if value is not None}
+    for name in given:
+        if name not in known:
+            raise Refused(400, f"{name!r} is no field of this request.{nearest(name, known)}", name, "unknown_field")
+    for name, neutral in NEUTRAL.items():
+        value = given.pop(name, neutral)
+        if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
+            rule = f"must be {str(neutral).lower() if neutral != '' else 'empty'}: nothing else is served"
+            raise Refused(400, f"{name}={value!r} {rule}. Drop it.", name)
+    for name, kind in KINDS.items():
+        if name in given:
+            with as_refusal(name):
+                given[name] = of_kind(name, given[name], kind)
+    _check_format(given.pop("response_format", {"type": "text"}))
+    _check_metadata(given.pop("metadata", {}))
+    given.pop("user", None)
+    return given
+
+
+def _check_format(value: Any) -> None:
+    if value != {"type": "text"}:
+        sentence = f"response_format={value!r} must be {{'type': 'text'}}: constrained output is not there yet."
+        raise Refused(400, sentence, "response_format")
+
+
+def _check_metadata(value: Any) -> None:
+    texts = isinstance(value, Mapping) and all(map(is_text, value.values()))
+    if not texts or len(value) > MAX_METADATA:
+        raise Refused(400, f"metadata must be an object of at most {MAX_METADATA} texts.", "metadata")
+
+
+def object_of(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
+    """An object with keys among ``known``; those that are null are left out. Raises Refused."""
+    if not isinstance(value, Mapping):
+        raise Refused(400, f"{name}={value!r} must be an object with any of {', '.join(known)}.", name)
+    for key in value:
+        if key not in known:
+            sentence = f"{name} has no field {key!r}; it has {', '.join(known)}.{nearest(key, known)}"
+            raise Refused(400, sentence, f"{name}.{key}", "unknown_field")
+    return {key: entry for key, entry in value.items() if entry is not None}
+
+
+def flag(name: str, fields: Mapping[str, Any], key: str) -> bool:
+    """The field ``key``, false where it is not set. Raises Refused for another kind."""
+    with as_refusal(name):
+        return bool(of_kind(name, fields.get(key, False), "bool"))
+
+
+def wants_logprobs(fields: Mapping[str, Any], chat: bool) -> bool:
+    """Whether log-probabilities are asked for: by true in chat, by 0 (those of no other tokens) in completions."""
+    value = fields.get("logprobs", False)
+    if isinstance(value, bool):
+        return value
+    if chat or not is_whole(value) or value:
+        rule = "true or false" if chat else "0, true or false: those of other tokens are not served"
+        raise Refused(400, f"logprobs={value!r} must be {rule}.", "logprobs")
+    return True
+
+
+def stop_strings(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The strings that end an answer. Raises Refused."""
+    value = fields.get("stop", [])
+    stops = [value] if isinstance(value, str) else value
+    if not is_list_of(is_text)(stops):
+        raise Refused(400, f"stop={value!r} must be a text or a list of texts.", "stop")
+    if len(stops) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP for text in stops):
+        rule = f"at most {MAX_STOPS} texts of 1 to {MAX_STOP} characters"
+        raise Refused(400, f"stop has {len(stops)} texts of {sorted(map(len, stops))} characters: {rule}.", "stop")
+    return tuple(stops)
+
+
+def sound_messages(value: Any) -> list[Message]:
+    """The messages of a conversation, with plain texts. Raises Refused."""
+    if not isinstance(value, list) or not value:
+        raise Refused(400, 'messages must be a list of {"role": ..., "content": ...}, and not empty.', "messages")
+    return [_message(f"messages[{number}]", entry) for number, entry in enumerate(value)]
+
+
+def _message(name: str, value: Any) -> Message:
+    message = object_of(name, value, ("role", "content", "name"))
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        hint = nearest(str(role), ROLES)
+        raise Refused(400, f"{name}.role={role!r} must be one of {', '.join(ROLES)}.{hint}", f"{name}.role")
+    found = {"role": ROLES[role], "content": _content(f"{name}.content", message.get("content"))}
+    if "name" in message:
+        with as_refusal(f"{name}.name"):
+            found["name"] = of_kind(f"{name}.name", message["name"], "str")
+    return found
+
+
+def _content(name: str, value: Any) -> str:
+    """A text, or the texts of its parts, line by line."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value:
+        raise Refused(400, f'{name} must be a text, or a list of {{"type": "text", "text": ...}}.', name)
+    texts = []
+    for number, part in enumerate(value):
+        place = f"{name}[{number}]"
+        fields = object_of(place, part, ("type", "text"))
+        if fields.get("type") != "text" or not isinstance(fields.get("text"), str):
+            raise Refused(400, f"{place} of type {fields.get('type')!r} must be of type text, with a text.", place)
+        texts.append(fields["text"])
+    return "\n".join(texts)
+
+
+def sound_prompt(value: Any) -> str | list[int]:
+    """A text or token ids; a list of one such prompt is that prompt. Raises Refused."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        value = value[0]
+    if isinstance(value, str) or (is_list_of(is_whole)(value) and value):
+        return value
+    many = isinstance(value, list) and len(value) > 1 and isinstance(value[0], str | list)
+    rule = "one prompt: send a request for each" if many else "a text, or a list of token ids"
+    raise Refused(400, f"prompt must be {rule}.", "prompt")

@@ -1,0 +1,108 @@
+"""What every request passes: the name that the server was called by, the key, and the net below everything."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import logging
+import time
+import traceback
+import uuid
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dllm.serve.metrics import Metrics
+from dllm.serve.refused import Refused
+from dllm.serve.replies import error_reply
+from dllm.serve.settings import ServeSettings
+
+log = logging.getLogger("dllm.serve")
+GONE = 499  # nginx's number for a client that left before its reply
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="dllm", charset="UTF-8"'}  # a browser asks for it, and remembers it
+
+
+class Guard:
+    """Names each request (``x-request-id``), checks host and key, and turns what no handler caught into a 500 whose
+    number the log has. The log never holds what was asked."""
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
+        self.app, self.settings, self.metrics = app, settings, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        ident, began, status = uuid.uuid4().hex[:16], time.monotonic(), 0
+        scope.setdefault("state", {})["ident"] = ident
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = ident
+            await send(message)
+
+        try:
+            refusal = self._refusal(scope)
+            if refusal is None:
+                await self.app(scope, receive, sending)
+            else:
+                headers = CHALLENGE if refusal.status == 401 and scope["path"] == "/" else None
+                await error_reply(refusal, headers)(scope, receive, sending)
+        except ClientDisconnect:
+            status = GONE
+        except Exception as error:
+            log_fault(ident, error)
+            if not status:
+                await error_reply(fault(ident, error))(scope, receive, sending)
+        finally:
+            self.metrics.replied(scope["path"], status, time.monotonic() - began)
+
+    def _refusal(self, scope: Scope) -> Refused | None:
+        headers, names = Headers(scope=scope), self.settings.names
+        host = without_port(headers.get("host", ""))
+        if names is not None and host not in names:
+            listed = ", ".join(sorted(names))
+            sentence = f"this server answers to {listed}, and was called by another name. task.hosts adds one."
+            return Refused(421, sentence, code="unknown_host")
+        if self.settings.api_key is None or scope["path"] == "/health":
+            return None
+        if hmac.compare_digest(key_in(headers).encode(), self.settings.api_key.encode()):
+            return None
+        sentence = "the API key is missing or wrong. Send it as the header Authorization: Bearer KEY."
+        return Refused(401, sentence, code="invalid_api_key")
+
+
+def without_port(host: str) -> str:
+    """The name or address of a Host header: ``[::1]:80`` is ``::1``."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and ":" in name else name
+
+
+def key_in(headers: Headers) -> str:
+    """The key that a request brings: as OpenAI's clients send it, or as the password that a browser asked for."""
+    scheme, _, value = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return ""
+
+
+def fault(ident: str, error: BaseException) -> Refused:
+    """What a client learns of a mistake of ours."""
+    sentence = f"the server failed ({type(error).__name__}). Its log has this as {ident}."
+    return Refused(500, sentence, code="internal_error")
+
+
+def log_fault(ident: str, error: BaseException) -> None:
+    """Where it failed. Not what the error says: that may quote a prompt."""
+    log.error("%s: %s\n%s", ident, type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))

@@ -1,0 +1,90 @@
+"""What ``/metrics`` tells: counts and times of requests, and the scheduler's own figures. Labels have fixed values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector as Exporter
+
+from dllm.serve.scheduler import Figures
+from dllm.serve.wire import Asked
+
+ROUTES = {
+    "/": "playground", "/health": "health", "/metrics": "metrics", "/v1/models": "models", "/v1/parts": "parts",
+    "/v1/chat/completions": "chat", "/v1/completions": "completions",
+}  # fmt: skip
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+# The scheduler's figures (``dllm.serve.scheduler.Figures``): as they are now, and as they grew.
+NOW = {
+    "waiting": "Answers that wait to join.", "rows": "Answers that are decoded.",
+    "lanes": "Running batches of different settings.", "cells": "Columns of all running batches.",
+}  # fmt: skip
+SO_FAR = {
+    "turns": "Turns of running batches.", "turn_seconds": "Seconds that turns took.",
+    "forwards": "Forwards of finished answers.", "tokens": "Tokens of finished answers.",
+    "wanted": "Query rows that the caches of finished answers asked for.",
+    "computed": "Query rows that the network computed for them.",
+}  # fmt: skip
+ENDS = ("done", "aborted", "timeout", "forwards", "memory", "closing", "error")
+STATES = ("ready", "closing", "failed", "closed")
+
+
+class Metrics:
+    """One registry for each server, so that several can live in a process."""
+
+    def __init__(self, figures: Callable[[], Figures], state: Callable[[], str]) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(SchedulerFigures(figures, state))
+        made: dict[str, Any] = {"registry": self.registry}
+        labels = ("route", "status")
+        self.requests = Counter("dllm_http_requests", "Replies by route and status.", labels, **made)
+        self.seconds = Histogram(
+            "dllm_request_seconds", "From a request's arrival to its last byte.", ("route",), buckets=SECONDS, **made)
+        self.first = Histogram(
+            "dllm_first_text_seconds", "Until the first final text of a request.", buckets=SECONDS, **made)
+        self.prompt_tokens = Counter("dllm_prompt_tokens", "Tokens of the prompts of finished requests.", **made)
+        self.cut = Counter("dllm_requests_cut", "Requests that ended before their answer.", ("reason",), **made)
+
+    def page(self) -> bytes:
+        """The text that Prometheus reads."""
+        return generate_latest(self.registry)
+
+    def replied(self, path: str, status: int, seconds: float) -> None:
+        """Count a reply."""
+        route = "models" if path.startswith("/v1/models/") else ROUTES.get(path, "other")
+        self.requests.labels(route, str(status)).inc()
+        if route in ("chat", "completions"):
+            self.seconds.labels(route).observe(seconds)
+
+    def answered(self, asked: Asked, first_text: float | None) -> None:
+        """Count a finished request."""
+        self.prompt_tokens.inc(asked.prompt_tokens)
+        if first_text is not None:
+            self.first.observe(first_text)
+
+
+class SchedulerFigures(Exporter):
+    """The scheduler's own figures, read when a page is asked for."""
+
+    def __init__(self, figures: Callable[[], Figures], state: Callable[[], str]) -> None:
+        self.figures, self.state = figures, state
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """The families of one page."""
+        found = self.figures()
+        for name, words in NOW.items():
+            yield GaugeMetricFamily(f"dllm_{name}", words, value=getattr(found, name))
+        for name, words in SO_FAR.items():
+            yield CounterMetricFamily(f"dllm_{name}", words, value=getattr(found, name))
+        ended = CounterMetricFamily("dllm_answers", "Answers by how they ended.", labels=["end"])
+        for end in ENDS:
+            ended.add_metric([end], found.ended[end])
+        yield ended
+        states = GaugeMetricFamily("dllm_state", "1 for the state that the server is in.", labels=["state"])
+        now = self.state()
+        for state in STATES:
+            states.add_metric([state], float(state == now))
+        yield states

@@ -1,0 +1,118 @@
+"""OpenAI's objects: completions, chunks, errors, models."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from dllm.prompts import Prompts
+from dllm.serve.decoding import Completed, Shot
+from dllm.serve.refused import Refused
+from dllm.serve.wire import Asked
+
+RETRY_SECONDS = {429: 1, 503: 5}  # a row ends every few seconds; a server that closes is replaced a little later
+
+
+def error_reply(refused: Refused, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The reply that says so, with the time to wait where trying again helps."""
+    wait = RETRY_SECONDS.get(refused.status)
+    more = {**(headers or {}), **({"Retry-After": str(wait)} if wait else {})}
+    return JSONResponse(refused.to_json(), refused.status, headers=more)
+
+
+def model_data(name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "dllm"}
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """What every object of one reply has in common."""
+
+    ident: str
+    model: str
+    asked: Asked
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def completion(self, choices: Sequence[Completed]) -> dict[str, Any]:
+        """The whole reply at once."""
+        return {
+            **self._head("chat.completion" if self.asked.chat else "text_completion"),
+            "choices": [self._choice(choice) for choice in choices], "usage": self.usage(choices),
+        }  # fmt: skip
+
+    def chunk(self, choice: int, text: str = "", role: bool = False) -> dict[str, Any]:
+        """New text of a choice. role: the first chunk of a chat, which names who speaks."""
+        delta = {"role": "assistant", "content": text} if role else {"content": text}
+        body = {"delta": delta} if self.asked.chat else {"text": text}
+        return self._chunk([{"index": choice, **body, "logprobs": None, "finish_reason": None}])
+
+    def last_chunk(self, choice: Completed) -> dict[str, Any]:
+        """The end of a choice, with its log-probabilities."""
+        body: dict[str, Any] = {"delta": {}} if self.asked.chat else {"text": ""}
+        return self._chunk([{"index": choice.choice, **body, **self._ending(choice)}])
+
+    def usage_chunk(self, choices: Sequence[Completed]) -> dict[str, Any]:
+        return {**self._chunk([]), "usage": self.usage(choices)}
+
+    def snapshot(self, shot: Shot, prompts: Prompts, ends: Collection[int]) -> dict[str, Any]:
+        """A choice's canvas, in a chunk without choices: OpenAI's client hands on every event whatever its name."""
+        now = shot.progress
+        words = prompts.words(now.tokens)
+        guesses = {
+            at: [prompts.words([token])[0], round(sure, 4) if sure == sure else None]
+            for at, (token, sure) in now.guesses.items()
+        }  # fmt: skip
+        canvas = {
+            "index": shot.choice, "turn": now.turn, "block": now.block, "final": now.final,
+            "words": [None if hidden else word for hidden, word in zip(now.masked, words, strict=True)],
+            "ends": [at for at, token in enumerate(now.tokens) if token in ends], "guesses": guesses,
+        }  # fmt: skip
+        return {**self._chunk([]), "diffusion": canvas}
+
+    def usage(self, choices: Sequence[Completed]) -> dict[str, int]:
+        """The prompt counts once, the answers all."""
+        asked, written = self.asked.prompt_tokens, sum(choice.written for choice in choices)
+        return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        prefix = "chatcmpl" if self.asked.chat else "cmpl"
+        return {"id": f"{prefix}-{self.ident}", "object": kind, "created": self.created, "model": self.model}
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        head = self._head("chat.completion.chunk" if self.asked.chat else "text_completion")
+        return {**head, "choices": choices, **({"usage": None} if self.asked.include_usage else {})}
+
+    def _choice(self, choice: Completed) -> dict[str, Any]:
+        text = choice.ending.text
+        body = {"message": {"role": "assistant", "content": text}} if self.asked.chat else {"text": text}
+        return {"index": choice.choice, **body, **self._ending(choice)}
+
+    def _ending(self, choice: Completed) -> dict[str, Any]:
+        scored = self._logprobs(choice.scored) if self.asked.logprobs else None
+        return {"logprobs": scored, "finish_reason": choice.ending.reason, "diffusion": choice.cost}
+
+    def _logprobs(self, scored: Sequence[tuple[str, float]]) -> dict[str, Any]:
+        """Of each token at its commit."""
+        if self.asked.chat:
+            rest: dict[str, Any] = {"bytes": None, "top_logprobs": []}
+            return {"content": [{"token": word, "logprob": p, **rest} for word, p in scored], "refusal": None}
+        words, at, offsets = [word for word, _ in scored], 0, []
+        for word in words:
+            offsets.append(at)
+            at += len(word)
+        return {
+            "tokens": words, "token_logprobs": [p for _, p in scored], "top_logprobs": None, "text_offset": offsets,
+        }  # fmt: skip
+
+
+def event_bytes(data: Any, event: str | None = None) -> bytes:
+    """A server-sent event. JSON without breaks of lines takes one line of data."""
+    name = f"event: {event}\n" if event else ""
+    if not isinstance(data, str):
+        data = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return f"{name}data: {data}\n\n".encode()

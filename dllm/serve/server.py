@@ -1,0 +1,100 @@
+"""The process around the application: its socket, its signals, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from dllm.errors import UserError
+from dllm.serve.scheduler import Scheduler
+from dllm.serve.settings import ServeSettings
+
+DEAD = 70  # EX_SOFTWARE: whoever keeps the process starts it anew
+KEEP_ALIVE = 75  # seconds; above the 60 for which nginx keeps its own connections
+SPARE = 5  # seconds after the grace in which the last events are sent
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket on that address, before anything slow is done. Raises UserError where there is none to be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except socket.gaierror:
+        raise UserError(f"task.host={host!r} is no address. Write 127.0.0.1, or one of this machine's.") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            way_out = "Stop what listens there, or choose another: task.port=NUMBER (0 takes a free one)."
+            raise UserError(f"task.port={port} is in use on {host}. {way_out}") from None
+        reason = error.strerror or "refused"
+        raise UserError(f"task.host={host} with task.port={port} cannot be used ({reason}). Choose others.") from None
+    return made
+
+
+class DrainingServer(uvicorn.Server):
+    """A signal closes the socket, and rows under way have the grace to finish; a second one ends at once. A decode
+    thread that died ends the process: every reply would be an error."""
+
+    def __init__(self, config: uvicorn.Config, scheduler: Scheduler, grace: float, greeting: str = "") -> None:
+        super().__init__(config)
+        self.scheduler, self.grace, self.greeting, self.dead = scheduler, grace, greeting, False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.greeting:
+            print(self.greeting, flush=True)
+
+    async def on_tick(self, counter: int) -> bool:
+        self.dead = self.dead or self.scheduler.state == "failed"
+        return await super().on_tick(counter) or self.dead
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.scheduler.close(self.grace)  # returns at once
+        await super().shutdown(sockets)
+        while self.scheduler.state == "closing" and not self.force_exit:
+            await asyncio.sleep(0.02)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, but what was obeyed is not raised again: a server that has drained ends with exit code 0."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {sign: signal.signal(sign, self.handle_exit) for sign in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for sign, handler in before.items():
+                signal.signal(sign, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.should_exit, self.force_exit = True, self.should_exit
+
+
+def server_of(app: ASGIApp, scheduler: Scheduler, settings: ServeSettings, greeting: str = "") -> DrainingServer:
+    """uvicorn around the application, which logs only what goes wrong."""
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="on", ws="none", server_header=False, proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE, limit_concurrency=settings.max_connections,
+        timeout_graceful_shutdown=int(settings.grace) + SPARE,
+    )  # fmt: skip
+    return DrainingServer(config, scheduler, settings.grace, greeting)
+
+
+def serve_until_told(server: DrainingServer, listening: socket.socket) -> None:
+    """Serve until a signal. Exits with ``DEAD`` if the decode thread has died."""
+    server.run(sockets=[listening])
+    if server.dead:
+        print("Error: the decode thread has died; the log says why. Start the server anew.", file=sys.stderr)
+        raise SystemExit(DEAD)

@@ -1,0 +1,87 @@
+"""The text of an answer while it is decoded: what can be sent, since nothing that follows will change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from dllm.canvas import Request
+from dllm.record.collector import first_stop, within
+from dllm.record.results import Result
+
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no whole character yet
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an answer ends. text: what a plain reply holds. tokens: those before the end of text or the stop string, as
+    ids. reason: ``stop`` or ``length``, in OpenAI's words."""
+
+    text: str
+    tokens: list[int]
+    reason: str
+
+
+@dataclass
+class AnswerText:
+    """Follows one answer from turn to turn. The pieces that ``follow`` and ``finish`` return make up the reply's text.
+
+    text: of token ids. ends: ids that end an answer. stop: strings that end it. head: token ids before an infilling,
+    which belong to its text; None: a plain answer, which ends at its first end of text. sent: what has been returned.
+    """
+
+    text: Callable[[Sequence[int]], str]
+    ends: Collection[int]
+    stop: tuple[str, ...] = ()
+    head: Sequence[int] | None = None
+    sent: str = ""
+
+    @staticmethod
+    def of(request: Request, text: Callable[[Sequence[int]], str], ends: Collection[int], stop: tuple[str, ...]) -> (
+        AnswerText
+    ):
+        """The text of a request's answer. An infilling has no stop strings: its text is given in part."""
+        infill = request.start is None and not all(request.masked[request.answer_start :])
+        head = list(request.tokens[: request.answer_start]) if infill else None
+        return AnswerText(text, frozenset(ends), () if infill else stop, head)
+
+    def follow(self, tokens: Sequence[int], final: int) -> tuple[str, Ending | None]:
+        """What is new, and the answer's end if a stop string has been found. tokens: the answer; its first ``final``
+        never change again."""
+        kept, ended = self._kept(tokens[:final])
+        text = self.text([*(self.head or ()), *kept])
+        safe = text if ended else text.rstrip(UNFINISHED)
+        cut, held = first_stop(safe, self.stop), len(safe) if ended else open_tail(safe, self.stop)
+        # A longer stop string that began before ``cut`` may still come: it would cut earlier.
+        if cut is not None and cut <= held:
+            return self._new(safe[:cut]), Ending(safe[:cut], within(kept, cut, self.text), "stop")
+        return self._new(safe[:held]), None
+
+    def finish(self, result: Result) -> tuple[str, Ending]:
+        """The rest, and the answer's end."""
+        text, tokens = result.text, list(result.tokens)
+        cut = first_stop(text, self.stop)
+        if cut is not None:
+            text, tokens = text[:cut], within(tokens, cut, self.text)
+        reason = "length" if cut is None and result.stop_reason == "length" else "stop"
+        return self._new(text), Ending(text, tokens, reason)
+
+    def _kept(self, tokens: Sequence[int]) -> tuple[list[int], bool]:
+        """The tokens that have text, and whether the answer ends behind them."""
+        if self.head is not None:
+            return [token for token in tokens if token not in self.ends], False
+        end = next((at for at, token in enumerate(tokens) if token in self.ends), None)
+        return list(tokens[:end]), end is not None
+
+    def _new(self, text: str) -> str:
+        """What ``text`` adds to what was sent. A prefix that is final never becomes shorter or another one."""
+        assert text.startswith(self.sent), "the final text of an answer has changed"
+        new, self.sent = text[len(self.sent) :], text
+        return new
+
+
+def open_tail(text: str, stop: Sequence[str]) -> int:
+    """Where the longest tail begins that may still become a stop string; the text's length if none can."""
+    longest = max(map(len, stop), default=0)
+    starts = range(max(0, len(text) - longest + 1), len(text))
+    return next((at for at in starts if any(string.startswith(text[at:]) for string in stop)), len(text))

@@ -1,0 +1,154 @@
+"""The benchmark against published checkouts, on stand-ins with their interfaces, which are written here: Fast-dLLM's
+decodes with plain operations on the same checkpoint, the others answer with one token everywhere."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import bench_peers
+
+SIZES = ["--width=64", "--layers=1", "--mlp=32", "--vocabulary=500", "--prompt=9", "--answer=6", "--block=3",
+         "--rounds=1"]  # fmt: skip
+MODEL = '''
+import torch
+from dllm.models.weights import load_model
+
+
+class LLaDAModelLM:
+    @classmethod
+    def from_pretrained(cls, path, torch_dtype):
+        self = cls()
+        self.network = load_model(path, "cpu", torch_dtype)
+        return self
+
+    def eval(self):
+        return self
+'''
+GENERATE = '''
+import torch
+
+
+def generate(model, prompt, steps, gen_length, block_length, mask_id):
+    print("what a checkout prints must not disturb the answers")
+    x = torch.cat([prompt, torch.full((1, gen_length), mask_id)], 1)
+    for begin in range(prompt.shape[1], x.shape[1], block_length):
+        for _ in range(block_length):
+            logits = model.network.head(model.network.encode(x))[0]
+            confidence, token = logits.double().softmax(-1).max(-1)
+            outside = torch.ones_like(confidence, dtype=torch.bool)
+            outside[begin : begin + block_length] = False
+            at = confidence.masked_fill(outside | (x[0] != mask_id), -1).argmax()
+            x[0, at] = token[at]
+    return x, steps
+
+
+def generate_with_prefix_cache(model, prompt, steps, gen_length, block_length, mask_id):
+    x, steps = generate(model, prompt, steps, gen_length, block_length, mask_id)
+    x[0, -2] = 17
+    return x, steps
+
+
+generate_with_dual_cache = generate
+'''
+
+
+CONSTANT = """
+import torch
+
+
+class LLaDAModelLM:
+    @classmethod
+    def from_pretrained(cls, path, torch_dtype):
+        return cls()
+
+    def eval(self):
+        return self
+
+
+class Frame:
+    def __init__(self, prompts, generated_tokens):
+        self.prompts, self.generated_tokens = prompts, generated_tokens
+
+
+class PrefixCache:
+    def __init__(self, config, use_dual=False):
+        pass
+"""
+D2CACHE = CONSTANT + """
+def generate(model, input_ids, *, strategy, cache_cls, gen_length, **options):
+    return [Frame(input_ids, input_ids), Frame(input_ids, torch.full((1, gen_length), 17))]
+"""
+DKV_CACHE = CONSTANT + """
+def generate(model, tokenizer, prompt, steps, gen_length, block_length, mask_id, cache_reloading_step=1, **options):
+    return torch.cat([prompt, torch.full((1, gen_length), 17)], 1)
+"""
+CHECKOUTS = {
+    "fast-dllm": {"llada/model/modeling_llada.py": MODEL, "llada/generate.py": GENERATE},
+    "d2cache": {"src/generation.py": D2CACHE, "src/cache.py": D2CACHE, "src/models/llada/modeling_llada.py": D2CACHE},
+    "dkv-cache": {
+        f"{place}/{name}_dkv_cache_{kind}.py": DKV_CACHE
+        for place, name in (("generation_utils", "llada"), ("models", "modeling_llada"))
+        for kind in ("decode", "greedy")
+    },
+}  # fmt: skip
+
+
+def stand_in(folder: Path, files: dict[str, str]) -> Path:
+    """A checkout in ``folder`` that has these files only."""
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    return folder
+
+
+def run(folders: dict[str, Path], caches: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("PYTHONPATH", str(Path(bench_peers.__file__).parents[1]))  # a stand-in loads with our loader
+    return bench_peers.main([*(f"--{name}={folder}" for name, folder in folders.items()), *SIZES, "--caches", *caches])
+
+
+def test_equal_tokens_and_other_tokens_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {name: stand_in(tmp_path / name, files) for name, files in CHECKOUTS.items()}
+    assert run(folders, ["none", "prefix", "dkv_greedy"], monkeypatch) == 1
+    out, errors = capsys.readouterr()
+    lines = [line.split() for line in out.splitlines()[3:]]
+    found = {(line[0], next(word for word in line if word in folders)): "same" in line for line in lines}
+    assert found == {
+        ("none", "fast-dllm"): True, ("none", "d2cache"): False, ("none", "dkv-cache"): False,
+        ("prefix", "fast-dllm"): False, ("prefix", "d2cache"): False, ("dkv_greedy", "dkv-cache"): False,
+    }  # fmt: skip
+    assert "DIFFER" in out
+    named = errors.splitlines()
+    assert len(named) == 5, "one sentence for each that differs"
+    assert named[2].startswith(f"--fast-dllm={folders['fast-dllm']} (NVlabs/Fast-dLLM) at commit ")
+    assert "under cache=prefix: position 4 of the answer is 17, ours " in named[2]
+
+
+def test_a_checkout_that_lacks_a_function_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    less = GENERATE.replace("generate_with_dual_cache = generate", "")
+    folder = stand_in(tmp_path / "peer", {**CHECKOUTS["fast-dllm"], "llada/generate.py": less})
+    assert run({"fast-dllm": folder}, ["none"], monkeypatch) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"--fast-dllm={folder} (NVlabs/Fast-dLLM) is at commit ")
+    assert "generate.generate_with_dual_cache could not be imported" in errors
+    assert "24cc59e" in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_wrong_folder_or_interpreter_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_peers.main([f"--d2cache={tmp_path / 'nowhere'}"]) == 1
+    assert "nowhere is no folder. Clone github.com/Kamichanw/d2Cache there." in capsys.readouterr().err
+    assert bench_peers.main([f"--d2cache={tmp_path}", "--python=d3cache=python3"]) == 1
+    assert "--python=d3cache=python3 must be PATH, or NAME=PATH with one of fast-dllm, " in capsys.readouterr().err
+
+
+def test_pythons_are_named_for_all_or_for_one() -> None:
+    chosen = bench_peers.interpreters(["all", "d2cache=other"])
+    assert chosen == {"fast-dllm": "all", "d2cache": "other", "dkv-cache": "all"}
+    assert set(bench_peers.interpreters([]).values()) == {sys.executable}

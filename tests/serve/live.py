@@ -1,0 +1,63 @@
+"""A server on a free port, in a thread of this process, with the real scheduler."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from dllm.models.bundle import Model
+from dllm.serve.app import Service
+from dllm.serve.choose import Defaults
+from dllm.serve.scheduler import Scheduler
+from dllm.serve.server import DrainingServer, bound_socket, server_of
+from dllm.serve.settings import ServeSettings
+from tests.serve.conftest import config_of, defaults_of
+
+
+@dataclass
+class Live:
+    """url: without a slash at its end."""
+
+    url: str
+    scheduler: Any
+    server: DrainingServer
+    thread: threading.Thread
+
+    def client(self, **options: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, **options)
+
+    def free_within(self, seconds: float) -> bool:
+        """Whether all rows leave the batch by then."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            found = self.scheduler.figures()
+            if found.rows == found.waiting == 0:
+                return True
+            time.sleep(0.01)
+        return False
+
+
+@contextmanager
+def live(
+    model: Model, scheduler: Any = None, runtime: str = "eager", defaults: Defaults | None = None, **settings: Any
+) -> Iterator[Live]:  # fmt: skip
+    """Starts it, and stops it in the end."""
+    chosen = ServeSettings(port=0, **settings)
+    scheduler = scheduler or Scheduler(model, runtime, chosen.limits)
+    listening = bound_socket(chosen.host, chosen.port)
+    service = Service(scheduler, defaults or defaults_of(model), chosen, config_of(model))
+    server = server_of(service.app(), scheduler, chosen)
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.005)
+    yield Live(f"http://127.0.0.1:{listening.getsockname()[1]}", scheduler, server, thread)
+    server.should_exit = True
+    thread.join(20)
+    assert not thread.is_alive()

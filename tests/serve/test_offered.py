@@ -1,0 +1,166 @@
+"""What a stranger may set: what is written down for it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from dllm.app.command_line.help import help_text
+from dllm.compose import choice_files
+from dllm.compose.choice_files import choice_file, comments, serve_limits
+from dllm.compose.parts import arguments_of, choices, class_of, composed, plain_config
+from dllm.errors import UserError
+from dllm.samplers.base import Sampler
+from dllm.serve import offered
+from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, parts_offered, sound_options
+
+PARTS = [(group, name) for group in OFFERED_GROUPS for name in offers(group)]
+NEVER = {("learn2pd", "filter"), ("pc", "frequencies"), ("oracle", "reference")}
+
+
+def test_options_that_buy_work_are_bounded() -> None:
+    most = {
+        ("sampler", "freedave", "draft_steps"): 8, ("sampler", "credit", "slots"): 32,
+        ("sampler", "ete", "explore_width"): 8, ("sampler", "ete", "lookahead_blocks"): 4,
+        ("sampler", "remdm", "extra"): 16, **{("blocks", name, "min_forwards"): 64 for name in choices("blocks")},
+    }  # fmt: skip
+    for (group, name, key), number in most.items():
+        with pytest.raises(UserError, match=f"{group}.{key}={number + 1} is more than {number}, the most"):
+            sound_options(group, name, {key: number + 1})
+        assert sound_options(group, name, {key: number}) == {key: number}
+
+
+def test_every_whole_number_is_bounded_and_every_default_is_allowed() -> None:
+    seen = set()
+    for group, name in PARTS:
+        for key, option in offers(group)[name].options.items():
+            seen.add(option.kind)
+            assert (option.most is not None) or option.kind not in ("integer", "integers", "text") or option.choices
+            assert option.kind == "part" or option.sound(key, option.default) == option.default
+    assert seen == {"boolean", "text", "number", "integer", "numbers", "integers", "part"}
+
+
+def test_what_names_a_file_is_not_offered() -> None:
+    for name, key in NEVER:
+        assert key not in getattr(offers("sampler").get(name), "options", {})
+        if name in offers("sampler"):
+            with pytest.raises(UserError, match=f"sampler.{key} is not offered; sampler={name} offers"):
+                sound_options("sampler", name, {key: "/etc/passwd"})
+    with pytest.raises(UserError, match="sampler='oracle' is not offered; choose one of"):
+        choice_given("sampler", "oracle")
+    assert set(choices("sampler")) - set(offers("sampler")) == {"oracle"}
+
+
+class Fresh(Sampler):
+    """A part that somebody adds, without a word about the server."""
+
+    def __init__(
+        self, threshold: float = 0.5, copies: int = 3, file: str = "table.json", sizes: Any = 4, spans: Any = None,
+        fast: bool = True, lengths: tuple[int, ...] = (), names: str | None = None,
+    ) -> None:  # fmt: skip
+        self.threshold = threshold
+
+
+def test_a_new_part_is_safe_by_what_its_file_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"_target_": f"{__name__}.Fresh", "threshold": 0.5, "copies": 3, "file": "table.json", "sizes": 4,
+              "fast": True, "names": None}  # fmt: skip
+    text = "copies: 3   # of each\n"
+    monkeypatch.setattr(offered, "options_of_choices", lambda group: {"fresh": config})
+    monkeypatch.setattr(choice_files, "choice_file", lambda group, name: text)
+    assert set(dict(offered._options("sampler", "fresh"))) == {"threshold", "fast"}
+    text = "copies: 3   # of each; serve_max 5\n"
+    options = dict(offered._options("sampler", "fresh"))
+    assert set(options) == {"threshold", "fast", "copies"}
+    assert (options["copies"].most, options["copies"].note) == (5, "of each")
+
+
+def test_every_limit_in_a_file_belongs_to_an_option_that_is_offered() -> None:
+    for group in OFFERED_GROUPS:
+        for name in choices(group):
+            found = serve_limits(group, name)
+            assert len(found) == len(re.findall("serve_max", choice_file(group, name)))
+            assert set(found) <= set(offers(group)[name].options if name in offers(group) else {})
+
+
+def test_limits_stay_out_of_configurations_and_of_the_help() -> None:
+    config = plain_config(composed(["sampler=freedave"])["sampler"])
+    assert set(config) == {"_target_", "inner", "draft_steps", "reference_branches"}
+    assert "serve_max" not in help_text(["sampler=credit", "cache=elastic"])
+    assert comments("a: 1   # one; serve_max 3\nb: 2   # serve_max 4\n") == {"a": "one"}
+
+
+def test_defaults_are_those_that_the_command_line_composes() -> None:
+    """The offer reads the files by itself, which is a hundred times faster."""
+    for overrides in (["sampler=credit", "cache=elastic", "eos=eotp"], ["sampler=prophet", "cache=dkv_pd"]):
+        config = composed(overrides)
+        for group, name in (text.split("=") for text in overrides):
+            assert offered._config(group, name) == plain_config(config[group])
+
+
+def test_the_offer_names_everything_that_a_part_takes_or_leaves_it_out_on_purpose() -> None:
+    left_out = set()
+    for group, name in PARTS:
+        config = offered._config(group, name)
+        arguments = set(arguments_of(class_of(group, config["_target_"]))) & set(config)
+        left_out |= {(name, key) for key in arguments - set(offers(group)[name].options)}
+    assert left_out == (NEVER - {("oracle", "reference")}) | {("adablock", "delimiter_ids")}
+
+
+def test_words_are_those_of_the_parts_themselves() -> None:
+    def of(group: str, name: str, key: str) -> tuple[str, ...]:
+        return offers(group)[name].options[key].choices
+
+    assert of("sampler", "order", "positions") == ("random", "left_to_right")
+    assert of("sampler", "static", "score") == ("low_confidence", "random", "margin", "entropy")
+    assert of("cache", "dkv_pd", "shift_type") == ("un", "un_right")
+    assert of("eos", "eotp", "scope") == ("suffix", "block")
+    assert of("blocks", "tccf", "marker") == () and offers("blocks")["tccf"].options["marker"].most == 64
+
+
+def test_the_page_is_told_everything_as_json() -> None:
+    page = json.loads(json.dumps(parts_offered()))
+    assert [list(page[group]) for group in OFFERED_GROUPS] == [list(offers(group)) for group in OFFERED_GROUPS]
+    assert all(len(part["doc"]) > 8 for group in OFFERED_GROUPS for part in page[group].values())
+    option = page["sampler"]["freedave"]["options"]["draft_steps"]
+    assert (option["kind"], option["default"], option["most"]) == ("integer", 4, 8)
+    inner = page["sampler"]["credit"]["options"]["inner"]
+    assert inner["kind"] == "part" and inner["default"] == "confidence" and "localleap" in inner["choices"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "options", "sentence"),
+    [
+        ("credit", {"inner": "oracle"}, "sampler.inner='oracle' is not offered"),
+        ("credit", {"inner": {"_target_": "os.mkdir"}}, "sampler.inner={'_target_': 'os.mkdir'} must be NAME or"),
+        ("credit", {"inner": {"name": "eb", "gama": 1}}, "sampler.inner.gama does not exist; sampler=eb offers gamma."),
+        ("confidence", {"_target_": "os.mkdir"}, "sampler._target_ is not offered"),
+        ("confidence", {"threshold": {"_target_": "os.mkdir"}}, "sampler.threshold={'_target_': 'os.mkdir'} must be a"),
+        ("confidence", {"threshold": [0.5, 0.6]}, "sampler.threshold=[0.5, 0.6] must be a number"),
+        ("confidence", {"threshold": "high"}, "sampler.threshold='high' must be a number, such as 0.9."),
+        ("confidence", {"threshold": None}, "sampler.threshold=None must be a number"),
+        ("static", {"score": "${oc.env:HOME}"}, "sampler.score='${oc.env:HOME}' must not hold ${"),
+        ("static", {"steps": 4.0}, "sampler.steps=4.0 must be a whole number or null"),
+        ("static", {"steps": True}, "sampler.steps=True must be a whole number"),
+        ("prophet", {"thresholds": [1.0] * 65}, "sampler.thresholds has 65 entries. At most 64 are served."),
+        ("prophet", {"anchor_text": "x" * 65}, "sampler.anchor_text has 65 characters. At most 64 are served."),
+        ("prophet", {"thresholds": [1.0, {"_target_": "os.mkdir"}]}, "sampler.thresholds=[1.0, {'_target_'"),
+        ("order", {"positions": [2, 1, 0]}, "sampler.positions=[2, 1, 0] must be text"),
+        ("my.Class", {"threshold": 0.5}, "sampler=my.Class is the server's own; none of its options can be set."),
+    ],
+)
+def test_what_is_not_offered_is_a_sentence(choice: str, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        sound_options("sampler", choice, options)
+    assert sentence in str(refused.value)
+
+
+def test_wrappers_within_wrappers_end() -> None:
+    deep: Any = "static"
+    for _ in range(2):
+        deep = {"name": "prophet", "inner": deep}
+    assert sound_options("sampler", "prophet", {"inner": deep["inner"]})
+    with pytest.raises(UserError, match="is a part within 3 others"):
+        sound_options("sampler", "prophet", {"inner": {"name": "prophet", "inner": {"name": "prophet", "inner": deep}}})

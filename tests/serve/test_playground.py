@@ -1,0 +1,144 @@
+"""The playground in a browser: two settings side by side, every picture of both, and nothing from anywhere else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dllm.models.bundle import Model
+from dllm.record.trace import read_trace
+from dllm.serve.playground import playground_page
+from dllm.view.__main__ import write
+from tests.serve.live import Live, live
+from tests.view.browser import chromium
+from tests.view.test_trace_page import CONTRAST
+
+PROMPT = "w5 w7 w9"
+
+
+def test_the_page_holds_all_it_needs_and_runs_nothing_else() -> None:
+    page, headers = playground_page("<b>", prompt="</textarea><script>taken</script>")
+    assert not re.search(r"https?:|//\w+\.\w|@import|\bsrc=|url\(|eval\(|innerHTML", page)
+    assert "{{" not in page.replace("${{", "") and page.count("<script>") == 1 and "<b>" not in page
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "connect-src 'self'" in policy
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(served: Model) -> Iterator[Live]:
+    with live(served) as started:
+        yield started
+
+
+@pytest.fixture
+def tab(browser: Any, server: Live) -> Iterator[Any]:
+    """The open page. An error of a script, or a request elsewhere, fails the test."""
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("console", lambda said: page.problems.append(said.text) if said.type == "error" else None)
+    page.on("request", lambda asked: None if asked.url.startswith((server.url, "data:", "blob:"))
+            else page.problems.append(asked.url))  # fmt: skip
+    page.goto(server.url)
+    page.wait_for_selector("select[name=sampler]")
+    assert page.input_value("#prompt") == PROMPT, "the model's own"
+    page.fill("#length", "16")
+    yield page
+    assert page.problems == []
+    page.close()
+
+
+def choose(tab: Any, pane: int, **chosen: str) -> None:
+    for group, name in chosen.items():
+        tab.locator(f"select[name={group}]").nth(pane).select_option(name)
+
+
+def finished(tab: Any, pane: int = 0, state: str = "done") -> str:
+    """The status of a pane once it says so."""
+    tab.wait_for_function(
+        "([at, state]) => document.querySelectorAll('.status')[at]?.textContent.startsWith(state)", arg=[pane, state])
+    return str(tab.locator(".status").nth(pane).inner_text())
+
+
+def test_two_settings_decode_side_by_side(tab: Any, server: Live, tmp_path: Path) -> None:
+    tab.check("#compare")
+    choose(tab, 0, sampler="static", cache="dual")
+    choose(tab, 1, sampler="confidence")
+    tab.locator("input[name='sampler.threshold']").fill("0.2")
+    tab.click("#run")
+    for pane, diffusion in enumerate((
+        {"sampler": "static", "cache": "dual"}, {"sampler": {"name": "confidence", "threshold": 0.2}},
+    )):  # fmt: skip
+        status = finished(tab, pane)
+        with server.client() as client:
+            body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 16, "seed": 0}
+            reply = client.post("/v1/chat/completions", json={**body, "diffusion": diffusion}).json()["choices"][0]
+        assert tab.locator(".reply").nth(pane).inner_text() == reply["message"]["content"]
+        assert f"{reply['diffusion']['nfe']} forwards" in status and "16 of 16 decided" in status
+    boxes = [tab.locator(".pane").nth(pane).bounding_box() for pane in range(2)]
+    assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+    last = int(tab.get_attribute("#step", "max"))
+    assert 1 < last <= 16, "a picture for every forward, unless the page came too late for some"
+    assert tab.locator(".text").first.locator(".mask, .guess").count() == 0
+    full = tab.locator(".text").first.inner_text()
+    tab.focus("#step")
+    tab.keyboard.press("Home")
+    tab.keyboard.press("ArrowRight")
+    assert tab.inner_text("#where") == f"picture 1 of {last}"
+    assert tab.locator(".text").first.locator(".mask, .guess").count() > 0
+    assert tab.locator(".text").first.inner_text() != full
+    with tab.expect_download() as downloading:
+        tab.locator("button", has_text="Download trace").first.click()
+    file = tmp_path / "trace.json"
+    downloading.value.save_as(file)
+    data, trace = read_trace(file)
+    assert len(trace.turns) == 16 and data["config"]["sampler"]["_target_"].endswith("Static")
+    json.dumps(data, allow_nan=False)
+    assert "static" in (page := write([file]).read_text()) and "dual" in page
+
+
+def test_a_setting_that_does_not_fit_shows_the_sentence(tab: Any) -> None:
+    choose(tab, 0, cache="dkv_greedy")
+    tab.click("#run")
+    finished(tab, state="refused")
+    assert "dkv_greedy" in tab.inner_text(".refused")
+    assert [text for text in tab.problems if "400" not in text] == []
+    tab.problems.clear()
+    choose(tab, 0, cache="none")
+    tab.keyboard.press("Control+Enter")
+    finished(tab)
+    assert tab.locator(".refused:visible").count() == 0
+    assert tab.locator("#earlier option").count() == 2
+    tab.select_option("#earlier", "1")
+    assert "dkv_greedy" in tab.inner_text(".refused")
+
+
+def test_stop_frees_the_row(tab: Any, server: Live) -> None:
+    tab.fill("#length", "128")
+    choose(tab, 0, sampler="static")
+    tab.click("#run")
+    tab.wait_for_selector(".t.guess, .t.mask")
+    tab.keyboard.press("Escape")
+    finished(tab, state="stopped")
+    assert server.free_within(1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_playground_is_legible_in_both_schemes(browser: Any, server: Live, scheme: str) -> None:
+    page = browser.new_page(color_scheme=scheme)
+    page.goto(server.url)
+    page.wait_for_selector("select[name=sampler]")
+    for place in ("h1", ".legend li", "#prompt", "label", "#run", ".choices legend", ".keys", "select[name=sampler]"):
+        assert page.evaluate(CONTRAST, place) >= 4.5, place
+    page.close()

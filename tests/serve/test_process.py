@@ -1,0 +1,133 @@
+"""The process: its exit codes, its sentences, and a signal while work is under way."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dllm.compose.parts import composed, plain_config
+from dllm.errors import UserError
+from dllm.models.bundle import Model
+from dllm.serve.server import DEAD, bound_socket, serve_until_told, server_of
+from dllm.serve.settings import ServeSettings, key_of_server
+from tests.app.conftest import ROOT, Run, run  # noqa: F401  a fixture
+from tests.serve.conftest import Place
+from tests.serve.stand_in import OneByOne
+
+
+def served_at(words: str) -> str:
+    found = re.search(r"http://127.0.0.1:\d+", words)
+    assert found, words
+    return found[0]
+
+
+def test_a_signal_lets_work_under_way_finish(tiny: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "run.py"), "serve", f"model.path={tiny}", "task.port=0", "sampler=static",
+               "sampling.forbid_eos=true", "task.grace=60"]  # fmt: skip
+    place = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DLLM_API_KEY": "a-key-from-outside"}
+    with subprocess.Popen(command, cwd=tmp_path, env=place, text=True, stdout=-1, stderr=-1) as process:
+        assert process.stdout is not None
+        url = served_at(process.stdout.readline())
+        headers = {"authorization": "Bearer a-key-from-outside"}
+        body = {"prompt": "w1 w2", "max_tokens": 48, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=60) as reply:
+            lines = reply.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            said = [line for line in lines if line]
+        assert said[-1] == "data: [DONE]" and '"finish_reason":"' in said[-2]
+        out, log = process.communicate(timeout=30)
+    assert process.returncode == 0 and "Traceback" not in log and "w1 w2" not in log and "answered" in log
+    assert list(tmp_path.iterdir()) == [], "a server leaves no run folder"
+
+
+def test_a_dead_decode_thread_ends_the_process(served: Model) -> None:
+    place = Place(served)
+    place.scheduler.state = "failed"
+    server = server_of(place.app, place.scheduler, ServeSettings())  # type: ignore[arg-type]
+    with pytest.raises(SystemExit) as stop:
+        serve_until_told(server, bound_socket("127.0.0.1", 0))
+    assert stop.value.code == DEAD == 70
+
+
+def test_a_second_signal_does_not_wait(served: Model) -> None:
+    server = server_of(lambda *_: None, OneByOne(served), ServeSettings())  # type: ignore[arg-type, return-value]
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit and not server.force_exit
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.force_exit
+
+
+def test_what_cannot_be_served_is_a_sentence(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.delenv("DLLM_API_KEY", raising=False)
+    with bound_socket("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        cases: list[tuple[list[str], str]] = [
+            ([f"task.port={port}"], f"task.port={port} is in use on 127.0.0.1"),
+            (["task.host=192.0.2.1", "task.api_key=abcdefgh1"], "192.0.2.1"), (["task.hots=1"], "task.hosts"),
+            ([f"task.api_key_file={tmp_path}/none"], "cannot be read"), (["samples=2"], "samples has no meaning"),
+            (["engine=accelerate"], "engine=accelerate"), (["cache=dkv_greedy"], "cache=dkv_greedy"),
+        ]  # fmt: skip
+        for given, words in cases:
+            found = run("serve", *given, bare=True)
+            assert found.code == 2 and found.err.startswith("Error: ") and found.err.count("\n") == 1, (given, found)
+            assert words in found.err and "Traceback" not in found.err, (given, found.err)
+
+
+def test_a_missing_extra_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setitem(sys.modules, "dllm.serve.server", None)
+    found = run("serve", bare=True)
+    assert found.code == 2 and "pip install 'dllm[serve]'" in found.err
+
+
+def test_where_the_key_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("key-of-the-file\n")
+    outside = {"DLLM_API_KEY": "key-of-outside"}
+    assert key_of_server(None, None, {}) is None
+    assert key_of_server(None, None, outside) == "key-of-outside"
+    assert key_of_server(None, str(file), outside) == "key-of-the-file"
+    assert key_of_server("key-of-the-command", None, outside) == "key-of-the-command"
+    for given, name, words in (
+        ("a", None, "at least"), ("has a space in it", None, "without spaces"), ("x", "y", "exclude"),
+        (None, str(tmp_path), "cannot be read"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            key_of_server(given, name, {})
+    assert "key-of" not in repr(ServeSettings(api_key="key-of-the-command"))
+
+
+def test_an_ipv6_address_is_listened_to() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    try:
+        with bound_socket("::1", 0) as made:
+            assert made.family == socket.AF_INET6
+    except UserError:
+        pytest.skip("this machine has no IPv6")
+
+
+
+
+TASK = {**plain_config(composed(["task=serve"]).task)}
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"host": "0.0.0.0"}, "DLLM_API_KEY"), ({"port": 70000}, "65535"), ({"port": "x"}, "task.port"),
+    ({"cors": ["*"]}, "every web page"), ({"timeout": 0}, "task.timeout"), ({"max_rows": 0}, "task.max_rows"),
+    ({"api_key": "short"}, "at least 8"), ({"grace": -1}, "task.grace"), ({"hosts": "x"}, "task.hosts"),
+], ids=str)  # fmt: skip
+def test_settings_out_of_range_are_a_sentence(given: dict[str, Any], words: str) -> None:
+    assert ServeSettings.of(TASK, {}) == ServeSettings(), "the file has the defaults of the class"
+    with pytest.raises(UserError, match=words):
+        ServeSettings.of({**TASK, **given}, {})
