@@ -20,7 +20,9 @@ def logits_at(model: Transformer, tokens: Tensor, visible: Tensor, rows: Tensor,
     After the last layer's attention only those positions go on, a fifth of all: 9 % less time a step.
     """
     positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-    angles, attend = model.angles(positions, None), partial(Fresh(Visible(visible)).attend, 0)
+    # Added to the weights as numbers, made once: a boolean mask is made into them in every layer, 3 % of a step.
+    numbers = torch.zeros(visible.shape, device=tokens.device).masked_fill(~visible, -torch.inf)
+    angles, attend = model.angles(positions, None), partial(Fresh(Visible(numbers)).attend, 0)
     x, residual = model.embed(tokens), None
     *layers, last = cast("Iterable[Layer]", model.layers)
     for layer in layers:

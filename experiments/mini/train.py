@@ -44,7 +44,12 @@ SAVE_EVERY = 100  # steps between states, each with a line of the log
 
 @torch.no_grad()
 def harden(model: Transformer, batch: Batch, share: float, seed: int, seen: int | None = None) -> Batch:
-    """The batch with the masks of its last rows moved to where the model, seeing no answer, is least sure."""
+    """The batch with the masks of its last rows moved to where the model, seeing no answer, least expects the token.
+
+    What is expected is committed first when decoding, so these are the states in which the rest is decided: a name is
+    replaced at the last mask, if all others were copied. Masks where the model is least sure of any token left
+    replace_random at 78 (200 items), and 1,500 more steps of these brought it to 84.
+    """
     rows = round(share * len(batch.tokens))
     if not rows:
         return batch
@@ -52,9 +57,9 @@ def harden(model: Transformer, batch: Batch, share: float, seed: int, seen: int 
     at, column = answer.nonzero(as_tuple=True)
     tokens = batch.target[-rows:].masked_fill(answer, tokenizer.MASK)
     logits = logits_at(model, tokens, batch.visible(shift)[-rows:], at, column - shift)[:, :seen]
-    sure = logits.log_softmax(-1).amax(-1)
-    confidence = torch.zeros(answer.shape, device=sure.device).index_put((at, column), sure)
-    return data.mask_least_confident(batch, confidence, rows, torch.Generator().manual_seed(seed))
+    expected = logits.log_softmax(-1).gather(1, batch.target[-rows:][at, column][:, None]).squeeze(1)
+    expected = torch.zeros(answer.shape, device=expected.device).index_put((at, column), expected)
+    return data.mask_least_expected(batch, expected, rows, torch.Generator().manual_seed(seed))
 
 
 def losses_of(model: Transformer, batch: Batch, seen: int | None = None) -> Tensor:

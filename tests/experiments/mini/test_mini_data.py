@@ -89,13 +89,13 @@ def test_batches_are_a_function_of_seed_and_step() -> None:
     assert len(one) != len(other) or any(a.tokens.shape != b.tokens.shape for a, b in zip(one, other, strict=True))
 
 
-def test_the_least_confident_are_masked() -> None:
+def test_the_least_expected_are_masked() -> None:
     built = tokenizer.build("mini-llada")
     batch = data.make_batches(built, "mini-llada", data.structure(built), 6, 0.5, 0, 0)[-1]
-    confidence = torch.rand(batch.answer[-2:].shape, generator=torch.Generator().manual_seed(0))
-    hard = data.mask_least_confident(batch, confidence, 2, torch.Generator().manual_seed(1))
+    expected = torch.rand(batch.answer[-2:].shape, generator=torch.Generator().manual_seed(0))
+    hard = data.mask_least_expected(batch, expected, 2, torch.Generator().manual_seed(1))
     for row in (-2, -1):
-        masked, seen = (confidence[row][at] for at in (hard.masked[row], batch.answer[row] & ~hard.masked[row]))
+        masked, seen = (expected[row][at] for at in (hard.masked[row], batch.answer[row] & ~hard.masked[row]))
         assert len(masked) >= 1 and masked.max() < seen.min()
         assert (hard.tokens[row][hard.masked[row]] == tokenizer.MASK).all()
     assert torch.equal(hard.masked[:-2], batch.masked[:-2])
