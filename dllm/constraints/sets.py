@@ -1,0 +1,214 @@
+"""Sets of states and of tokens, numbered, and the steps between them, each computed once for all rows of a language.
+
+A forward set holds the states that an answer may be in before a cell; a backward set those from which its rest can
+still be written. A token fits a masked cell where it leads from the one into the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dllm.constraints.edges import NEVER
+from dllm.constraints.tokens import TokenAutomaton
+
+Bits = NDArray[np.bool_]
+MASK = -1  # a cell to be decided
+# What an end id does: nothing may end here; it writes nothing and text goes on; it ends the text.
+TEXT, GAP, TAIL = 0, 1, 2
+REMEMBERED = 200_000  # steps and sets kept; then all is forgotten and computed anew as it is met
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSet:
+    """What may stand in a cell. bits [C + 1] bool: by class of token, ends last. number: its own for ever in its
+    language; equal sets have one number between two clearings of the memo."""
+
+    number: int
+    bits: Bits
+
+
+class StateSet:
+    """A set of states, and what is known of it. members [Q + 1] bool: by state, the end of the text last."""
+
+    __slots__ = ("after", "before", "fits", "meets", "members")
+
+    def __init__(self, members: Bits) -> None:
+        self.members = members
+        self.after: dict[int, StateSet] = {}
+        self.before: dict[int, StateSet] = {}
+        self.meets: dict[StateSet, bool] = {}
+        self.fits: dict[tuple[StateSet, int], ClassSet] = {}
+
+
+Set = TypeVar("Set", StateSet, ClassSet)
+
+
+class TokenLanguage:
+    """A token automaton with the ids that end an answer: what all rows of one language share.
+
+    classes [V] int32: the class of each id, ``end`` = C for the ends. A row of bits over classes, indexed by it, is a
+    row over the vocabulary. The symbol of a cell is the class of its id, or ``mask``.
+    """
+
+    def __init__(self, tokens: TokenAutomaton, ends: Iterable[int] = ()) -> None:
+        self.tokens, self.ends = tokens, tuple(sorted(set(ends)))
+        self.states, self.end = tokens.delta.shape
+        self.mask = self.end + 1
+        self.classes = tokens.classes.copy()
+        self.classes[list(self.ends)] = self.end
+        self.ending = np.append(tokens.accepting, bool(self.ends))
+        self.epoch, self._numbers = 0, 0
+        self._by_class = np.ascontiguousarray(tokens.delta.T)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.entries = 0
+        self._state_sets: dict[bytes, StateSet] = {}
+        self._class_sets: dict[bytes, ClassSet] = {}
+        self._within: dict[int, StateSet] = {}
+
+    def tidy(self) -> int:
+        """Clear a memo that has grown too large. Returns how often that happened: rows then look up their sets anew."""
+        if self.entries > REMEMBERED:
+            self._forget()
+            self.epoch += 1
+        return self.epoch
+
+    @cached_property
+    def fewest(self) -> int | None:
+        """The fewest tokens of a text of the language. None: the vocabulary can write none."""
+        least = int(self.tokens.left[0])
+        return None if least == NEVER else least
+
+    @cached_property
+    def by_class(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """All ids in order of their classes, where each class begins there, and which class that is."""
+        order = np.argsort(self.classes, kind="stable")
+        present, first = np.unique(self.classes[order], return_index=True)
+        return order, first, present
+
+    def symbol(self, number: int) -> int:
+        """The symbol of an id, or of MASK. An id that the table lacks fits nowhere."""
+        if number == MASK:
+            return self.mask
+        return int(self.classes[number]) if 0 <= number < len(self.classes) else 0
+
+    def start(self, begun: bytes = b"") -> StateSet:
+        """The states before the first cell, where the answer begins with ``begun``."""
+        members = np.zeros(self.states + 1, bool)
+        if (state := self.tokens.begun(begun)) is not None:
+            members[state] = True
+        return self.state_set(members)
+
+    def within(self, cells: int) -> StateSet:
+        """The states from which the text can end in so many masked cells at most; exactly 0 cells: in which it ends.
+
+        Behind these cells nothing may stand, and where there are end ids the cells are TAIL.
+        """
+        found = self._within.get(cells)
+        if found is None:
+            found = self.state_set(np.append(self.tokens.left <= cells, bool(self.ends)))
+            self._within[cells] = found
+            self.entries += 1
+        return found
+
+    def after(self, states: StateSet, symbol: int, kind: int) -> StateSet:
+        """The states behind a cell of this symbol and kind, from ``states`` before it."""
+        found = states.after.get(3 * symbol + kind)
+        if found is None:
+            found = self.state_set(self._after(states.members, symbol, kind))
+            states.after[3 * symbol + kind] = found
+            self.entries += 1
+        return found
+
+    def before(self, states: StateSet, symbol: int, kind: int) -> StateSet:
+        """The states before a cell of this symbol and kind that lead to ``states`` behind it."""
+        found = states.before.get(3 * symbol + kind)
+        if found is None:
+            found = self.state_set(self._before(states.members, symbol, kind))
+            states.before[3 * symbol + kind] = found
+            self.entries += 1
+        return found
+
+    def meet(self, forward: StateSet, backward: StateSet) -> bool:
+        """Whether the two share a state: whether what stands before and behind goes together."""
+        found = forward.meets.get(backward)
+        if found is None:
+            found = forward.meets[backward] = bool((forward.members & backward.members).any())
+            self.entries += 1
+        return found
+
+    def fitting(self, forward: StateSet, backward: StateSet, kind: int) -> ClassSet:
+        """What may stand in a masked cell of this kind between the states before and behind it."""
+        found = forward.fits.get((backward, kind))
+        if found is None:
+            bits = self._fitting(forward.members, backward.members, kind)
+            found = self._one(self._class_sets, bits, self._numbered)
+            forward.fits[backward, kind] = found
+            self.entries += 1
+        return found
+
+    def best_id(self, allowed: ClassSet, scores: NDArray[np.floating]) -> int | None:
+        """The id of the highest of ``scores`` [V] among the allowed ones, the lowest such id. None: none is above
+        -inf. Scores may be longer than the table: what it lacks fits nowhere."""
+        fits = np.where(allowed.bits[self.classes], scores[: len(self.classes)], -np.inf)
+        best = int(fits.argmax())
+        return best if fits[best] > -np.inf else None
+
+    def state_set(self, members: Bits) -> StateSet:
+        """The one set of these ``members`` [Q + 1]."""
+        return self._one(self._state_sets, members, StateSet)
+
+    def _numbered(self, bits: Bits) -> ClassSet:
+        self._numbers += 1
+        return ClassSet(self._numbers - 1, bits)
+
+    def _one(self, known: dict[bytes, Set], bits: Bits, make: Callable[[Bits], Set]) -> Set:
+        key = np.packbits(bits).tobytes()
+        found = known.get(key)
+        if found is None:
+            found = known[key] = make(bits)
+            self.entries += 1
+        return found
+
+    def _after(self, members: Bits, symbol: int, kind: int) -> Bits:
+        found = np.zeros(self.states + 1, bool)
+        if symbol >= self.end:
+            found |= members & (kind == GAP)
+            found[-1] = kind == TAIL and (members & self.ending).any()
+        if symbol == self.mask:
+            edges = self.tokens.edges
+            found[edges.target[members[edges.source]]] = True
+        elif symbol != self.end:
+            targets = self._by_class[symbol, members[:-1]]
+            found[targets[targets >= 0]] = True
+        return found
+
+    def _before(self, members: Bits, symbol: int, kind: int) -> Bits:
+        found = np.zeros(self.states + 1, bool)
+        if symbol >= self.end:
+            found |= (members & (kind == GAP)) | (self.ending & (kind == TAIL and members[-1]))
+        if symbol == self.mask:
+            edges = self.tokens.edges
+            found[edges.source[members[edges.target]]] = True
+        elif symbol != self.end:
+            targets = self._by_class[symbol]
+            found[:-1] |= (targets >= 0) & members[targets]
+        return found
+
+    def _fitting(self, forward: Bits, backward: Bits, kind: int) -> Bits:
+        edges = self.tokens.edges
+        words = np.bitwise_or.reduce(edges.bits[forward[edges.source] & backward[edges.target]], axis=0)
+        bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little", count=self.end).astype(bool)
+        bits = np.append(bits, False)
+        if kind == GAP:
+            bits[-1] = (forward & backward).any()
+        elif kind == TAIL:
+            bits[-1] = backward[-1] and (forward & self.ending).any()
+        return bits
