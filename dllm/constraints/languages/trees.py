@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray, BoolArray = NDArray[np.int32], NDArray[np.bool_]
+IntArray = NDArray[np.int32]
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,11 @@ class ByteAutomaton:
 
     moves: IntArray
     accepting: BoolArray
+
+    def accepts(self, text: bytes) -> bool:
+        """Whether ``text`` is a word."""
+        state = 0 if len(self.moves) else -1
+        for byte in text:
+            if state >= 0:
+                state = int(self.moves[state, byte])
+        return state >= 0 and bool(self.accepting[state])
