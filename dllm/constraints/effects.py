@@ -8,13 +8,12 @@ cost more than a look-up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
+from dllm.constraints.languages.limits import Budget
 from dllm.constraints.trie import Trie
-from dllm.errors import TooLarge
+from dllm.errors import UserError
 
 Numbers = NDArray[np.int64]
 NOWHERE, IDENTITY = 0, 1  # the effects of a text that fits nowhere, and of the empty text
@@ -25,11 +24,11 @@ LARGEST = 1 << 26  # pairs of all effects together: 512 MB
 class Effects:
     """The effects met so far, numbered; effect e has the pairs ``begin[e]`` to ``begin[e + 1]``."""
 
-    def __init__(self, moves: NDArray[np.int32], on_time: Callable[[], None]) -> None:
-        """moves [S, 256]: where each byte leads, -1: nowhere. on_time: called often; raises where it takes too long."""
+    def __init__(self, moves: NDArray[np.int32], budget: Budget) -> None:
+        """moves [S, 256]: where each byte leads, -1: nowhere. budget: its clock is looked at often."""
         columns, self.byte_class = np.unique(moves.T, axis=0, return_inverse=True)
         self.byte_class = self.byte_class.reshape(256)  # numpy 2.0 gave it another shape
-        self._moves, self._on_time = np.ascontiguousarray(columns.T), on_time
+        self._moves, self._budget = np.ascontiguousarray(columns.T), budget
         states = np.arange(len(moves), dtype=np.int32)
         self.origins, self.targets = [states[:0], states], [states[:0], states]
         self._next = np.full((2, len(columns)), -1, np.int64)  # [effects, byte classes]: -1 where not yet known
@@ -58,7 +57,7 @@ class Effects:
 
     def _learn(self, effects: Numbers, byte_classes: Numbers) -> None:
         """Find the effects of the pairs and note them."""
-        self._on_time()
+        self._budget.time(len(self._moves))
         sizes = np.array([len(self.origins[effect]) for effect in effects])
         origins = np.concatenate([self.origins[effect] for effect in effects])
         targets = np.concatenate([self.targets[effect] for effect in effects])
@@ -80,7 +79,7 @@ class Effects:
         self.targets.append(targets)
         self._pairs += len(origins)
         if self._pairs > LARGEST:
-            raise TooLarge(
+            raise UserError(
                 f"the constraint needs too much memory for this vocabulary ({len(self._moves)} states). Lower "
                 "constraint.depth, or write it more simply."
             )

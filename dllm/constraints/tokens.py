@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.edges import Edges
-from dllm.constraints.effects import NOWHERE, Effects, Numbers
+from dllm.constraints.effects import NOWHERE, Effects
+from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import ByteAutomaton
 from dllm.constraints.vocabulary import Vocabulary
-from dllm.errors import TooLarge
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,34 +48,12 @@ class TokenAutomaton:
         return None if state < 0 else state
 
 
-def token_automaton(automaton: ByteAutomaton, vocabulary: Vocabulary, seconds: float = 10) -> TokenAutomaton:
-    """Compile ``automaton`` for a vocabulary. Raises TooLarge where that takes more than ``seconds``, or more memory
-    than a server can give."""
-    on_time = _clock(seconds, len(automaton.accepting))
-    effects, node = Effects(automaton.moves, on_time), vocabulary.trie.node
-    by_node = effects.of_nodes(vocabulary.trie)
-    by_token = np.where(node >= 0, by_node[node], NOWHERE)
+def token_automaton(automaton: ByteAutomaton, vocabulary: Vocabulary) -> TokenAutomaton:
+    """Compile ``automaton`` for a vocabulary. Raises UserError beyond the limits of ``limits.within``."""
+    effects, node = Effects(automaton.moves, budget()), vocabulary.trie.node
+    by_token = np.where(node >= 0, effects.of_nodes(vocabulary.trie)[node], NOWHERE)
     used, classes = np.unique(np.append(by_token, NOWHERE), return_inverse=True)
-    delta = _delta(effects, used, len(automaton.accepting), on_time)
-    return TokenAutomaton(automaton, classes[:-1].astype(np.int32), delta)
-
-
-def _delta(effects: Effects, used: Numbers, states: int, on_time: Callable[[], None]) -> NDArray[np.int32]:
-    delta = np.full((states, len(used)), -1, np.int32)
+    delta = np.full((len(automaton.accepting), len(used)), -1, np.int32)
     for number, effect in enumerate(used):
         delta[effects.origins[effect], number] = effects.targets[effect]
-    on_time()
-    return delta
-
-
-def _clock(seconds: float, states: int) -> Callable[[], None]:
-    end = time.monotonic() + seconds
-
-    def on_time() -> None:
-        if time.monotonic() > end:
-            raise TooLarge(
-                f"the constraint took more than {seconds:g} s to compile ({states} states). Lower constraint.depth, or "
-                "write it more simply."
-            )
-
-    return on_time
+    return TokenAutomaton(automaton, classes[:-1].astype(np.int32), delta)
