@@ -15,7 +15,8 @@ from dllm.constraints.edges import NEVER
 from dllm.constraints.sets import GAP, TAIL, StateSet, TokenLanguage
 
 Cell = tuple[int, int]  # its symbol and its kind
-Floats, IntArray = NDArray[np.float64], NDArray[np.int64]
+Floats = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """One row under a constraint: what fits its cells, with the exact number of masks.
 
-A cell is an id, or MASK. Sets are kept from both sides and renewed from the first changed cell on to the right, from the
-last to the left, as far as somebody asks: where only a block is open, within that block.
+A cell is an id, or MASK. Sets are kept from both sides: those from the left are renewed behind the first changed cell,
+those from the right before the last, as far as somebody asks. Where only a block is open, that is within the block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dllm.constraints.filling import Filling, best_filling, fewest_texts
-from dllm.constraints.sets import GAP, MASK, TAIL, TEXT, ClassSet, StateSet, TokenLanguage
+from dllm.constraints.sets import GAP, TAIL, TEXT, ClassSet, StateSet, TokenLanguage
 
 
 class RowSets:
@@ -23,7 +23,8 @@ class RowSets:
         """cells [n]: ids and MASK. gaps: in infilling the index of the last given cell, before which an end id writes
         nothing and text goes on. begun: the answer's beginning that stands before the cells."""
         self.language, self.gaps, self.begun = language, gaps, begun
-        self._fill(np.array(cells, np.int64))
+        self.cells = np.array(cells, np.int64)
+        self._fill()
 
     def copy(self) -> RowSets:
         """A row that changes apart from this one: another candidate."""
@@ -39,7 +40,8 @@ class RowSets:
             changed = np.flatnonzero(new != self.cells)
             self.write(changed.tolist(), new[changed].tolist())
         else:
-            self._fill(new.copy())
+            self.cells = new.copy()
+            self._fill()
 
     def write(self, positions: Sequence[int], ids: Sequence[int]) -> None:
         """Commit ``ids`` at ``positions``, or remask where the id is MASK."""
@@ -101,16 +103,18 @@ class RowSets:
         """What an end id does in a cell: TEXT, GAP or TAIL."""
         return TEXT if not self.language.ends else GAP if at < self.gaps else TAIL
 
-    def _fill(self, cells: NDArray[np.int64]) -> None:
-        self.cells, self._symbols = cells, [self.language.symbol(number) for number in cells.tolist()]
-        self._last = len(cells) - 1
+    def _fill(self) -> None:
+        self._symbols: list[int] = [self.language.symbol(number) for number in self.cells.tolist()]
+        self._last: int = len(self.cells) - 1
         self._find_last()
         self._forget()
 
     def _forget(self) -> None:
         """``_ahead`` holds the sets before cells 0 to ``_known``; ``_behind`` those before ``_since`` and on, as far
         as they follow from no closed form."""
-        self._epoch, self._known, self._since = self.language.tidy(), 0, len(self.cells)
+        self._epoch: int = self.language.tidy()
+        self._known: int = 0
+        self._since: int = len(self.cells)
         self._ahead = [self.language.start(self.begun)] * (len(self.cells) + 1)
         self._behind = [self.language.within(0)] * (len(self.cells) + 1)
 

@@ -95,7 +95,7 @@ def _check_decoding(backend: Backend, texts: list[bytes | None]) -> None:
         if backend.decode(ids, skip_special_tokens=False) != decoded(texts[number] or b"" for number in ids):
             raise UserError(
                 f"the tokenizer does not decode the ids {ids[:5]}... to the bytes of its vocabulary, so a constraint "
-                "cannot know what they write. Use a checkpoint with a plain byte-level tokenizer, or drop the constraint."
+                "cannot know what they write. Use a checkpoint with a byte-level tokenizer, or drop the constraint."
             )
 
 

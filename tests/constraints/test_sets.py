@@ -165,7 +165,8 @@ def test_the_only_filling_is_never_forbidden() -> None:
     case = Case(letters([False, True, False]), (b"c", b"a", None, None), (2,), 0, b"", (MASK, MASK, MASK))
     row = case.row()
     assert [ids_of(row.language, allowed) for allowed in row.allowed([0, 1, 2])] == [{1}, {2}, {2}]
-    row = Case(case.automaton, case.texts, (2,), 2, b"", (MASK, MASK, 2)).row()  # before a given cell an end writes nothing
+    # Before a given cell an end writes nothing.
+    row = Case(case.automaton, case.texts, (2,), 2, b"", (MASK, MASK, 2)).row()
     assert [ids_of(row.language, allowed) for allowed in row.allowed([0, 1])] == [{1, 2}, {1, 2}]
     assert row.admit([0, 1], [1, 1]) == [True, False] and row.admit([1, 0], [2, 2]) == [True, False]
 

@@ -1,0 +1,103 @@
+"""Token automata kept: the last ones in memory, more of them as files in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from threading import Lock
+
+import numpy as np
+
+from dllm.constraints.languages.trees import ByteAutomaton
+from dllm.constraints.tokens import TokenAutomaton, token_automaton
+from dllm.constraints.vocabulary import Vocabulary
+
+FORMAT = 1  # raise it when languages, or what a file holds, change their meaning
+IN_MEMORY, ON_DISK = 32, 500  # a file has 10 to 300 kB
+ARRAYS = ("moves", "accepting", "classes", "delta")
+
+
+class Store:
+    """Token automata by language and vocabulary. It may be asked from several threads."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """folder: where the files are. None: ``cache_folder``."""
+        self.folder = folder
+        self._kept: OrderedDict[tuple[str, str], TokenAutomaton] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, language: str, vocabulary: Vocabulary, make: Callable[[], ByteAutomaton]) -> TokenAutomaton:
+        """The token automaton of a language, from memory, from its file, or of what ``make`` returns.
+
+        language: a text that is the same for the same language and options, in every process. Raises UserError as
+        ``token_automaton`` and ``make`` do.
+        """
+        key = (language, vocabulary.fingerprint)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        file = (self.folder or cache_folder()) / f"{_name(key)}.npz"
+        found = read(file, len(vocabulary))
+        if found is None:
+            found = token_automaton(make(), vocabulary)
+            write(file, found)
+        with self._lock:
+            found = self._kept.setdefault(key, found)
+            self._kept.move_to_end(key)
+            if len(self._kept) > IN_MEMORY:
+                self._kept.popitem(last=False)
+        return found
+
+
+def cache_folder() -> Path:
+    """Where the automata of this user are kept."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "dllm" / "constraints"
+
+
+def _name(key: tuple[str, str]) -> str:
+    return hashlib.sha256("\0".join((str(FORMAT), *key)).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def read(file: Path, size: int) -> TokenAutomaton | None:
+    """What a file holds, for a vocabulary of ``size`` ids. None: there is no such file, or it is broken."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            moves, accepting, classes, delta = (arrays[name] for name in ARRAYS)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+        return None
+    states, kinds = len(accepting), {name.dtype for name in (moves, classes, delta)} | {accepting.dtype}
+    fits = (
+        kinds == {np.dtype(np.int32), np.dtype(bool)} and moves.shape == (states, 256) and classes.shape == (size,)
+        and delta.ndim == 2 and len(delta) == states and min(moves.min(), delta.min()) >= -1
+        and max(moves.max(), delta.max()) < states and classes.min() >= 0 and classes.max() < delta.shape[1]
+    )  # fmt: skip
+    with suppress(OSError):
+        os.utime(file)  # the files used last are kept
+    return TokenAutomaton(ByteAutomaton(moves, accepting), classes, delta) if fits else None
+
+
+def write(file: Path, tokens: TokenAutomaton) -> None:
+    """Write a file at once or not at all, and drop the oldest of too many. A folder that takes none is left alone."""
+    automaton = tokens.automaton
+    arrays = dict(zip(ARRAYS, (automaton.moves, automaton.accepting, tokens.classes, tokens.delta), strict=True))
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:
+            try:
+                np.savez_compressed(part, **arrays)  # type: ignore[arg-type]  # numpy's stub: allow_pickle
+                part.close()
+                Path(part.name).replace(file)
+            finally:
+                Path(part.name).unlink(missing_ok=True)
+        files = sorted(file.parent.glob("*.npz"), key=lambda one: one.stat().st_mtime, reverse=True)
+        for old in files[ON_DISK:]:
+            old.unlink(missing_ok=True)
