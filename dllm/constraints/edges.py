@@ -15,12 +15,14 @@ NEVER = 1 << 40  # more tokens than any answer has
 class Edges:
     """E edges, in order of their sources, and T moves along them, one for each class.
 
-    source, target [E] int32. bits [E, W] uint64: the classes of an edge, class c at bit c % 64 of word c // 64.
+    source, target [E] int32. label [E]: the row of ``bits`` that holds the classes of an edge; edges with the same
+    classes share it. bits [R, W] uint64: class c at bit c % 64 of word c // 64.
     moves: (source, class, target), each [T] int32, in order of the targets.
     """
 
     source: IntArray
     target: IntArray
+    label: NDArray[np.int64]
     bits: NDArray[np.uint64]
     moves: tuple[IntArray, IntArray, IntArray]
 
@@ -43,7 +45,8 @@ class Edges:
         by_target = np.argsort(edge % states, kind="stable")
         source, target = (edge // states).astype(np.int32), (edge % states).astype(np.int32)
         moves = source[by_target], number[by_target].astype(np.int32), target[by_target]
-        return Edges(source[new], target[new], bits, moves)
+        bits, label = np.unique(bits, axis=0, return_inverse=True)
+        return Edges(source[new], target[new], label.reshape(-1), bits, moves)
 
     def distance(self, ends: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The fewest edges from each state to one of ``ends`` [Q bool]; NEVER where none leads there."""

@@ -19,6 +19,16 @@ from dllm.constraints.sets import GAP, TAIL, TEXT, ClassSet, StateSet, TokenLang
 class RowSets:
     """The cells of a row, from the first of its text to the last that may be decided, and the sets around them."""
 
+    _symbols: list[int]
+    _last: int  # the last cell that is not masked, -1: none
+    _epoch: int  # of the memo that the sets are from
+    # ``_ahead`` holds the sets before cells 0 to ``_known``; ``_behind`` those before ``_since`` and on, as far as they
+    # follow from no closed form.
+    _ahead: list[StateSet]
+    _behind: list[StateSet]
+    _known: int
+    _since: int
+
     def __init__(self, language: TokenLanguage, cells: ArrayLike, gaps: int = 0, begun: bytes = b"") -> None:
         """cells [n]: ids and MASK. gaps: in infilling the index of the last given cell, before which an end id writes
         nothing and text goes on. begun: the answer's beginning that stands before the cells."""
@@ -104,17 +114,15 @@ class RowSets:
         return TEXT if not self.language.ends else GAP if at < self.gaps else TAIL
 
     def _fill(self) -> None:
-        self._symbols: list[int] = [self.language.symbol(number) for number in self.cells.tolist()]
-        self._last: int = len(self.cells) - 1
+        self._symbols = [self.language.symbol(number) for number in self.cells.tolist()]
+        self._last = len(self.cells) - 1
         self._find_last()
         self._forget()
 
     def _forget(self) -> None:
-        """``_ahead`` holds the sets before cells 0 to ``_known``; ``_behind`` those before ``_since`` and on, as far
-        as they follow from no closed form."""
-        self._epoch: int = self.language.tidy()
-        self._known: int = 0
-        self._since: int = len(self.cells)
+        self._epoch = self.language.tidy()
+        self._known = 0
+        self._since = len(self.cells)
         self._ahead = [self.language.start(self.begun)] * (len(self.cells) + 1)
         self._behind = [self.language.within(0)] * (len(self.cells) + 1)
 

@@ -91,7 +91,7 @@ class TokenLanguage:
         """All ids in order of their classes, where each class begins there, and which class that is."""
         order = np.argsort(self.classes, kind="stable")
         present, first = np.unique(self.classes[order], return_index=True)
-        return order, first, present
+        return order.astype(np.int64), first.astype(np.int64), present.astype(np.int64)
 
     def symbol(self, number: int) -> int:
         """The symbol of an id, or of MASK. An id that the table lacks fits nowhere."""
@@ -111,6 +111,7 @@ class TokenLanguage:
 
         Behind these cells nothing may stand, and where there are end ids the cells are TAIL.
         """
+        cells = min(cells, self.tokens.longest)
         found = self._within.get(cells)
         if found is None:
             found = self.state_set(np.append(self.tokens.left <= cells, bool(self.ends)))
@@ -204,7 +205,9 @@ class TokenLanguage:
 
     def _fitting(self, forward: Bits, backward: Bits, kind: int) -> Bits:
         edges = self.tokens.edges
-        words = np.bitwise_or.reduce(edges.bits[forward[edges.source] & backward[edges.target]], axis=0)
+        labels = np.zeros(len(edges.bits), bool)  # far fewer than edges: 30 us instead of 70
+        labels[edges.label[forward[edges.source] & backward[edges.target]]] = True
+        words = np.bitwise_or.reduce(edges.bits[labels], axis=0)
         bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little", count=self.end).astype(bool)
         bits = np.append(bits, False)
         if kind == GAP:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.edges import Edges
+from dllm.constraints.edges import NEVER, Edges
 from dllm.constraints.effects import NOWHERE, Effects
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import ByteAutomaton
@@ -39,6 +39,11 @@ class TokenAutomaton:
     def left(self) -> NDArray[np.int64]:
         """The fewest tokens from each state [Q] to acceptance; ``edges.NEVER`` where there is no way."""
         return self.edges.distance(self.accepting)
+
+    @cached_property
+    def longest(self) -> int:
+        """The most that ``left`` is for a state with a way to acceptance."""
+        return int(self.left[self.left < NEVER].max(initial=0))
 
     def begun(self, text: bytes) -> int | None:
         """The state that a beginning leads to. None: no text begins so."""
