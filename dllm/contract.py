@@ -74,16 +74,41 @@ class Lookup:
     """Logits of a few tokens at each scored position, by a product with the head's rows of these tokens alone.
 
     columns [N, n]: of the scored rows (L: no column). source [N, n, ...]: what ``find`` reads. triton: our kernels run.
+    banned [N, n, V]: ids that a constraint keeps out (None: none).
     """
 
     columns: Tensor
     source: Tensor
     find: Callable[[Tensor, Tensor], Tensor]
     triton: bool = False
+    banned: Tensor | None = None
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [N, n, K] of ``ids`` [N, n, K] at the scored rows."""
-        return self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
+        found = self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
+        return found if self.banned is None else found.masked_fill(self.banned.gather(-1, ids), -torch.inf)
+
+
+class Again(Protocol):
+    """What a forward offers to rows under constraints: its logits at a few of the positions that it scored.
+
+    vocab: V. narrow: a draw looks at the likeliest ids only, so that what is drawn depends on what else fits.
+    """
+
+    vocab: int
+    narrow: bool
+
+    def logits(self, row: Tensor, column: Tensor) -> Tensor:
+        """Logits [k, V] of candidates ``row`` at ``column`` [k], -inf for banned ids."""
+        ...
+
+    def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        """The proposal [k] among the ``allowed`` [k, V], as this forward makes them."""
+        ...
+
+    def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
+        """Confidence and statistics [k] of proposals that are not the likeliest. allowed: over these ids alone."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +120,7 @@ class Scores:
     statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
     gap: difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of
     the token now on the canvas; shadow: the same from an extra row that sees all but that token (committed ones only).
-    logits, lookup: None if no part asked for them.
+    logits, lookup: None if no part asked for them. again: None if no row is under a constraint.
     """
 
     scored: Tensor
@@ -105,6 +130,7 @@ class Scores:
     statistics: dict[str, Tensor] = field(default_factory=dict)
     logits: Logits | None = None
     lookup: Lookup | None = None
+    again: Again | None = None
 
     def stat(self, name: str) -> Tensor:
         """A statistic [N, L]. AssertionError for one that no part declared in its needs."""
@@ -248,6 +274,42 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Marks:
+    """What a constraint changed in a turn. steered [B, L]: proposals that are not the model's own. refused, replaced
+    [N, L]: commits that wait because they do not go together with others, and those of another token that does."""
+
+    steered: Tensor
+    refused: Tensor
+    replaced: Tensor
+
+
+@dataclass(frozen=True)
+class ConstraintReport:
+    """What a constraint did to a row. kind: its name. states, classes: of its automaton over tokens. fewest: tokens of
+    its shortest text. compile_seconds; seconds: of the host while the row decoded. steered: cells whose proposal was
+    not the model's own, counted in every turn. refused, replaced: as in ``Marks``. restored: cuts that were undone."""
+
+    kind: str
+    states: int
+    classes: int
+    fewest: int | None
+    compile_seconds: float
+    seconds: float
+    steered: int
+    refused: int
+    replaced: int
+    restored: int
+
+
+class Constrained(Protocol):
+    """The constraints of the rows of a batch, as others see them."""
+
+    def report(self, row: int) -> ConstraintReport | None:
+        """What a row's constraint has done so far; None: the row is free."""
+        ...
+
+
+@dataclass(frozen=True)
 class ForwardPlan(Rowwise):
     """What one forward shall compute, chosen by a cache for each row by itself. Masks are [B, L].
 
@@ -337,7 +399,8 @@ class Turn:
     tried [M]: the candidates that the forward ran on. tried_owner: the row of each. cost: what was computed for each.
     chosen [B]: the candidate with which each row went on. view: what the sampler saw of these. step: its decision.
     candidates [N]: the canvases after the step and the end-of-text policy. blocks: where the blocks stand then.
-    ledger [B]: what is written down of the rows by now. finished: rows that the host knows to be complete, so that they
+    ledger [B]: what is written down of the rows by now. steering [B]: the constraints that they are under; marks: what
+    these changed. finished: rows that the host knows to be complete, so that they
     leave. Their candidates are alike: read the first.
 
     Its tensors last until the next turn: a recorded turn writes to the same ones. Whoever keeps them copies them.
@@ -352,6 +415,8 @@ class Turn:
     candidates: Canvas
     blocks: BlockState
     ledger: Ledger
+    steering: Constrained
+    marks: Marks
     finished: tuple[int, ...]
 
     @property

@@ -19,7 +19,7 @@ from dllm.contract import BlockState, ForwardCost, ForwardPlan, Logits, Need, Sc
 from dllm.eos.base import EndOfText
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
-from dllm.proposing import Proposer, spread, stored
+from dllm.proposing import Proposer, Revisited, spread, stored
 from dllm.rows import Rows
 from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
@@ -112,7 +112,7 @@ class Forward:
             committed = blocks.in_block & canvas.committed
             plan = replace(plan, shadows=packed(committed, canvas.columns))
         forward, hidden = self._hidden(rows, plan)
-        scores = self._score(canvas, blocks, plan, hidden, wanted)
+        scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.steering.free)
         cost = rows.session.cost(forward, scores.scored.sum(1))
         return scores, plan.forced, forward, self._cost(cost, blocks)
 
@@ -123,7 +123,9 @@ class Forward:
         asked = {name: getattr(cost, name) * blocks.active[:, None] for name in ("queries", "keys", "refreshed")}
         return replace(cost, **asked)
 
-    def _score(self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: Hidden, wanted: Tensor) -> Scores:
+    def _score(
+        self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: Hidden, wanted: Tensor, steered: bool
+    ) -> Scores:
         length = len(canvas.columns)
         place, halves = hidden.place(canvas.columns), hidden.count // len(canvas.request)
         places = [None] * halves if place is None else place.split(len(canvas.request))
@@ -142,17 +144,22 @@ class Forward:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = stored(logits, self.proposer.triton) if few else None
+            source, find = logits.values, torch.Tensor.contiguous
         else:
             rows = hidden.take(at)
             found = self.proposer.unstored(rows, self.model, canvas, inside)
             if few and weight is not None:
                 lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
+            source, find = rows, self.model.logits
+        again = None
+        if steered:
+            again = Revisited(self.proposer, find, source, columns, canvas, blocks.turn, self.model.config.vocab)
         statistics = spread(found, columns, length)
         token, confidence = statistics.pop("token"), statistics.pop("confidence")
         if "shadow" in self.proposer.wanted:
             statistics |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
         return Scores(
-            scored, token, confidence, scored & plan.committable, statistics, logits if keep else None, lookup)
+            scored, token, confidence, scored & plan.committable, statistics, logits if keep else None, lookup, again)
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L]; -1: not computed; None: in order.

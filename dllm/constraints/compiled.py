@@ -1,0 +1,38 @@
+"""A constraint compiled for a model's vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dllm.constraints.sets import ClassSet, TokenLanguage
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """language: what all its rows share. kind: the constraint's name. seconds: that compiling took. renormalised:
+    confidences are over what fits, not over all ids. joint: proposals go together."""
+
+    language: TokenLanguage
+    kind: str
+    seconds: float = 0.0
+    renormalised: bool = False
+    joint: bool = False
+    _classes: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict)
+
+    def classes(self, device: torch.device, vocab: int) -> Tensor:
+        """The class of each id [V] on a device; ids that the vocabulary lacks fit nowhere."""
+        key = (device, vocab)
+        if key not in self._classes:
+            table = torch.zeros(vocab, dtype=torch.int64)
+            known = torch.from_numpy(self.language.classes)[:vocab]
+            table[: len(known)] = known
+            self._classes[key] = table.to(device)
+        return self._classes[key]
+
+    def ids(self, sets: list[ClassSet], device: torch.device, vocab: int) -> Tensor:
+        """Which ids are in each set: bool [k, V]."""
+        bits = torch.stack([torch.from_numpy(one.bits) for one in sets]).to(device)
+        return bits[:, self.classes(device, vocab)]
