@@ -21,7 +21,8 @@ def test_files_with_a_script_of_their_own_are_named(capsys: pytest.CaptureFixtur
     others = [file for file, method in FILES.items() if method in ELSEWHERE]
     assert main([str(file) for file in others]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.rpartition(": python ")[2] for line in lines] == [f"{ELSEWHERE[FILES[file]]} {file}" for file in others]
+    commands = [line.rpartition(": python ")[2] for line in lines]
+    assert commands == [f"{ELSEWHERE[FILES[file]]} {file}" for file in others]
     assert all((Path(__file__).parents[1] / script).is_file() for script in ELSEWHERE.values())
 
 
