@@ -1,8 +1,8 @@
 """Replay recorded facts of constrained decoding: ``python tests/constraints.py FILE...``.
 
-A file holds lists of cases by part: ``sets`` (what a canvas allows), ... Each part has a function here that says what is
-wrong with a case. The exit code is 1, and stderr says why, where a case is not equal, and also where a part or a field
-is unknown here.
+A file holds lists of cases by part: ``sets`` (what a canvas allows), ... Each part has a function here that says what
+is wrong with a case. The exit code is 1, and stderr says why, where a case is not equal, and also where a part or a
+field is unknown here.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from dllm.constraints.edges import NEVER
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
@@ -35,4 +33,5 @@ def _too_short(least: int, masks: int, row: RowSets) -> str:
     if least > masks:
         shortest = f"its shortest text takes {least} tokens and the answer has {masks}"
         return f"{shortest}. Raise gen_length to {least} or more."
-    return f"no text of it takes exactly {masks} tokens, and none may end before. Drop forbid_eos, or change gen_length."
+    way_out = "Drop forbid_eos, or change gen_length."
+    return f"no text of it takes exactly {masks} tokens, and none may end before. {way_out}"
