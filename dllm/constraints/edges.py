@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int32]
+IntArray = NDArray[np.intp]  # numpy looks up by other integers three times as slowly
 NEVER = 1 << 40  # more tokens than any answer has
 
 
@@ -15,24 +15,23 @@ NEVER = 1 << 40  # more tokens than any answer has
 class Edges:
     """E edges, in order of their sources, and T moves along them, one for each class.
 
-    source, target [E] int32. label [E]: the row of ``bits`` that holds the classes of an edge; edges with the same
+    source, target [E]. label [E]: the row of ``bits`` that holds the classes of an edge; edges with the same
     classes share it. bits [R, W] uint64: class c at bit c % 64 of word c // 64.
-    moves: (source, class, target), each [T] int32, in order of the targets.
+    moves: (source, class, target), each [T], in order of the targets.
     """
 
     source: IntArray
     target: IntArray
-    label: NDArray[np.int64]
+    label: IntArray
     bits: NDArray[np.uint64]
     moves: tuple[IntArray, IntArray, IntArray]
 
     @staticmethod
-    def of(delta: IntArray) -> Edges:
+    def of(delta: NDArray[np.int32]) -> Edges:
         """The edges of ``delta`` [Q, C]."""
         (states, classes), words = delta.shape, -(-delta.shape[1] // 64)
-        source, number = (axis.astype(np.int32) for axis in np.nonzero(delta >= 0))
-        target = delta[source, number]
-        key = (source.astype(np.int64) * states + target) * classes + number
+        source, number = np.nonzero(delta >= 0)
+        key = (source * states + delta[source, number]) * classes + number
         key.sort()
         edge, number = key // classes, key % classes
         new = _changes(edge)
@@ -43,8 +42,8 @@ class Edges:
             one = np.left_shift(np.uint64(1), (number % 64).astype(np.uint64))
             bits[into[first], number[first] // 64] = np.bitwise_or.reduceat(one, first)
         by_target = np.argsort(edge % states, kind="stable")
-        source, target = (edge // states).astype(np.int32), (edge % states).astype(np.int32)
-        moves = source[by_target], number[by_target].astype(np.int32), target[by_target]
+        source, target = edge // states, edge % states
+        moves = source[by_target], number[by_target], target[by_target]
         bits, label = np.unique(bits, axis=0, return_inverse=True)
         return Edges(source[new], target[new], label.reshape(-1), bits, moves)
 

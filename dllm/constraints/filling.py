@@ -16,7 +16,7 @@ from dllm.constraints.sets import GAP, TAIL, StateSet, TokenLanguage
 
 Cell = tuple[int, int]  # its symbol and its kind
 Floats = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+IntArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Moves:
     @staticmethod
     def of(language: TokenLanguage, symbol: int, kind: int) -> Moves:
         """The ways across a cell of this symbol and kind."""
-        source, number, target = (part.astype(np.int64) for part in language.tokens.edges.moves)
+        source, number, target = language.tokens.edges.moves
         if symbol != language.mask:
             source, number, target = (part[number == symbol] for part in (source, number, target))
         if symbol >= language.end:

@@ -57,7 +57,8 @@ def test_edges_hold_the_classes_and_left_counts_the_fewest_tokens(seed: int) -> 
     }  # fmt: skip
     bits = np.unpackbits(edges.bits.view(np.uint8), axis=1, bitorder="little")
     pairs = list(zip(edges.source.tolist(), edges.target.tolist(), strict=True))
-    assert {(*pair, number) for pair, row in zip(pairs, bits[edges.label], strict=True) for number in np.flatnonzero(row)} == taken
+    rows = zip(pairs, bits[edges.label], strict=True)
+    assert {(*pair, number) for pair, row in rows for number in np.flatnonzero(row)} == taken
     assert set(zip(*(part.tolist() for part in edges.moves), strict=True)) == {(a, c, b) for a, b, c in taken}
     left = np.where(tokens.accepting, 0, NEVER)
     for _ in range(states):
