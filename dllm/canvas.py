@@ -6,7 +6,7 @@ longer rows join; padding lies behind its end. A row's results never depend on i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
@@ -29,7 +29,8 @@ class Request:
 
     start: where the answer begins, and with it the block grid (None: at the first masked position). number: the
     request's entry in per-request parameters (None: its place in the batch). temperature: 0 is the argmax (None: as
-    ``Canvas.of`` is told).
+    ``Canvas.of`` is told). constraint: what its text must be (one of ``dllm.constraints``; None: anything). begun: the
+    answer's beginning, where it stands in the prompt.
     """
 
     tokens: Sequence[int]
@@ -38,6 +39,8 @@ class Request:
     start: int | None = None
     number: int | None = None
     temperature: float | None = None
+    constraint: Hashable | None = None
+    begun: str = ""
 
     @staticmethod
     def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:
@@ -50,6 +53,11 @@ class Request:
         if self.start is not None:
             return self.start
         return list(self.masked).index(True) if any(self.masked) else len(self.tokens)
+
+    @property
+    def infills(self) -> bool:
+        """Whether text is given behind masks, and what is decoded is the whole row."""
+        return self.start is None and not all(self.masked[self.answer_start :])
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ class Steering:
         """The step without commits that do not go together: which of them wait, and which are made with other tokens
         [N, L]. tried, chosen: the candidates that the forward ran on, and that each row goes on with [B]."""
         if self.free:
-            return step, view.canvas.nothing, view.canvas.nothing
+            nothing = step.owner.each(view.canvas.nothing)
+            return step, nothing, nothing
         with clock(self._steered()):
             self._keep(tried, chosen)
             return admitted(self.rows, step, view)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from dllm.contract import ConstraintReport
 from dllm.errors import UserError
 from dllm.record.final_commits import LogProbs, at_commit
 from dllm.record.notebook import coloured
@@ -29,7 +30,7 @@ class Result:
     stop_reason: ``eos``, ``stop_string`` or ``length``. turns: the turn (from 1) that fixed each canvas position, 0
     where none did. given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is the whole
     canvas without end-of-text tokens, and ``text`` begins with the prompt. words: the text of each token of the
-    canvas by itself.
+    canvas by itself. constraint: what it did to the row (None: the row was free).
     """
 
     prompt_tokens: list[int]
@@ -53,6 +54,7 @@ class Result:
     load: float = 0.0
     device: str = "cpu"
     words: list[str] = field(default_factory=list, repr=False)
+    constraint: ConstraintReport | None = None
     trace: Trace | None = field(default=None, repr=False)
 
     @property

@@ -143,9 +143,8 @@ class Lane:
             samplers.setdefault(id(entry.job.chosen.sampler), (entry.job.chosen.sampler, []))[1].append(entry)
         rows: Rows | None = None
         for sampler, entries in samplers.values():
-            canvas = self.runner.canvas(
-                [entry.job.request for entry in entries], [entry.number for entry in entries], COLUMNS)
-            fresh = self.runner.fresh(canvas, sampler)
+            requests, names = [entry.job.request for entry in entries], [entry.number for entry in entries]
+            fresh = self.runner.start(requests, names, COLUMNS, sampler)
             rows = fresh if rows is None else rows.join(fresh)
             for entry in entries:
                 entry.started = entry.started or time.monotonic()
