@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from constraints_decodes import decoded, same
 
 from dllm.constraints import Choice, Constraint, Grammar, Json, JsonSchema, Regex
 from dllm.constraints.automata import automaton_of
@@ -113,7 +114,19 @@ def replay_sets(case: Case) -> str | None:
     return f"{', '.join(differ)} differ" if differ else None
 
 
-PARTS: dict[str, Callable[[Case], str | None]] = {"sets": replay_sets}
+DECODE = {*ROW, "logits", "block_length", "confidence", "rule"}
+
+
+def replay_decodes(case: Case) -> str | None:
+    """What is wrong with a case of ``decodes``. None: all is equal."""
+    if fields := case.keys() - {*DECODE, "turns", "final", "text"}:
+        return f"{', '.join(sorted(fields))} cannot be compared here"
+    found = decoded(case, row_of(case))
+    differ = [name for name in ("turns", "final", "text") if name not in case or not same(found[name], case[name])]
+    return f"{', '.join(differ)} differ" if differ else None
+
+
+PARTS: dict[str, Callable[[Case], str | None]] = {"sets": replay_sets, "decodes": replay_decodes}
 
 
 def replay(data: Case) -> dict[str, list[str | None]]:
