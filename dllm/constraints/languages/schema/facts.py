@@ -9,9 +9,11 @@ from math import lcm
 from typing import Any
 
 from dllm.constraints.languages.schema.cases import EXCLUDED, Case
-from dllm.constraints.languages.schema.document import Document, Node, refused, types_of
-from dllm.constraints.languages.schema.keywords import NUMBER, SPEAKS, TYPES
+from dllm.constraints.languages.schema.document import Node, refused, types_of
+from dllm.constraints.languages.schema.keywords import SPEAKS, TYPES
 from dllm.constraints.languages.schema.numbers import Range
+from dllm.constraints.languages.schema.patterns import Patterns
+from dllm.constraints.languages.schema.validity import Validity
 from dllm.constraints.languages.schema.values import distinct, kind_of
 
 
@@ -54,6 +56,12 @@ class Members:
     patterns: tuple[tuple[str, Node], ...]
     others: Node | None
 
+    def of(self, name: str, patterns: Patterns) -> tuple[Node, ...]:
+        """What this part says of the member with this name."""
+        found = [self.properties[name]] if name in self.properties else []
+        found += [node for pattern, node in self.patterns if patterns.found(pattern, self.node.place, name)]
+        return tuple(found or ([] if self.others is None else [self.others]))
+
 
 @dataclass(frozen=True)
 class Objects:
@@ -69,6 +77,10 @@ class Objects:
     def listed(self) -> tuple[str, ...]:
         """The names under properties, in their order."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.properties))
+
+    def member(self, name: str, patterns: Patterns) -> tuple[Node, ...]:
+        """What holds of the member with this name."""
+        return tuple(node for part in self.parts for node in part.of(name, patterns))
 
 
 @dataclass(frozen=True)
@@ -88,10 +100,10 @@ class Facts:
     free: bool
 
 
-def facts(case: Case, document: Document) -> Facts:
+def facts(case: Case, validity: Validity) -> Facts:
     """Raises UserError where a bound is none that is kept."""
     types, excluded = _types(case), _excluded(case)
-    values = _values(case, document)
+    values = _values(case, validity)
     written = _written(case, types) if values is None else frozenset(kind_of(value) for value in values)
     return Facts(
         place=next((node.place for node in case if "~" not in node.place), "#"), types=types, written=written,
@@ -127,11 +139,11 @@ def _listed(node: Node) -> list[Any]:
     return list(node.get("enum"))
 
 
-def _values(case: Case, document: Document) -> tuple[Any, ...] | None:
+def _values(case: Case, validity: Validity) -> tuple[Any, ...] | None:
     lists = [_listed(node) for node in case if "enum" in node.schema or "const" in node.schema]  # type: ignore[operator]
     if not lists:
         return None
-    return tuple(value for value in distinct(min(lists, key=len)) if all(document.valid(value, node) for node in case))
+    return tuple(value for value in distinct(min(lists, key=len)) if all(validity.holds(value, node) for node in case))
 
 
 def _spoken(case: Case) -> frozenset[str]:
@@ -147,7 +159,7 @@ def _written(case: Case, types: frozenset[str]) -> frozenset[str]:
     return types & spoken
 
 
-def _whole(node: Node, keyword: str, least: int | None = None) -> int:
+def _whole(node: Node, keyword: str) -> int:
     value = node.get(keyword)
     if isinstance(value, bool) or value != value or abs(value) >= 10**300 or value != int(value):
         raise refused(node.place, f"{keyword}={value!r} is no whole number of at most 300 digits. Only these are "

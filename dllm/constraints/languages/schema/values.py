@@ -32,16 +32,16 @@ def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
     """Each value once, as it first occurs: 1.0 is 1, but not true."""
     found: dict[Any, Any] = {}
     for value in values:
-        found.setdefault(_key(value), value)
+        found.setdefault(key_of(value), value)
     return tuple(found.values())
 
 
-def _key(value: Any) -> Any:
+def key_of(value: Any) -> Any:
     """Equal for equal values of JSON, and hashable."""
     if isinstance(value, list):
-        return tuple(map(_key, value))
+        return tuple(map(key_of, value))
     if isinstance(value, dict):
-        return frozenset((name, _key(inner)) for name, inner in value.items())
+        return frozenset((name, key_of(inner)) for name, inner in value.items())
     return (isinstance(value, bool), value)
 
 
