@@ -25,7 +25,10 @@ def characters(ranges: Ranges) -> Tree:
     points = members(ranges)
     if not points[0x80:].any():
         return Bytes(joined(points[:0x80]))
-    return Machine(_automaton(joined(points)))
+    found = joined(points)
+    if len(found) == 1 and found[0][0] == found[0][1]:
+        return literal(chr(found[0][0]))
+    return Machine(_automaton(found))
 
 
 def members(ranges: Ranges) -> BoolArray:
