@@ -64,8 +64,8 @@ def _unique(said: Arrays, finite: Finite, whitespace: str) -> Tree:
         choices.append(finite(said.item(said.listed)))
     known = distinct(value for few in choices for value, _ in few or ())
     if any(few is None for few in choices) or len(known) > MOST_UNIQUE:
-        raise refused(said.unique or "#", "the keyword 'uniqueItems' is supported where items are at most "
-                                          f"{MOST_UNIQUE} values, by enum or const. Leave it out, or list them.")  # fmt: skip
+        few = f"the keyword 'uniqueItems' is supported where items are at most {MOST_UNIQUE} values, by enum or const."
+        raise refused(said.unique or "#", f"{few} Leave it out, or list them.")
     bits = {key_of(value): 1 << index for index, value in enumerate(known)}
     rules: dict[str, Tree] = {}
     waiting = [0]
@@ -73,8 +73,8 @@ def _unique(said: Arrays, finite: Finite, whitespace: str) -> Tree:
         used = waiting.pop()
         place = used.bit_count()
         cases: list[Tree] = [Cat((around(whitespace), literal("]")))] if place >= said.low else []
-        few = () if said.high is not None and place >= said.high else choices[min(place, len(choices) - 1)] or ()
-        for value, text in few:
+        left = () if said.high is not None and place >= said.high else choices[min(place, len(choices) - 1)] or ()
+        for value, text in left:
             after = used | bits[key_of(value)]
             if after == used:
                 continue

@@ -1,7 +1,7 @@
 """A schema as cases: what ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``not`` and ``dependentRequired`` combine, apart.
 
-A case is a tuple of nodes that hold together, of which only the other keywords count. A value is valid if it is valid in
-one of the cases.
+A case is a tuple of nodes that hold together, of which only the other keywords count. A value is valid if it is valid
+in one of the cases.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Cases:
         """``not`` over type, enum and const is left to the facts of a case; over these in anyOf it is one for each."""
         if node.get("not") is None:
             return [()]
-        inner = self._followed(node.at("not"))
+        inner = self.followed(node.at("not"))
         if inner.schema is False:
             return [()]
         said = set() if isinstance(inner.schema, bool) else set(inner.schema) - PASSED_OVER
@@ -115,7 +115,7 @@ class Cases:
         raise refused(node.place, "the keyword 'not' is not supported but over type, enum and const. Say what is "
                                   "allowed instead.")  # fmt: skip
 
-    def _followed(self, node: Node) -> Node:
+    def followed(self, node: Node) -> Node:
         """The first schema that is more than a ``$ref``."""
         seen = {node.place}
         while not isinstance(node.schema, bool) and set(node.schema) - PASSED_OVER == {"$ref"}:

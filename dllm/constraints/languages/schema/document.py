@@ -39,9 +39,7 @@ def escaped(key: str | int) -> str:
 
 
 def plain(schema: Any) -> Schema:
-    """A copy of what JSON can write, from a mapping, true, false or a pydantic class. Raises UserError."""
-    if hasattr(schema, "model_json_schema"):
-        schema = schema.model_json_schema()
+    """A copy of a mapping, true or false that JSON can write. Raises UserError."""
     if not isinstance(schema, Mapping | bool):
         raise UserError(f"constraint.schema={schema!r:.100} must be a mapping, true or false.")
     try:
@@ -110,7 +108,7 @@ class Document:
                 hint = self._nearest_definition(place.rpartition("/")[2])
                 raise refused(origin.place, f"$ref {ref!r} points to nothing.{hint}")
             if isinstance(found, Mapping) and isinstance(found.get("$id"), str):
-                raise refused(origin.place, f"$ref {ref!r} leads into a schema with an $id of its own. {REFUSED['$id']}")
+                raise refused(origin.place, f"$ref {ref!r} leads to an $id of its own. {REFUSED['$id']}")
         node = Node(place, found)
         if not isinstance(found, Mapping | bool):
             raise refused(origin.place, f"$ref {ref!r} points to no schema.")
@@ -151,7 +149,9 @@ def _says_nothing(node: Node, keyword: str) -> bool:
         return "oneOf" in node.schema  # type: ignore[operator]
     if keyword in needs:
         return not any(other in node.schema for other in needs[keyword])  # type: ignore[operator]
-    return keyword in PASSED_OVER or keyword in ("unevaluatedItems", "unevaluatedProperties") and node.get(keyword) is True
+    if keyword in ("unevaluatedItems", "unevaluatedProperties"):
+        return node.get(keyword) is True
+    return keyword in PASSED_OVER
 
 
 def types_of(node: Node) -> frozenset[str] | None:

@@ -140,10 +140,11 @@ def _listed(node: Node) -> list[Any]:
 
 
 def _values(case: Case, validity: Validity) -> tuple[Any, ...] | None:
-    lists = [_listed(node) for node in case if "enum" in node.schema or "const" in node.schema]  # type: ignore[operator]
-    if not lists:
+    listing = [node for node in case if "enum" in node.schema or "const" in node.schema]  # type: ignore[operator]
+    if not listing:
         return None
-    return tuple(value for value in distinct(min(lists, key=len)) if all(validity.holds(value, node) for node in case))
+    values = distinct(_listed(listing[0]))
+    return tuple(value for value in values if all(validity.holds(value, node) for node in case))
 
 
 def _spoken(case: Case) -> frozenset[str]:

@@ -15,9 +15,10 @@ SPEAKS: dict[str, frozenset[str]] = {
          "dependentRequired"), frozenset({"object"})),
 }  # fmt: skip
 KEPT = frozenset(SPEAKS) | {"type", "enum", "const", "anyOf", "oneOf", "allOf", "not", "$ref"}
-PASSED_OVER = frozenset(
-    "$schema $comment $defs definitions title description default examples deprecated readOnly writeOnly "
-    "contentMediaType contentEncoding contentSchema".split())  # fmt: skip
+PASSED_OVER = frozenset({
+    "$schema", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "deprecated",
+    "readOnly", "writeOnly", "contentMediaType", "contentEncoding", "contentSchema",
+})  # fmt: skip
 
 _CASES = "Write its cases out with anyOf."
 _PROPERTIES = "List the members under properties, and close the object with additionalProperties."

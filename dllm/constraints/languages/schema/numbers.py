@@ -125,7 +125,8 @@ def numbers(within: Range, kinds: frozenset[str]) -> Tree:
     cases = []
     if high is None or high >= 0:
         zero = low is None or low < 0
-        cases.append(_magnitudes(0 if zero or low is None else low, high, within.over and not zero, within.under, kinds))
+        least = 0 if zero or low is None else low
+        cases.append(_magnitudes(least, high, within.over and not zero, within.under, kinds))
     if low is None or low <= 0:
         zero = high is None or high > 0
         below = 0 if zero or high is None else -high

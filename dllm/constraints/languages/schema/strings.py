@@ -10,10 +10,10 @@ import numpy as np
 from dllm.constraints.languages.json import character
 from dllm.constraints.languages.minimal import minimised
 from dllm.constraints.languages.products import difference, intersection
+from dllm.constraints.languages.regex import End, regex_tree
 from dllm.constraints.languages.schema.document import refused
 from dllm.constraints.languages.schema.facts import Texts
 from dllm.constraints.languages.schema.formats import FORMATS
-from dllm.constraints.languages.regex import End, regex_tree
 from dllm.constraints.languages.schema.patterns import Patterns, machine, writable
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Cat, Machine, Rep, Tree
 from dllm.constraints.languages.utf8 import ALL, LAST, characters, literal
@@ -23,7 +23,7 @@ PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, LAST))
 
 
 def strings(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: bool) -> Tree:
-    """A string with its quotes. Without pattern, format and excluded texts any escapes are allowed. Raises UserError."""
+    """A string with its quotes. Where only its length is said any escapes are allowed. Raises UserError."""
     left_out = tuple(excluded)
     if not (said.patterns or said.formats or left_out):
         inner: Tree = Rep(character(), said.low, said.high)

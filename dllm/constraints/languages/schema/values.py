@@ -25,7 +25,7 @@ def kind_of(value: Any) -> str:
         return "boolean"
     if isinstance(value, int | float):
         return "integer" if isfinite(value) and value == int(value) else "fraction"
-    return {str: "string", list: "array"}.get(type(value), "object")
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
 
 
 def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
