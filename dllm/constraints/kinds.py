@@ -135,7 +135,7 @@ def _text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise UserError(f"constraint.{name}={value!r} must be a text.")
     if any("\ud800" <= sign <= "\udfff" for sign in value):
-        raise UserError(f"constraint.{name}={value!r} holds a surrogate, which is no character. Write the whole character.")
+        raise UserError(f"constraint.{name}={value!r} holds half a character (a surrogate). Write the whole one.")
 
 
 def _number(name: str, value: object, low: float, kind: type | tuple[type, ...]) -> None:

@@ -27,11 +27,12 @@ class Limits:
 
 
 class Budget:
-    """``Limits`` with a clock that runs since it was made."""
+    """``Limits`` with a clock that runs since it was made: the time of this thread, so that what is refused does not
+    depend on what else the machine does."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.loose = limits, LOOSE * limits.states
-        self._deadline = time.monotonic() + limits.seconds
+        self._deadline = time.thread_time() + limits.seconds
 
     def states(self, count: int) -> None:
         """Refuse more states than allowed, or more time. Raises UserError."""
@@ -50,7 +51,7 @@ class Budget:
 
     def time(self, count: int) -> None:
         """Refuse more time than allowed; count: the states there are by now. Raises UserError."""
-        if time.monotonic() > self._deadline:
+        if time.thread_time() > self._deadline:
             spent = f"the constraint took more than {self.limits.seconds:g} s to compile ({count} states)."
             lower = "Write it more simply." if self.limits.depth is None else (
                 "Lower constraint.depth, or write it more simply.")  # fmt: skip

@@ -1,0 +1,83 @@
+"""Replay the parts ``languages`` and ``refusals`` of a golden file, and words drawn from automata."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dllm.constraints import Choice, Constraint, Grammar, Json, JsonSchema, Regex, automaton_of
+from dllm.constraints.languages.trees import ByteAutomaton
+from dllm.errors import UserError
+
+Distances = NDArray[np.int64]
+KINDS: dict[str, type[Constraint]] = {kind.kind: kind for kind in (Choice, Regex, Json, JsonSchema, Grammar)}
+
+
+def constraint_of(language: Mapping[str, Any]) -> Constraint:
+    """The constraint that a case's ``language`` describes: its kind, and its options as they are called there."""
+    return KINDS[language["kind"]](**{key: value for key, value in language.items() if key != "kind"})
+
+
+def wrong_texts(case: Mapping[str, Any]) -> Iterator[str]:
+    """What is not as a case of ``languages`` has it: texts, and whether they belong."""
+    automaton = automaton_of(constraint_of(case["language"]))
+    for text, belongs in case["texts"].items():
+        if automaton.accepts(text.encode()) != belongs:
+            yield f"{case['language']}: {text!r} {'does not belong' if belongs else 'belongs'}"
+
+
+def wrong_refusal(case: Mapping[str, Any]) -> Iterator[str]:
+    """What is not as a case of ``refusals`` has it: words of the sentence."""
+    try:
+        automaton_of(constraint_of(case["language"]))
+    except UserError as error:
+        missing = [word for word in case["says"] if word not in str(error)]
+        if missing:
+            yield f"{case['language']}: {missing} not in {str(error)!r}"
+    else:
+        yield f"{case['language']}: not refused"
+
+
+def drawn_words(automaton: ByteAutomaton, draw: random.Random, count: int, length: int) -> list[str]:
+    """Random words: of each some ``length`` bytes at random, then the shortest way to the end. Without words: none."""
+    away = _distances(automaton)
+    return [_drawn(automaton, away, draw, length).decode() for _ in range(count if len(away) else 0)]
+
+
+def _drawn(automaton: ByteAutomaton, away: Distances, draw: random.Random, length: int) -> bytes:
+    state, word = 0, bytearray()
+    while not (automaton.accepting[state] and (len(word) >= length or draw.random() < 0.2)):
+        on = np.flatnonzero(automaton.moves[state] >= 0)
+        if len(on) == 0:
+            break
+        if len(word) >= length:
+            targets = away[automaton.moves[state, on]]
+            on = on[targets == targets.min()]
+        # By neighbours first: else most bytes are those of long characters.
+        groups = np.split(on, np.flatnonzero(np.diff(on) > 1) + 1)
+        word.append(int(draw.choice(draw.choice(groups).tolist())))
+        state = int(automaton.moves[state, word[-1]])
+    return bytes(word)
+
+
+def _distances(automaton: ByteAutomaton) -> Distances:
+    """[S] bytes to the nearest accepting state, by relaxation."""
+    away = np.where(automaton.accepting, 0, 1 << 30)
+    while True:
+        nearer = np.append(away, 1 << 30)[automaton.moves].min(axis=1) + 1
+        new = np.minimum(away, nearer)
+        if (new == away).all():
+            return away
+        away = new
+
+
+def texts_over(alphabet: Iterable[str], length: int) -> Iterator[str]:
+    """Every text of at most ``length`` pieces of the alphabet."""
+    pieces = list(alphabet)
+    for size in range(length + 1):
+        yield from map("".join, product(pieces, repeat=size))
