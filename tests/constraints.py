@@ -69,7 +69,7 @@ def fillings(case: Case, row: RowSets) -> int:
             for number in ids:
                 onward[language.after(states, language.symbol(number), row.kind(at))] += count
         counts = onward
-    return sum(count for states, count in counts.items() if (states.members & language.ending).any())
+    return sum(count for states, count in counts.items() if (states.members & language.steps.ending).any())
 
 
 def allowed(case: Case, row: RowSets) -> dict[str, list[int]]:
@@ -148,7 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{part}: {outcome.count(None)} of {len(outcome)} cases equal")
             for fault in dict.fromkeys(found for found in outcome if found):
                 numbers = [str(at) for at, other in enumerate(outcome) if other == fault]
-                faults.append(f"  {file.name}, {part} {', '.join(numbers)}: {fault}")
+                where = ", ".join(numbers) if len(numbers) < len(outcome) else "everywhere"
+                faults.append(f"  {file.name}, {part} {where}: {fault}")
     if faults:
         print("Not equal, or not to be replayed:", *faults, sep="\n", file=sys.stderr)
     return int(bool(faults))

@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.languages.limits import Budget
+from dllm.constraints.mixing import mixed
 from dllm.constraints.trie import Trie
 from dllm.errors import UserError
 
 Numbers = NDArray[np.int64]
 NOWHERE, IDENTITY = 0, 1  # the effects of a text that fits nowhere, and of the empty text
 CHUNK = 1 << 20  # pairs moved between two looks at the clock: about 0.05 s
-LARGEST = 1 << 26  # pairs of all effects together: 512 MB
+MANY = 1 << 14  # the same for effects found
+LARGEST = 1 << 24  # pairs of all effects, and what is known of them, in numbers: 100 to 300 MB
 
 
 class Effects:
@@ -31,9 +33,9 @@ class Effects:
         self._moves, self._budget = np.ascontiguousarray(columns.T), budget
         states = np.arange(len(moves), dtype=np.int32)
         self.origins, self.targets = [states[:0], states], [states[:0], states]
-        self._next = np.full((2, len(columns)), -1, np.int64)  # [effects, byte classes]: -1 where not yet known
+        self._next = np.full((2, len(columns)), -1, np.int32)  # [effects, byte classes]: -1 where not yet known
         self._next[NOWHERE] = NOWHERE
-        self._known = {0: NOWHERE, int(_weights(states, states).sum()): IDENTITY}
+        self._known = {0: NOWHERE, int(_sums(states, states).sum()): IDENTITY}
         self._pairs = len(states)
 
     def of_nodes(self, trie: Trie) -> Numbers:
@@ -50,7 +52,7 @@ class Effects:
         unknown = np.unique(pairs[self._next.reshape(-1)[pairs] < 0])
         while len(unknown):
             sizes = np.cumsum([len(self.origins[effect]) for effect in unknown // width])
-            some = unknown[: max(1, int(np.searchsorted(sizes, CHUNK, side="right")))]
+            some = unknown[: min(MANY, max(1, int(np.searchsorted(sizes, CHUNK, side="right"))))]
             self._learn(some // width, some % width)
             unknown = unknown[len(some) :]
         return self._next.reshape(-1)[pairs]
@@ -66,7 +68,7 @@ class Effects:
         counts = np.add.reduceat(np.append(lives, False), np.cumsum(sizes) - sizes, dtype=np.int64) * (sizes > 0)
         origins, targets = origins[lives], targets[lives]
         begin = np.cumsum(counts) - counts
-        sums = np.add.reduceat(np.append(_weights(origins, targets), np.uint64(0)), begin) * (counts > 0)
+        sums = np.add.reduceat(np.append(_sums(origins, targets), np.uint64(0)), begin) * (counts > 0)
         for at, (total, first, count) in enumerate(zip(sums.tolist(), begin.tolist(), counts.tolist(), strict=True)):
             found = self._known.get(total)
             if found is None:
@@ -78,7 +80,7 @@ class Effects:
         self.origins.append(origins)
         self.targets.append(targets)
         self._pairs += len(origins)
-        if self._pairs > LARGEST:
+        if self._pairs + self._next.size > LARGEST:
             raise UserError(
                 f"the constraint needs too much memory for this vocabulary ({len(self._moves)} states). Lower "
                 "constraint.depth, or write it more simply."
@@ -88,10 +90,6 @@ class Effects:
         return number
 
 
-def _weights(origins: NDArray[np.int32], targets: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """A random 64-bit number for each pair (splitmix64): equal effects have equal sums, and of 10,000 different ones
-    two have the same sum with a probability of 3e-12."""
-    mixed = (origins.astype(np.uint64) << np.uint64(32)) + targets.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+def _sums(origins: NDArray[np.int32], targets: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """What each pair adds to the number by which an effect is known."""
+    return mixed((origins.astype(np.int64) << 32) + targets)

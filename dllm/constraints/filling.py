@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.edges import NEVER
-from dllm.constraints.sets import GAP, TAIL, StateSet, TokenLanguage
+from dllm.constraints.edges import NEVER, IntArray, changes
+from dllm.constraints.sets import StateSet, TokenLanguage
+from dllm.constraints.steps import GAP, TAIL
 
 Cell = tuple[int, int]  # its symbol and its kind
 Floats = NDArray[np.float64]
-IntArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,18 @@ class Moves:
     @staticmethod
     def of(language: TokenLanguage, symbol: int, kind: int) -> Moves:
         """The ways across a cell of this symbol and kind."""
-        source, number, target = language.tokens.edges.moves
+        source, number, target = language.tokens.source, language.tokens.symbol, language.tokens.target
         if symbol != language.mask:
             source, number, target = (part[number == symbol] for part in (source, number, target))
         if symbol >= language.end:
-            at = np.flatnonzero(language.ending) if kind == TAIL else np.arange(language.states * (kind == GAP))
+            states, tail = language.tokens.states, kind == TAIL
+            at = np.flatnonzero(language.steps.ending) if tail else np.arange(states * (kind == GAP))
             source = np.append(source, at)
             number = np.append(number, np.full(len(at), language.end))
-            target = np.append(target, np.full(len(at), language.states) if kind == TAIL else at)
+            target = np.append(target, np.full(len(at), states) if tail else at)
         order = np.argsort(target, kind="stable")
         source, number, target = source[order], number[order], target[order]
-        new = np.append(True, target[1:] != target[:-1])[: len(target)]
+        new = changes(target)
         return Moves(source, number, target, np.flatnonzero(new), np.cumsum(new) - 1)
 
 
@@ -122,5 +123,5 @@ def fewest_texts(language: TokenLanguage, start: StateSet, cells: Sequence[Cell]
         through, cost = cost[ways.source] + writes, np.full_like(cost, NEVER)
         if len(ways.first):
             cost[ways.target[ways.first]] = np.minimum(np.minimum.reduceat(through, ways.first), NEVER)
-    least = int(cost[language.ending].min(initial=NEVER))
+    least = int(cost[language.steps.ending].min(initial=NEVER))
     return None if least >= NEVER else least

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dllm.constraints.filling import Filling, best_filling, fewest_texts
-from dllm.constraints.sets import GAP, TAIL, TEXT, ClassSet, StateSet, TokenLanguage
+from dllm.constraints.sets import ClassSet, StateSet, TokenLanguage
+from dllm.constraints.steps import GAP, TAIL, TEXT
 
 
 class RowSets:

@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.edges import NEVER
+from dllm.constraints.steps import Bits, Steps
 from dllm.constraints.tokens import TokenAutomaton
 
-Bits = NDArray[np.bool_]
 MASK = -1  # a cell to be decided
-# What an end id does: nothing may end here; it writes nothing and text goes on; it ends the text.
-TEXT, GAP, TAIL = 0, 1, 2
 REMEMBERED = 200_000  # steps and sets kept; then all is forgotten and computed anew as it is met
 
 
@@ -54,19 +52,17 @@ class TokenLanguage:
 
     def __init__(self, tokens: TokenAutomaton, ends: Iterable[int] = ()) -> None:
         self.tokens, self.ends = tokens, tuple(sorted(set(ends)))
-        self.states, self.end = tokens.delta.shape
-        self.mask = self.end + 1
+        self.steps = Steps(tokens, np.append(tokens.accepting, bool(self.ends)))
+        self.end, self.mask = self.steps.end, self.steps.mask
         self.classes = tokens.classes.copy()
         self.classes[list(self.ends)] = self.end
-        self.ending = np.append(tokens.accepting, bool(self.ends))
         self.epoch, self._numbers = 0, 0
-        self._by_class = np.ascontiguousarray(tokens.delta.T)
         self._forget()
 
     def _forget(self) -> None:
         self.entries = 0
         self._state_sets: dict[bytes, StateSet] = {}
-        self._class_sets: dict[tuple[bytes, bool], ClassSet] = {}
+        self._class_sets: dict[bytes, ClassSet] = {}
         self._within: dict[int, StateSet] = {}
 
     def tidy(self) -> int:
@@ -97,7 +93,7 @@ class TokenLanguage:
 
     def start(self, begun: bytes = b"") -> StateSet:
         """The states before the first cell, where the answer begins with ``begun``."""
-        members = np.zeros(self.states + 1, bool)
+        members = np.zeros(self.tokens.states + 1, bool)
         if (state := self.tokens.begun(begun)) is not None:
             members[state] = True
         return self.state_set(members)
@@ -119,7 +115,7 @@ class TokenLanguage:
         """The states behind a cell of this symbol and kind, from ``states`` before it."""
         found = states.after.get(3 * symbol + kind)
         if found is None:
-            found = self.state_set(self._after(states.members, symbol, kind))
+            found = self.state_set(self.steps.after(states.members, symbol, kind))
             states.after[3 * symbol + kind] = found
             self.entries += 1
         return found
@@ -128,7 +124,7 @@ class TokenLanguage:
         """The states before a cell of this symbol and kind that lead to ``states`` behind it."""
         found = states.before.get(3 * symbol + kind)
         if found is None:
-            found = self.state_set(self._before(states.members, symbol, kind))
+            found = self.state_set(self.steps.before(states.members, symbol, kind))
             states.before[3 * symbol + kind] = found
             self.entries += 1
         return found
@@ -145,7 +141,7 @@ class TokenLanguage:
         """What may stand in a masked cell of this kind between the states before and behind it."""
         found = forward.fits.get((backward, kind))
         if found is None:
-            found = self._fitting(forward.members, backward.members, kind)
+            found = self._class_set(self.steps.fitting(forward.members, backward.members, kind))
             forward.fits[backward, kind] = found
             self.entries += 1
         return found
@@ -163,55 +159,15 @@ class TokenLanguage:
         found = self._state_sets.get(key)
         if found is None:
             found = self._state_sets[key] = StateSet(members)
-            self.entries += 1
+            self.entries += 1 + len(members) // 256  # a set takes a byte per state, a step about 200
         return found
 
-    def _class_set(self, words: NDArray[np.uint64], ends: bool) -> ClassSet:
-        """The one set of these classes, as bits of ``words``, and of the ends."""
-        key = (words.tobytes(), ends)
+    def _class_set(self, bits: Bits) -> ClassSet:
+        """The one set of these classes [C + 1]."""
+        key = np.packbits(bits).tobytes()
         found = self._class_sets.get(key)
         if found is None:
-            bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little", count=self.end)
-            found = self._class_sets[key] = ClassSet(self._numbers, np.append(bits, ends).astype(bool))
+            found = self._class_sets[key] = ClassSet(self._numbers, bits)
             self._numbers += 1
             self.entries += 1
         return found
-
-    def _after(self, members: Bits, symbol: int, kind: int) -> Bits:
-        found = np.zeros(self.states + 1, bool)
-        if symbol >= self.end and kind == GAP:
-            found |= members
-        elif symbol >= self.end and kind == TAIL:
-            found[-1] = (members & self.ending).any()
-        if symbol == self.mask:
-            edges = self.tokens.edges
-            found[edges.target[members[edges.source]]] = True
-        elif symbol != self.end:
-            targets = self._by_class[symbol, members[:-1]]
-            found[targets[targets >= 0]] = True
-        return found
-
-    def _before(self, members: Bits, symbol: int, kind: int) -> Bits:
-        found = np.zeros(self.states + 1, bool)
-        if symbol >= self.end and kind == GAP:
-            found |= members
-        elif symbol >= self.end and kind == TAIL and members[-1]:
-            found |= self.ending
-        if symbol == self.mask:
-            edges = self.tokens.edges
-            found[edges.source[members[edges.target]]] = True
-        elif symbol != self.end:
-            targets = self._by_class[symbol]
-            found[:-1] |= (targets >= 0) & members[targets]
-        return found
-
-    def _fitting(self, forward: Bits, backward: Bits, kind: int) -> ClassSet:
-        edges = self.tokens.edges
-        labels = np.zeros(len(edges.bits), bool)  # far fewer than edges
-        labels[edges.label[forward[edges.source] & backward[edges.target]]] = True
-        words = np.bitwise_or.reduce(edges.bits[labels], axis=0)
-        if kind == GAP:
-            ends = bool((forward & backward).any())
-        else:
-            ends = bool(kind == TAIL and backward[-1] and (forward & self.ending).any())
-        return self._class_set(words, ends)

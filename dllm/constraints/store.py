@@ -14,6 +14,7 @@ from tempfile import NamedTemporaryFile
 from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dllm.constraints.languages.trees import ByteAutomaton
 from dllm.constraints.tokens import TokenAutomaton, token_automaton
@@ -21,7 +22,7 @@ from dllm.constraints.vocabulary import Vocabulary
 
 FORMAT = 1  # raise it when languages, or what a file holds, change their meaning
 IN_MEMORY, ON_DISK = 32, 500  # a file has 10 to 300 kB
-ARRAYS = ("moves", "accepting", "classes", "delta")
+ARRAYS = ("moves", "accepting", "classes", "source", "symbol", "target")
 
 
 class Store:
@@ -71,24 +72,31 @@ def read(file: Path, size: int) -> TokenAutomaton | None:
     """What a file holds, for a vocabulary of ``size`` ids. None: there is no such file, or it is broken."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            moves, accepting, classes, delta = (arrays[name] for name in ARRAYS)
+            moves, accepting, classes, *steps = (arrays[name] for name in ARRAYS)
+        os.utime(file)  # the files used last are kept
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError):
         return None
-    states, kinds = len(accepting), {name.dtype for name in (moves, classes, delta)} | {accepting.dtype}
+    states = len(accepting)
     fits = (
-        kinds == {np.dtype(np.int32), np.dtype(bool)} and moves.shape == (states, 256) and classes.shape == (size,)
-        and delta.ndim == 2 and len(delta) == states and min(moves.min(), delta.min()) >= -1
-        and max(moves.max(), delta.max()) < states and classes.min() >= 0 and classes.max() < delta.shape[1]
+        (accepting.dtype, moves.shape, classes.shape) == (bool, (states, 256), (size,))
+        and len({part.shape for part in steps}) == 1 and (np.diff(steps[1]) >= 0).all()
+        and all(part.dtype == np.int32 for part in (moves, classes, *steps))
+        and _between(moves, -1, states) and all(_between(part, 0, states) for part in (steps[0], steps[2]))
+        and _between(steps[1], 1, steps[1].max(initial=0) + 1) and _between(classes, 0, steps[1].max(initial=0) + 1)
     )  # fmt: skip
-    with suppress(OSError):
-        os.utime(file)  # the files used last are kept
-    return TokenAutomaton(ByteAutomaton(moves, accepting), classes, delta) if fits else None
+    source, symbol, target = (part.astype(np.intp) for part in steps)
+    return TokenAutomaton(ByteAutomaton(moves, accepting), classes, source, symbol, target) if fits else None
+
+
+def _between(numbers: NDArray[np.int32], low: int, high: int) -> bool:
+    return bool(numbers.min(initial=low) >= low and numbers.max(initial=low) < high)
 
 
 def write(file: Path, tokens: TokenAutomaton) -> None:
     """Write a file at once or not at all, and drop the oldest of too many. A folder that takes none is left alone."""
     automaton = tokens.automaton
-    arrays = dict(zip(ARRAYS, (automaton.moves, automaton.accepting, tokens.classes, tokens.delta), strict=True))
+    moves = (part.astype(np.int32) for part in (tokens.source, tokens.symbol, tokens.target))
+    arrays = dict(zip(ARRAYS, (automaton.moves, automaton.accepting, tokens.classes, *moves), strict=True))
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.edges import NEVER, Edges
+from dllm.constraints.edges import NEVER, Edges, IntArray
 from dllm.constraints.effects import NOWHERE, Effects
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import ByteAutomaton
@@ -20,20 +20,37 @@ class TokenAutomaton:
     """An automaton over the tokens of a vocabulary, with the states of ``automaton``: Q of them.
 
     Tokens that do the same to every state are one class, of which there are C; class 0 fits nowhere.
-    classes [V] int32: the class of each id. delta [Q, C] int32: where a class leads, -1: nowhere.
+    classes [V] int32: the class of each id. source, symbol, target, each [T]: a token of class ``symbol`` leads from
+    ``source`` to ``target``; in order of the classes, then of the sources.
     """
 
     automaton: ByteAutomaton
     classes: NDArray[np.int32]
-    delta: NDArray[np.int32]
+    source: IntArray
+    symbol: IntArray
+    target: IntArray
 
     @property
     def accepting(self) -> NDArray[np.bool_]:
         return self.automaton.accepting
 
+    @property
+    def states(self) -> int:
+        return len(self.accepting)
+
+    @cached_property
+    def size(self) -> int:
+        """C: the number of classes."""
+        return int(self.symbol.max(initial=0)) + 1
+
+    @cached_property
+    def first(self) -> list[int]:
+        """Where the moves of each class begin, and the end [C + 1]."""
+        return np.searchsorted(self.symbol, np.arange(self.size + 1)).tolist()
+
     @cached_property
     def edges(self) -> Edges:
-        return Edges.of(self.delta)
+        return Edges.of(self.source, self.symbol, self.target, self.states, self.size)
 
     @cached_property
     def left(self) -> NDArray[np.int64]:
@@ -47,7 +64,7 @@ class TokenAutomaton:
 
     def begun(self, text: bytes) -> int | None:
         """The state that a beginning leads to. None: no text begins so."""
-        state = 0 if len(self.accepting) else -1
+        state = 0 if self.states else -1
         for byte in text:
             state = int(self.automaton.moves[state, byte]) if state >= 0 else -1
         return None if state < 0 else state
@@ -58,7 +75,8 @@ def token_automaton(automaton: ByteAutomaton, vocabulary: Vocabulary) -> TokenAu
     effects, node = Effects(automaton.moves, budget()), vocabulary.trie.node
     by_token = np.where(node >= 0, effects.of_nodes(vocabulary.trie)[node], NOWHERE)
     used, classes = np.unique(np.append(by_token, NOWHERE), return_inverse=True)
-    delta = np.full((len(automaton.accepting), len(used)), -1, np.int32)
-    for number, effect in enumerate(used):
-        delta[effects.origins[effect], number] = effects.targets[effect]
-    return TokenAutomaton(automaton, classes[:-1].astype(np.int32), delta)
+    source = [effects.origins[effect] for effect in used]
+    symbol = np.repeat(np.arange(len(used)), [len(origins) for origins in source])
+    target = np.concatenate([effects.targets[effect] for effect in used])
+    moves = (part.astype(np.intp) for part in (np.concatenate(source), symbol, target))
+    return TokenAutomaton(automaton, classes.reshape(-1)[:-1].astype(np.int32), *moves)

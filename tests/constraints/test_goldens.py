@@ -24,7 +24,7 @@ def test_every_recorded_case_is_equal(part: str) -> None:
     ("part", "cases", "line", "words"),
     [
         ("sets", [CASE, {**CASE, "fewest": 0, "best": None}], "sets: 1 of 2", "sets 1: fewest, best differ"),
-        ("sets", [{**CASE, "allowed": {}}, {**CASE, "allowed": {}}], "sets: 0 of 2", "sets 0, 1: allowed differ"),
+        ("sets", [{**CASE, "allowed": {}}, {**CASE, "allowed": {}}], "sets: 0 of 2", "sets everywhere: allowed differ"),
         ("sets", [{**CASE, "fillings": 35}], "sets: 0 of 1", "fillings differ"),
         ("sets", [{**CASE, "feasible": False, "together": TURNED}], "sets: 0 of 1", "feasible, together differ"),
         ("sets", [{**CASE, "best_logp": 0.0}], "sets: 0 of 1", "best_logp differ"),
@@ -32,7 +32,7 @@ def test_every_recorded_case_is_equal(part: str) -> None:
         ("sets", [{**CASE, "language": {"kind": "latex"}}], "sets: 0 of 1", "language=latex is unknown here"),
         ("sets", [{**CASE, "language": {"kind": "regex", "pattern": "("}}], "sets: 0 of 1", "it is refused"),
         ("sets", [], "sets: 0 of 1", "it has no cases"),
-        ("later", [CASE], "later: 0 of 1", "later 0: this part is unknown here"),
+        ("later", [CASE], "later: 0 of 1", "later everywhere: this part is unknown here"),
     ],
 )
 def test_what_is_not_equal_or_not_replayed_is_a_failure(
