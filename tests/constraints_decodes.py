@@ -40,9 +40,9 @@ class Recorded:
         self.config = SimpleNamespace(
             prediction_shift=0, vocab=self.table.shape[2], attention_block=None, logit_scale=1.0)
 
-    def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> Tensor:
+    def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         self.turn = min(self.turn + 1, len(self.table) - 1)
-        return torch.eye(self.table.shape[1], dtype=torch.float64).expand(len(tokens), -1, -1)
+        return torch.eye(self.table.shape[1], dtype=torch.float64).expand(len(tokens), -1, -1), columns
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden @ self.table[self.turn]
@@ -69,7 +69,7 @@ def decoded(case: Case, row: RowSets) -> dict[str, Any]:
         for turn in turns(rows, forward, sampler, blocks, eos):
             told.append(told_of(turn))
             final = turn.candidates.tokens[0].tolist()
-    text = "".join(case["tokens"][token] or "" for token in final)
+    text = "".join(case["tokens"][token] or "" for token in final).encode("latin-1").decode()
     return {"turns": told, "final": final, "text": text}
 
 
@@ -81,7 +81,7 @@ def told_of(turn: Turn) -> dict[str, Any]:
     written, replaced, refused = step.tokens[0].tolist(), places(marks.replaced), places(marks.refused)
     return {
         "open": open_, "proposals": {str(at): [token[at], round(sure[at], 6)] for at in open_},
-        "selected": sorted({*commits, *refused}), "commits": {str(at): written[at] for at in commits},
+        "selected": sorted({*commits, *refused}), "commits": {str(at): written[at] for at in commits if at not in replaced},
         "refused": refused, "filled": {str(at): written[at] for at in replaced},
     }  # fmt: skip
 
