@@ -95,20 +95,20 @@ class Again(Protocol):
     vocab: V. narrow: a draw looks at the likeliest ids only, so that what is drawn depends on what else fits.
     """
 
-    vocab: int
-    narrow: bool
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def narrow(self) -> bool: ...
 
     def logits(self, row: Tensor, column: Tensor) -> Tensor:
         """Logits [k, V] of candidates ``row`` at ``column`` [k], -inf for banned ids."""
-        ...
 
     def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         """The proposal [k] among the ``allowed`` [k, V], as this forward makes them."""
-        ...
 
     def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
         """Confidence and statistics [k] of proposals that are not the likeliest. allowed: over these ids alone."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,6 @@ class Constrained(Protocol):
 
     def report(self, row: int) -> ConstraintReport | None:
         """What a row's constraint has done so far; None: the row is free."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,8 @@ class Decoder:
     ) -> list[Result]:  # fmt: skip
         """Decode one prompt or several, each ``samples`` times with distinct seeds, in the order given. constraints:
         one for each prompt (None: that of the decoder for all)."""
-        how = {"samples": samples, "seed": seed, "trace": trace, "observe": observe, "constraints": constraints}
-        return list(self.iterate(prompts, **how))
+        return list(self.iterate(
+            prompts, samples=samples, seed=seed, trace=trace, observe=observe, constraints=constraints))
 
     def iterate(
         self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,

@@ -32,15 +32,17 @@ def denoise(
 
 
 def fresh(
-    canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, lag: int | None, steering: Steering | None = None
+    canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, lag: int | None,
+    steering: Steering | None = None,
 ) -> Rows:  # fmt: skip
     """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 
-    steering: the constraints that rows are under (None: all are free). lag: shapes are bounded, and the host learns so many turns late what a turn has filled; a row that depends on its
-    knowing waits, and nothing of it changes meanwhile. None: shapes are exact, and the host asks in every turn.
+    steering: the constraints that rows are under (None: all are free). lag: shapes are bounded, and the host learns so
+    many turns late what a turn has filled; a row that depends on its knowing waits, and nothing of it changes
+    meanwhile. None: shapes are exact, and the host asks in every turn.
     """
     shapes = Shapes() if lag is None else Bounded(lag, lag * forward.cache.opens_wide)
-    steering = steering or Steering((None,) * len(canvas.request))
+    steering = steering or Steering.none(len(canvas.request))
     rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, shapes, steering)
     return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -144,7 +145,7 @@ class Forward:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = stored(logits, self.proposer.triton) if few else None
-            source, find = logits.values, torch.Tensor.contiguous
+            source, find = logits.values, cast(Callable[[Tensor], Tensor], unchanged)
         else:
             rows = hidden.take(at)
             found = self.proposer.unstored(rows, self.model, canvas, inside)
@@ -230,6 +231,10 @@ class Forward:
         both = canvas.select(torch.cat([rows, rows]))
         blank = both.given & (torch.arange(len(both.request), device=rows.device) >= len(rows))[:, None]
         return replace(both, tokens=both.tokens.masked_fill(blank, self.proposer.ids.mask))
+
+
+def unchanged(rows: Tensor) -> Tensor:
+    return rows
 
 
 def hidden_rows(hidden: Tensor, at: Tensor) -> Tensor:

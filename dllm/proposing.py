@@ -194,8 +194,8 @@ class Revisited(Rowwise):
         out = raw | {"token": token, "confidence": own, "first": own, "second": raw["first"], "gap": gap}
         if "entropy" in raw:
             out["entropy"] = torch.maximum(raw["entropy"], -own.clamp(min=1e-300).log())
-        kept = {name: value for name, value in out.items() if name in proposer.wanted or name in ("token", "confidence")}
-        return proposer.ends_last(kept)
+        kept = proposer.wanted | {"token", "confidence"}
+        return proposer.ends_last({name: value for name, value in out.items() if name in kept})
 
 
 def spread(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:

@@ -64,9 +64,9 @@ class Rows:
 
     candidates [N]: their canvases. owner: the row of each. blocks [B]: where the blocks stand. state: the sampler's
     memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. ledger [B]:
-    what is written down of them. steering: the constraints that they are under. known: what the host knows of each row (empty if shapes are exact). reports: of the
-    last turns, those that it has not read yet, the oldest first. The session changes in place: whoever has selected or
-    joined goes on with the result alone.
+    what is written down of them. steering: the constraints that they are under. known: what the host knows of each row
+    (empty if shapes are exact). reports: of the last turns, those that it has not read yet, the oldest first. The
+    session and the steering change in place: whoever has selected or joined goes on with the result alone.
     """
 
     candidates: Canvas
@@ -103,7 +103,8 @@ class Rows:
         blocks = replace(select(self.blocks, left), shapes=self.blocks.shapes.select(kept))
         return Rows(
             self.candidates.select(candidates), owner, blocks, select(self.state, left), self.session.select(left),
-            self.announced[left], select(self.ledger, left), self.steering.select(kept), tuple(self.known[row] for row in kept if self.known),
+            self.announced[left], select(self.ledger, left), self.steering.select(kept),
+            tuple(self.known[row] for row in kept if self.known),
             tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
 

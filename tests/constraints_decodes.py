@@ -81,8 +81,9 @@ def told_of(turn: Turn) -> dict[str, Any]:
     written, replaced, refused = step.tokens[0].tolist(), places(marks.replaced), places(marks.refused)
     return {
         "open": open_, "proposals": {str(at): [token[at], round(sure[at], 6)] for at in open_},
-        "selected": sorted({*commits, *refused}), "commits": {str(at): written[at] for at in commits if at not in replaced},
-        "refused": refused, "filled": {str(at): written[at] for at in replaced},
+        "selected": sorted({*commits, *refused}), "refused": refused,
+        "commits": {str(at): written[at] for at in commits if at not in replaced},
+        "filled": {str(at): written[at] for at in replaced},
     }  # fmt: skip
 
 

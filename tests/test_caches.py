@@ -47,6 +47,7 @@ from dllm.cache.window import Window
 from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import some
 from dllm.compose.validate import validate
+from dllm.constraints.steering import Steering
 from dllm.contract import BlockState, ForwardPlan
 from dllm.denoise import denoise
 from dllm.eos.keep import Keep
@@ -370,7 +371,8 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
         forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())
         with torch.inference_mode():
             canvas = Canvas.of(requests(), 61)
-            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes())
+            free = Steering.none(len(canvas.request))
+            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
             forward(rows)
             chosen = rows.session.select(torch.tensor([2, 0]))
         assert not isinstance(chosen, Everything)

@@ -10,6 +10,7 @@ import torch
 from harness import Combination, forward_of, model, parts_of, with_mask
 
 from dllm.canvas import Canvas, Request
+from dllm.constraints.steering import Steering
 from dllm.denoise import take_turn
 from dllm.errors import UserError
 from dllm.rows import Rows
@@ -29,7 +30,8 @@ def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampli
     while arrivals or rows:
         if turn in arrivals:
             canvas = Canvas.of([with_mask(one, config.mask_id or 0) for one in arrivals.pop(turn)], config.pad_id or 0)
-            fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes())
+            free = Steering.none(len(canvas.request))
+            fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
             rows = rows.join(fresh) if rows else fresh
         turn += 1
         if not rows:

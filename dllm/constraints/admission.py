@@ -61,9 +61,10 @@ def admitted(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[St
     waits, other = (sent(name, step.owner.each(nothing)) for name in ("waits", "other"))
     commit, stop = sent("commit", step.commit), step.stop & ~step.owner.any(waits.any(1))
     accepted = None if step.accepted is None else step.accepted & commit & ~other
+    confidence = step.confidence.masked_fill(other, torch.nan)
     step = replace(
-        step, commit=commit, tokens=sent("tokens", step.tokens), confidence=step.confidence.masked_fill(other, torch.nan),
-        accepted=accepted, remask=sent("remask", step.remask), stop=stop)
+        step, commit=commit, tokens=sent("tokens", step.tokens), confidence=confidence, accepted=accepted,
+        remask=sent("remask", step.remask), stop=stop)
     return step, waits, other
 
 

@@ -111,7 +111,9 @@ def unfit(constraint: Constraint, compiled: Compiled, sets: RowSets, request: Re
     masks, fewest = int((sets.cells == MASK).sum()), compiled.language.fewest
     name = f"constraint={constraint.kind}"
     if request.begun and not compiled.language.start(request.begun.encode()).members.any():
-        return UserError(f"{name}: the answer's beginning {request.begun!r} begins no text of it. Change the beginning.")
+        return UserError(
+            f"{name}: the answer's beginning {request.begun!r} begins no text of it. Change the beginning."
+        )
     if masks == len(sets.cells) and fewest is not None and compiled.language.ends and not request.begun:
         return UserError(
             f"{name}: its shortest text takes {fewest} tokens and the answer has {masks}. "

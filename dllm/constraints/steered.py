@@ -20,8 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(eq=False)
 class Steered:
-    """begin: the column of its first cell. sets: of each candidate. steered, refused, replaced: cells whose proposal was
-    another than the model's own, commits that wait, and commits of another token. restored: cuts that were undone.
+    """begin: the column of its first cell. sets: of each candidate. The counts are those of ``ConstraintReport``.
     seconds: of the host, shared with its neighbours."""
 
     compiled: Compiled
@@ -53,8 +52,8 @@ class Steered:
         """What has been done to the row so far."""
         compiled, language = self.compiled, self.compiled.language
         return ConstraintReport(
-            compiled.kind, language.states, language.end, language.fewest, compiled.seconds, self.seconds, self.steered,
-            self.refused, self.replaced, self.restored)
+            compiled.kind, language.tokens.states, language.end, language.fewest, compiled.seconds, self.seconds,
+            self.steered, self.refused, self.replaced, self.restored)
 
 
 @contextmanager

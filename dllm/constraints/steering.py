@@ -44,6 +44,11 @@ class Steering:
         """Whether no row is under a constraint."""
         return not any(self.rows)
 
+    @staticmethod
+    def none(rows: int) -> Steering:
+        """Of free rows."""
+        return Steering((None,) * rows)
+
     def select(self, kept: Sequence[int]) -> Steering:
         return Steering(tuple(self.rows[row] for row in kept))
 

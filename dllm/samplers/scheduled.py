@@ -45,10 +45,10 @@ class Scheduled(Sampler):
         return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masks.clamp(min=1) // self.per_step))
 
     def due(self, view: View, state: State, index: Tensor | None = None) -> Tensor:
-        """How many positions the schedule commits in this forward [B]. Where ``steps`` are split, the first forwards of a
-        block take one more (LLaDA's ``get_num_transfer_tokens``). The last one, and any after it, takes all that is open: a cache may have let
-        fewer positions be committed than were due. index [B]: that of this forward in the schedule (None:
-        ``view.index``).
+        """How many positions the schedule commits in this forward [B]. Where ``steps`` are split, the first forwards of
+        a block take one more (LLaDA's ``get_num_transfer_tokens``). The last one, and any after it, takes all that is
+        open: a cache may have let fewer positions be committed than were due. index [B]: that of this forward in the
+        schedule (None: ``view.index``).
         """
         masks, index = view.blocks.masks, view.index if index is None else index
         steps = self.block_steps(view, state)
