@@ -25,10 +25,10 @@ TakeTurn = Callable[[Rows, Forward, Sampler, Blocks, EndOfText], tuple[Rows, Tur
 
 def denoise(
     canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, lag: int | None = None,
-    take: TakeTurn | None = None,
+    take: TakeTurn | None = None, steering: Steering | None = None,
 ) -> Iterator[Turn]:  # fmt: skip
-    """Denoise ``canvas`` to the end, yielding every turn. lag: as in ``fresh``; take: as in ``turns``."""
-    return turns(fresh(canvas, forward, sampler, blocks, lag), forward, sampler, blocks, eos, take)
+    """Denoise ``canvas`` to the end, yielding every turn. lag, steering: as in ``fresh``; take: as in ``turns``."""
+    return turns(fresh(canvas, forward, sampler, blocks, lag, steering), forward, sampler, blocks, eos, take)
 
 
 def fresh(

@@ -21,6 +21,7 @@ from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
+from dllm.constraints.steering import Steering
 from dllm.contract import Turn
 from dllm.denoise import TakeTurn, denoise
 from dllm.eos.base import EndOfText
@@ -159,7 +160,8 @@ def forward_of(network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfT
 
 
 def turns(
-    combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None
+    combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None,
+    steering: Steering | None = None, lag: int | None = None,
 ) -> Iterator[Turn]:
     network, parts = model(combination.model), parts_of(combination)
     batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
@@ -168,16 +170,19 @@ def turns(
     at_zero = network.config.attention_block is not None
     canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with torch.inference_mode():
-        yield from denoise(canvas, forward, parts[0], parts[1], parts[3])
+        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], lag, None, steering)
 
 
-def decode(combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None) -> list[Decoded]:
+def decode(
+    combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None,
+    steering: Steering | None = None, lag: int | None = None,
+) -> list[Decoded]:  # fmt: skip
     """Decode a batch and record every request's turns separately."""
     out = [Decoded() for _ in batch]
     config = model(combination.model).config
     batch = [with_mask(request, config.mask_id or 0) for request in batch]
     collector = Collector(list(batch), Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=True)
-    for turn in turns(combination, batch, sampling):
+    for turn in turns(combination, batch, sampling, steering, lag):
         collector.observe(turn)
         canvas = turn.canvas
         for row, name in enumerate(canvas.request.tolist()):

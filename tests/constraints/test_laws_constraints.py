@@ -1,0 +1,134 @@
+"""Laws of decoding under constraints, over every combination of parts, on tiny models whose proposals fit nothing: what
+an answer says is the constraint's doing. Judges share no code with it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from functools import cache, lru_cache, partial
+
+from harness import Combination, Decoded, combinations, decode, full, model, requests
+from law import law
+
+from dllm.canvas import Request
+from dllm.constraints import Regex
+from dllm.constraints.automata import automaton_of
+from dllm.constraints.compiled import Compiled
+from dllm.constraints.rows import RowSets
+from dllm.constraints.sets import MASK, TokenLanguage
+from dllm.constraints.steered import Steered
+from dllm.constraints.steering import Steering
+from dllm.constraints.tokens import token_automaton
+from dllm.constraints.vocabulary import Vocabulary
+from dllm.samplers.base import Sampler
+
+PATTERNS = (r"(ab|c)*d?e", r"[a-m]{3,9}z?", r"x(y|zz|é)*", r"(no|yes)( (no|yes)){0,2}", r"\{(a+:[0-9]{2};){1,3}\}")
+EVERYTHING = r"(?s).*"
+of_decodes = partial(law, combinations, daily=60, least=5000)
+
+
+@cache
+def writes(name: str, ends: bool) -> tuple[str | None, ...]:
+    """What each id of a model writes: letters, digits and marks, then pairs. ends: its end of text ends a text, else it
+    writes one."""
+    config = model(name).config
+    marks = [*"abcdefghijklmnopqrstuvwxyz0123456789 {}:;é", "no", "yes", "zz", "ab", "a:", "e;", ": ", "12"]
+    texts = [marks[at] if at < len(marks) else marks[at % 26] + marks[at % 7] for at in range(config.vocab)]
+    silent = {config.mask_id} | ({config.eos_id, config.pad_id} if ends else set())
+    return tuple(None if at in silent else text for at, text in enumerate(texts))
+
+
+@cache
+def language(name: str, pattern: str, ends: bool = True) -> Compiled:
+    vocabulary = Vocabulary(tuple(None if text is None else text.encode() for text in writes(name, ends)))
+    end = (model(name).config.eos_id or 0,) if ends else ()
+    return Compiled(TokenLanguage(token_automaton(automaton_of(Regex(pattern)), vocabulary), end), "regex")
+
+
+def steering(name: str, rows: Sequence[Request], patterns: Sequence[str | None], ends: bool = True) -> Steering:
+    """The constraints of rows, in which every answer begins behind its prompt."""
+    found: list[Steered | None] = []
+    for row, pattern in zip(rows, patterns, strict=True):
+        cells = [MASK if hole else token for token, hole in zip(row.tokens, row.masked, strict=True)]
+        begin = 0 if row.infills else row.answer_start
+        gaps = max((at for at, cell in enumerate(cells) if cell != MASK), default=0) if row.infills else 0
+        sets = RowSets(language(name, pattern, ends).language, cells[begin:], gaps) if pattern else None
+        found.append(Steered(language(name, pattern, ends), begin, [sets]) if pattern and sets else None)
+    return Steering(tuple(found))
+
+
+def patterns_of(combination: Combination) -> list[str | None]:
+    """Two constraints and a free row between them, drawn by the combination's name."""
+    first, last = random.Random(str(combination)).sample(PATTERNS, 2)
+    return [first, None, last]
+
+
+@lru_cache(maxsize=2)
+def together(combination: Combination) -> list[Decoded]:
+    """Three rows as one batch: the middle one is free."""
+    rows = requests()
+    return decode(combination, rows, None, steering(combination.model, rows, patterns_of(combination)))
+
+
+def text_of(combination: Combination, tokens: Sequence[int]) -> str:
+    texts = writes(combination.model, True)
+    return "".join(texts[token] or "" for token in tokens)
+
+
+@of_decodes()
+def test_every_answer_is_a_text_of_its_language(combination: Combination) -> None:
+    for one, pattern in zip(together(combination), patterns_of(combination), strict=True):
+        assert one.result is not None
+        if pattern:
+            assert re.fullmatch(pattern, text_of(combination, one.result.tokens))
+            assert one.result.trace is not None and one.result.trace.mask_id not in one.result.tokens
+
+
+@of_decodes()
+def test_every_acting_turn_commits_and_no_more_forwards_than_masks(combination: Combination) -> None:
+    free = decode(combination, requests())
+    for one, other, pattern in zip(together(combination), free, patterns_of(combination), strict=True):
+        assert one.result is not None and other.result is not None and one.result.trace is not None
+        if combination.sampler in ("static", "order", "dus") and combination.eos == "keep":
+            assert one.result.nfe == other.result.nfe
+        for record in one.result.trace.turns if pattern else ():
+            lost = [sum(map(len, record.remasked)), sum(map(len, record.rolled))]
+            assert not any(record.refused) or any(commits.positions for commits in record.candidates) or any(lost)
+
+
+@of_decodes()
+def test_a_constrained_row_decodes_the_same_alone_and_in_a_batch(combination: Combination) -> None:
+    rows, patterns = requests(), patterns_of(combination)
+    batches = [[0], [1], [2], [2, 0, 1]]
+    for numbers in batches if full() else random.Random(str(combination)).sample(batches, 1):
+        chosen = [rows[number] for number in numbers]
+        steers = steering(combination.model, chosen, [patterns[number] for number in numbers])
+        for one, number in zip(decode(combination, chosen, None, steers), numbers, strict=True):
+            assert one.canvases == together(combination)[number].canvases
+
+
+@of_decodes()
+def test_a_row_without_a_constraint_decodes_as_without_the_engine(combination: Combination) -> None:
+    alone = decode(combination, requests()[1:2])
+    assert alone[0].canvases == together(combination)[1].canvases
+
+
+@of_decodes()
+def test_the_language_of_all_texts_changes_no_canvas(combination: Combination) -> None:
+    rows = requests()
+    steers = steering(combination.model, rows, [EVERYTHING] * len(rows), ends=False)
+    for one, free in zip(decode(combination, rows, None, steers), decode(combination, rows), strict=True):
+        assert one.canvases == free.canvases
+
+
+@law(combinations, daily=30, least=5000)
+def test_what_is_infilled_is_a_text_with_what_was_given(combination: Combination) -> None:
+    texts = writes(combination.model, True)
+    tokens = [60, 60, texts.index("a"), 60, 60, 60, texts.index("b"), 60, 60]
+    row = Request(tokens, [token == 60 for token in tokens])
+    pattern = r"[a-e]+( [a-e]+)?"
+    one = decode(combination, [row], None, steering(combination.model, [row], [pattern]))[0]
+    assert one.result is not None
+    written = text_of(combination, one.result.tokens)
+    assert re.fullmatch(pattern, written) and "a" in written and "b" in written
