@@ -16,8 +16,8 @@ class EoTP(EndOfText):
 
     Second tier, if there is none: cut behind the most confident EOS proposal among all masked positions (scope
     ``suffix``) or those of the open blocks (``block``, as the published cached loops do), if its confidence is at least
-    ``minimum``. That position is usually still masked, and is decided later like any other. In infilling, nothing is cut
-    before what is given.
+    ``minimum``. That position is usually still masked, and is decided later like any other. In infilling, nothing is
+    cut before what is given.
     """
 
     shrinks = True

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 
 from harness import Combination, Decoded, combinations, decode, full, model, requests
@@ -21,9 +22,10 @@ from dllm.constraints.steered import Steered
 from dllm.constraints.steering import Steering
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
-from dllm.samplers.base import Sampler
 
 PATTERNS = (r"(ab|c)*d?e", r"[a-m]{3,9}z?", r"x(y|zz|é)*", r"(no|yes)( (no|yes)){0,2}", r"\{(a+:[0-9]{2};){1,3}\}")
+REVOCABLE = ("saber", "remdm", "rcr", "wino")
+READS_LOGITS = ("credit", "klass", "ete")  # of all tokens, over several turns
 EVERYTHING = r"(?s).*"
 of_decodes = partial(law, combinations, daily=60, least=5000)
 
@@ -132,3 +134,36 @@ def test_what_is_infilled_is_a_text_with_what_was_given(combination: Combination
     assert one.result is not None
     written = text_of(combination, one.result.tokens)
     assert re.fullmatch(pattern, written) and "a" in written and "b" in written
+
+
+def plain() -> Iterator[Combination]:
+    """Combinations whose sampler takes nothing back, and judges a position by what this forward says of it."""
+    others = (*REVOCABLE, *READS_LOGITS, "freedave", "oracle")  # drafts get fewer; the oracle writes its own tokens
+    yield from (one for one in combinations() if one.sampler not in others)
+
+
+@law(plain, daily=30, least=3000)
+def test_where_the_free_text_fits_nothing_changes(combination: Combination) -> None:
+    """Confidences of steered cells are the model's own, and low: they wait until their neighbours settle them."""
+    free = decode(combination, requests())
+    words = [text_of(combination, one.result.tokens) if one.result else "" for one in free]
+    steers = steering(combination.model, requests(), [re.escape(word) for word in words])
+    for one, other in zip(decode(combination, requests(), None, steers), free, strict=True):
+        assert one.result is not None and other.result is not None
+        assert (one.result.tokens, one.result.turns) == (other.result.tokens, other.result.turns)
+
+
+def drafted() -> Iterator[Combination]:
+    yield from (one for one in combinations() if one.sampler == "freedave")
+
+
+@law(drafted, daily=8, least=100)
+def test_drafts_over_a_schedule_give_its_text_in_no_more_forwards(combination: Combination) -> None:
+    """Under the language of one text, all that is drafted is right."""
+    static = replace(combination, sampler="static")
+    words = [text_of(static, one.result.tokens) if one.result else "" for one in decode(static, requests())]
+    steers = partial(steering, combination.model, requests(), [re.escape(word) for word in words])
+    pairs = zip(decode(combination, requests(), None, steers()), decode(static, requests(), None, steers()), strict=True)
+    for one, other in pairs:
+        assert one.result is not None and other.result is not None
+        assert one.result.tokens == other.result.tokens and one.result.nfe <= other.result.nfe
