@@ -17,6 +17,7 @@ from dllm.constraints.steps import GAP, TAIL
 
 Cell = tuple[int, int]  # its symbol and its kind
 Floats = NDArray[np.float64]
+Maxima = tuple[Floats, IntArray]  # the highest score of each class [C + 1], -inf: never; and an id that has it
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,11 @@ class Moves:
 
 
 def best_filling(
-    language: TokenLanguage, start: StateSet, cells: Sequence[Cell], scored: Mapping[int, NDArray[np.floating]],
-    behind: StateSet,
+    language: TokenLanguage, start: StateSet, cells: Sequence[Cell], scored: Mapping[int, Maxima], behind: StateSet
 ) -> Filling | None:  # fmt: skip
     """The best ids for the ``scored`` cells from ``start`` into ``behind``; other masks count 0.
 
-    scored: by index of the cell a score for each id [V]; -inf: never. Ties go to the lowest id, then to the lowest
-    state. None: nothing fits.
+    scored: by index of the cell. Ties go to the lowest id, then to the lowest state. None: nothing fits.
     """
     none = np.zeros(language.end + 1), np.arange(language.end + 1)
     value = np.where(start.members, 0.0, -np.inf)
@@ -71,7 +70,7 @@ def best_filling(
     trace: list[tuple[IntArray, IntArray]] = []
     for at, cell in enumerate(cells):
         ways = moves[cell] = moves.get(cell) or Moves.of(language, *cell)
-        best, ids = class_maxima(language, scored[at]) if at in scored else none
+        best, ids = scored.get(at, none)
         value, back = _step(value, ways, best, ids)
         trace.append(back)
     value = np.where(behind.members, value, -np.inf)
@@ -102,7 +101,7 @@ def _follow(trace: Sequence[tuple[IntArray, IntArray]], state: int, scored: Mapp
     return tuple(found[::-1])
 
 
-def class_maxima(language: TokenLanguage, scores: NDArray[np.floating]) -> tuple[Floats, IntArray]:
+def class_maxima(language: TokenLanguage, scores: NDArray[np.floating]) -> Maxima:
     """The highest of ``scores`` [V] in each class [C + 1], -inf in one without ids, and the lowest id that has it."""
     scores = scores[: len(language.classes)].astype(np.float64)
     order, first, present = language.by_class

@@ -159,7 +159,7 @@ def test_a_broken_file_is_made_anew(tmp_path: Path, damage: str) -> None:
     else:
         file.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "other": b"no archive"}[damage])
     make.made = 0
-    assert read(file, len(table)) is None
+    assert read(file) is None
     assert equal(Store(tmp_path).get("a*", table, make), first) and make.made == 1
     assert equal(Store(tmp_path).get("a*", table, make), first) and make.made == 1
 
@@ -169,9 +169,9 @@ def test_a_flipped_byte_is_found_or_means_nothing(tmp_path: Path) -> None:
     first = Store(tmp_path).get("a*", table, Maker())
     (file,) = tmp_path.iterdir()
     data, outcome = file.read_bytes(), []
-    for at in range(0, len(data), 17):
+    for at in range(0, len(data), 11):
         file.write_bytes(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
-        outcome.append(read(file, len(table)))
+        outcome.append(read(file))
     assert all(equal(found, first) for found in outcome if found) and outcome.count(None) > len(outcome) / 2
 
 
