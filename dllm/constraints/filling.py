@@ -59,7 +59,7 @@ class Moves:
 
 def best_filling(
     language: TokenLanguage, start: StateSet, cells: Sequence[Cell], scored: Mapping[int, Maxima], behind: StateSet
-) -> Filling | None:  # fmt: skip
+) -> Filling | None:
     """The best ids for the ``scored`` cells from ``start`` into ``behind``; other masks count 0.
 
     scored: by index of the cell. Ties go to the lowest id, then to the lowest state. None: nothing fits.

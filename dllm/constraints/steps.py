@@ -61,7 +61,7 @@ class Steps:
     def fitting(self, forward: Bits, backward: Bits, kind: int) -> Bits:
         """The classes [C + 1], ends last, that lead from a state before a cell to one behind it."""
         edges, found = self.tokens.edges, np.zeros(self.end + 1, bool)
-        labels = np.zeros(len(edges.label), bool)
+        labels = np.zeros(len(edges.label), bool)  # far fewer are used
         labels[edges.label[forward[edges.source] & backward[edges.target]]] = True
         label, symbol = edges.pairs
         found[symbol[labels[label]]] = True
