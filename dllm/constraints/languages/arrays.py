@@ -9,6 +9,10 @@ Long = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 
+# Added to one factor of a product of hashes: products commute, and (symbol 0, block 1) is not (symbol 1, block 0).
+ASIDE = 1 << 40
+
+
 def mixed(numbers: NDArray[np.generic]) -> Hashes:
     """A 64-bit hash of each number (splitmix64); sums of them tell sets apart, as random weights would."""
     x = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)

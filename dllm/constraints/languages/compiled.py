@@ -27,7 +27,8 @@ def compiled(language: Language, limits: Limits | None = None) -> ByteAutomaton:
     clock, calls = budget(), remaining(language)
     numbers = {rule: number for number, rule in enumerate(calls)} if any(calls.values()) else {}
     tables = [table_of(language.rules, rule, numbers) for rule in calls]
-    table = Unrolled(tables, calls, language.depth).table() if numbers else tables[0]
+    calling = numbers and len(tables[0].moves)
+    table = Unrolled(tables, calls, language.depth).table() if calling else tables[0]
     clock.states(len(table.moves))
     return ByteAutomaton(table.over(slice(0, CALLS)), table.accepting)
 

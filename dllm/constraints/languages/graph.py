@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dllm.constraints.languages.arrays import Long, heads
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.trees import Alt, Bytes, Call, Cat, IntArray, Machine, Rep, Tree
+from dllm.constraints.languages.trees import Alt, Bytes, Call, Cat, IntArray, Machine, Rep, Some, Tree
 
 CALLS = 256  # symbols below are bytes, and CALLS + r is a call of rule number r
 
@@ -100,6 +100,8 @@ class Wiring:
                 return [(case, source, target) for case in cases]
             case Rep(part, low, high):
                 return self._repeated(part, low, high, source, target)
+            case Some(parts, between):
+                return self._some(parts, between, source, target)
             case Call(rule) if rule in self.numbers:
                 self.graph.arc(source, CALLS + self.numbers[rule], CALLS + self.numbers[rule], target)
             case Call(rule):
@@ -132,6 +134,19 @@ class Wiring:
         self.graph.step(stops[-1], loop)
         self.graph.step(loop, target)
         return [*chain, (part, loop, loop)]
+
+    def _some(self, parts: Sequence[Tree], between: Tree, source: int, target: int) -> Legs:
+        """Each part begins at the source, or behind a separator behind any part before it."""
+        starts = self.graph.states(2 * len(parts))
+        begun = starts + len(parts)  # begun + i: part i was written, or one before it
+        legs: list[tuple[Tree, int, int]] = []
+        for place, part in enumerate(parts):
+            self.graph.step(source, starts + place)
+            self.graph.step(begun + place, target if place == len(parts) - 1 else begun + place + 1)
+            legs.append((part, starts + place, begun + place))
+            if place:
+                legs.append((between, begun + place - 1, starts + place))
+        return legs
 
     def _machine(self, moves: IntArray, accepting: NDArray[np.bool_], source: int, target: int) -> None:
         if not len(moves):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dllm.constraints.languages.arrays import Hashes, Long, heads, mixed, numbered, pointers, spread, sums
+from dllm.constraints.languages.arrays import ASIDE, Hashes, Long, heads, mixed, numbered, pointers, spread, sums
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import BoolArray, IntArray
 
@@ -63,7 +63,7 @@ def blocks(edges: Edges, first: Long) -> Long:
         clock.time(len(sizes))
         states = np.flatnonzero(active[block])
         edge, owner = edges.into(states)
-        seen, marks = sums(edges.source[edge], edges.weight[edge] * (mixed(block[states[owner]]) | np.uint64(1)))
+        seen, marks = sums(edges.source[edge], edges.weight[edge] * (mixed(block[states[owner]] + ASIDE) | np.uint64(1)))
         block, sizes, active = _split(block, sizes, seen.astype(np.int64), marks)
     return block
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dllm.constraints.languages.arrays import Long, mixed, numbered
+from dllm.constraints.languages.arrays import ASIDE, Long, mixed, numbered
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.minimal import minimised
 from dllm.constraints.languages.trees import BoolArray, ByteAutomaton, IntArray
@@ -51,7 +51,7 @@ def _columns(*tables: IntArray) -> Long:
     """[256] a hash of what each byte does in all tables."""
     found = np.zeros(256, np.uint64)
     for number, moves in enumerate(tables):
-        weights = mixed(np.arange(len(moves)) + (number << 32))[:, None]
+        weights = mixed(np.arange(len(moves)) + (number + 1) * ASIDE)[:, None]
         found += ((mixed(moves + 1) | np.uint64(1)) * weights).sum(axis=0, dtype=np.uint64)
     return found.astype(np.int64)
 

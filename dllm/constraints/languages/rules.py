@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping
 
-from dllm.constraints.languages.trees import Alt, Call, Cat, Language, Rep, Tree
+from dllm.constraints.languages.trees import Alt, Call, Cat, Language, Rep, Some, Tree
 
 MOST = 20_000  # nodes that writing out calls may add
 
@@ -22,6 +22,8 @@ def calls_of(tree: Tree) -> tuple[Counter[str], int]:
                 waiting.extend(inner)
             case Rep(part):
                 waiting.append(part)
+            case Some(parts, between):
+                waiting.extend((*parts, *[between] * len(parts)))
             case Call(rule):
                 calls[rule] += 1
     return calls, nodes

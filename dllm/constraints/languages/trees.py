@@ -43,6 +43,14 @@ class Rep:
 
 
 @dataclass(frozen=True)
+class Some:
+    """One or more of the parts, in their order, with ``between`` between neighbours; each part is written once."""
+
+    parts: tuple[Tree, ...]
+    between: Tree
+
+
+@dataclass(frozen=True)
 class Call:
     """A word of the rule of this name."""
 
@@ -56,7 +64,7 @@ class Machine:
     automaton: ByteAutomaton
 
 
-Tree = Bytes | Cat | Alt | Rep | Call | Machine
+Tree = Bytes | Cat | Alt | Rep | Some | Call | Machine
 
 
 @dataclass(frozen=True)

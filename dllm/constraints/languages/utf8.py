@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dllm.constraints.languages.arrays import Long, mixed, numbered
+from dllm.constraints.languages.arrays import ASIDE, Long, mixed, numbered
 from dllm.constraints.languages.minimal import minimised
 from dllm.constraints.languages.trees import ByteAutomaton, Bytes, Cat, Machine, Tree
 
@@ -76,7 +76,7 @@ def _automaton(ranges: Ranges) -> ByteAutomaton:
 def _blocks(tables: Long, rows: list[Long]) -> Long:
     """For each 64 states, to which 0x80 to 0xBF lead, the one state that does so, appended to ``rows``; -1 for none."""
     count = sum(map(len, rows))
-    first, number = numbered((mixed(tables) * mixed(np.arange(64))).sum(axis=1, dtype=np.uint64))
+    first, number = numbered((mixed(tables) * mixed(np.arange(64) + ASIDE)).sum(axis=1, dtype=np.uint64))
     new = np.full((len(first), 256), -1)
     new[:, 0x80:0xC0] = tables[first]
     rows.append(new)
