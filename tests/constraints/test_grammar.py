@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 
 import pytest
@@ -75,7 +76,7 @@ def test_random_grammars_have_the_texts_of_lark() -> None:
         try:
             accepts = automaton_of(Grammar(grammar, depth=3, limit=500)).accepts
         except UserError as error:
-            assert any(says in str(error) for says in ("more than", "left recursion", "no text at all")), (grammar, error)
+            assert re.search("more than|left recursion|no text at all", str(error)), (grammar, error)
             large += "more than" in str(error)
             if judge is None or "no text at all" not in str(error):
                 continue
