@@ -34,7 +34,7 @@ class Compiler:
         Raises UserError for what cannot be compiled within the constraint's limits, and where the vocabulary can write
         no text of it.
         """
-        key = key_of(constraint)
+        key = language_key(constraint)
         with self._lock:
             known = self._languages.get(key)
         with within(Limits(constraint.limit, constraint.seconds, getattr(constraint, "depth", None))):
@@ -54,7 +54,7 @@ class Compiler:
         return language
 
 
-def key_of(constraint: Constraint) -> str:
+def language_key(constraint: Constraint) -> str:
     """What decides a constraint's language, as a text that is the same in every process."""
     common = {field.name for field in fields(Constraint)}
     own = {

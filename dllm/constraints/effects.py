@@ -11,15 +11,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dllm.constraints.languages.arrays import mixed
 from dllm.constraints.languages.limits import Budget
-from dllm.constraints.mixing import mixed
 from dllm.constraints.trie import Trie
 from dllm.errors import UserError
 
 Numbers = NDArray[np.int64]
 NOWHERE, IDENTITY = 0, 1  # the effects of a text that fits nowhere, and of the empty text
-CHUNK = 1 << 20  # pairs moved between two looks at the clock: about 0.05 s
-MANY = 1 << 14  # the same for effects found
+MOVED_AT_ONCE = 1 << 20  # pairs moved between two looks at the clock: about 0.05 s
+FOUND_AT_ONCE = 1 << 14  # the same for effects found
 LARGEST = 1 << 24  # pairs of all effects, and what is known of them, in numbers: 100 to 300 MB
 
 
@@ -52,7 +52,7 @@ class Effects:
         unknown = np.unique(pairs[self._next.reshape(-1)[pairs] < 0])
         while len(unknown):
             sizes = np.cumsum([len(self.origins[effect]) for effect in unknown // width])
-            some = unknown[: min(MANY, max(1, int(np.searchsorted(sizes, CHUNK, side="right"))))]
+            some = unknown[: min(FOUND_AT_ONCE, max(1, int(np.searchsorted(sizes, MOVED_AT_ONCE, side="right"))))]
             self._learn(some // width, some % width)
             unknown = unknown[len(some) :]
         return self._next.reshape(-1)[pairs]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dllm.constraints.filling import Filling, Maxima, best_filling, class_maxima, fewest_texts
 from dllm.constraints.sets import ClassSet, StateSet, TokenLanguage
-from dllm.constraints.steps import GAP, TAIL, TEXT
+from dllm.constraints.transitions import GAP_CELL, TAIL_CELL, TEXT_CELL
 
 
 class RowSets:
@@ -115,8 +115,8 @@ class RowSets:
         return fewest_texts(self.language, self.language.start(self.begun), cells)
 
     def kind(self, at: int) -> int:
-        """What an end id does in a cell: TEXT, GAP or TAIL."""
-        return TEXT if not self.language.ends else GAP if at < self.gaps else TAIL
+        """What an end id does in a cell: TEXT_CELL, GAP_CELL or TAIL_CELL."""
+        return TEXT_CELL if not self.language.ends else GAP_CELL if at < self.gaps else TAIL_CELL
 
     def _fill(self) -> None:
         self._symbols = [self.language.symbol(number) for number in self.cells.tolist()]

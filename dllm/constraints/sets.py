@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.edges import NEVER
-from dllm.constraints.steps import Bits, Steps
 from dllm.constraints.tokens import TokenAutomaton
+from dllm.constraints.transitions import Bits, Transitions
 
 MASK = -1  # a cell to be decided
 REMEMBERED = 200_000  # steps and sets kept; then all is forgotten and computed anew as it is met
@@ -50,8 +50,8 @@ class TokenLanguage:
 
     def __init__(self, tokens: TokenAutomaton, ends: Iterable[int] = ()) -> None:
         self.tokens, self.ends = tokens, tuple(sorted(set(ends)))
-        self.steps = Steps(tokens, np.append(tokens.accepting, bool(self.ends)))
-        self.end, self.mask = self.steps.end, self.steps.mask
+        self.transitions = Transitions(tokens, np.append(tokens.accepting, bool(self.ends)))
+        self.end, self.mask = self.transitions.end, self.transitions.mask
         self.classes = tokens.classes.copy()
         self.classes[list(self.ends)] = self.end
         self.epoch, self._numbered = 0, count().__next__
@@ -103,7 +103,7 @@ class TokenLanguage:
     def within(self, cells: int) -> StateSet:
         """The states from which the text can end in so many masked cells at most; exactly 0 cells: in which it ends.
 
-        Behind these cells nothing may stand, and where there are end ids the cells are TAIL.
+        Behind these cells nothing may stand, and where there are end ids the cells are TAIL_CELL.
         """
         cells = min(cells, self.tokens.longest)
         found = self._within.get(cells)
@@ -118,7 +118,7 @@ class TokenLanguage:
         key = 3 * (states.number * (self.mask + 1) + symbol) + kind
         found = self._after.get(key)
         if found is None:
-            found = self._after[key] = self.state_set(self.steps.after(states.members, symbol, kind))
+            found = self._after[key] = self.state_set(self.transitions.after(states.members, symbol, kind))
             self.entries += 1
         return found
 
@@ -127,7 +127,7 @@ class TokenLanguage:
         key = 3 * (states.number * (self.mask + 1) + symbol) + kind
         found = self._before.get(key)
         if found is None:
-            found = self._before[key] = self.state_set(self.steps.before(states.members, symbol, kind))
+            found = self._before[key] = self.state_set(self.transitions.before(states.members, symbol, kind))
             self.entries += 1
         return found
 
@@ -145,7 +145,7 @@ class TokenLanguage:
         key = 3 * (forward.number << 40 | backward.number) + kind
         found = self._fitting.get(key)
         if found is None:
-            found = self._class_set(self.steps.fitting(forward.members, backward.members, kind))
+            found = self._class_set(self.transitions.fitting(forward.members, backward.members, kind))
             self._fitting[key] = found
             self.entries += 1
         return found

@@ -45,10 +45,10 @@ class Store:
                 self._kept.move_to_end(key)
                 return self._kept[key]
         file = (self.folder or cache_folder()) / f"{_name(key)}.npz"
-        found = read(file)
+        found = load_tokens(file)
         if found is None:
             found = token_automaton(make(), vocabulary)
-            write(file, found)
+            save_tokens(file, found)
         with self._lock:
             found = self._kept.setdefault(key, found)
             self._kept.move_to_end(key)
@@ -67,7 +67,7 @@ def _name(key: tuple[str, str]) -> str:
     return hashlib.sha256("\0".join((str(FORMAT), *key)).encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def read(file: Path) -> TokenAutomaton | None:
+def load_tokens(file: Path) -> TokenAutomaton | None:
     """What a file holds. None: there is no such file, or it is broken."""
     try:
         with np.load(file, allow_pickle=False) as archive:
@@ -89,7 +89,7 @@ def _digest(arrays: Iterable[NDArray[Any]]) -> bytes:
     return content.digest()
 
 
-def write(file: Path, tokens: TokenAutomaton) -> None:
+def save_tokens(file: Path, tokens: TokenAutomaton) -> None:
     """Write a file at once or not at all, and drop the oldest of too many. A folder that takes none is left alone."""
     automaton = tokens.automaton
     steps = (part.astype(np.int32) for part in (tokens.source, tokens.symbol, tokens.target))

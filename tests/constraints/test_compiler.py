@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dllm.constraints import Choice, Constraint, Json, JsonSchema, Regex
-from dllm.constraints.compiler import Compiler, key_of
+from dllm.constraints.compiler import Compiler, language_key
 from dllm.constraints.refusals import check
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
@@ -42,8 +42,8 @@ def test_the_key_of_a_constraint_tells_all_that_decides_its_language() -> None:
         JsonSchema(schema), JsonSchema(turned), JsonSchema(schema, depth=2), JsonSchema(schema, additional=True),
         JsonSchema(schema, strict=False), JsonSchema(schema, whitespace="none"),
     ]  # fmt: skip
-    assert len({key_of(constraint) for constraint in constraints}) == len(constraints)
-    assert key_of(JsonSchema(dict(schema), limit=5)) == key_of(JsonSchema(schema))
+    assert len({language_key(constraint) for constraint in constraints}) == len(constraints)
+    assert language_key(JsonSchema(dict(schema), limit=5)) == language_key(JsonSchema(schema))
 
 
 def test_the_32_languages_asked_for_last_are_kept(compiler: Compiler) -> None:
