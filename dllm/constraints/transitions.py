@@ -1,4 +1,4 @@
-"""The steps of sets of states over cells, and what fits between two: section by section what a row is decided by.
+"""How sets of states pass over a cell, forward and backward, and what fits a cell between two of them.
 
 A set is a row of bits over the states, the end of the text last. A cell holds a class of tokens, an end id, or a mask;
 the last two do what its kind says.
