@@ -82,7 +82,7 @@ class Decoder:
         self.runner = Runner.of(model, rule, self.blocks, self.cache, self.eos, self.sampling, chosen)
         if constraint is not None:
             refuse_stop(self.stop)
-            self.runner.compiler.compiled(constraint)
+            self.runner.constraints.compiled(constraint)
 
     @property
     def sampler(self) -> Sampler:
@@ -129,7 +129,7 @@ class Decoder:
         """
         watch = watch or Stopwatch.on(self.model.transformer.device)
         requests = [self.sampler.prepare(replace(request, number=number)) for number, request in enumerate(requests)]
-        self.runner.compiler.steering(requests)  # a request that cannot be served fails before the first forward
+        self.runner.constraints.steering(requests)  # a request that cannot be served fails before the first forward
         size = stretch(self.batch_size)
         for at in range(0, len(requests), size):
             batch = requests[at : at + size]
@@ -158,7 +158,7 @@ class Decoder:
 
     def fewest(self, constraint: Constraint) -> int:
         """Tokens of the shortest text that a constraint allows. Raises UserError if it cannot be compiled."""
-        fewest = self.runner.compiler.compiled(constraint).language.fewest
+        fewest = self.runner.constraints.compiled(constraint).language.fewest
         assert fewest is not None, "compiling refuses a language that cannot be written"
         return fewest
 

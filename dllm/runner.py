@@ -11,7 +11,7 @@ import torch
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
-from dllm.constraints.compiler import Compiler
+from dllm.constraints.requests import Constraints
 from dllm.contract import Turn
 from dllm.denoise import TakeTurn, fresh, turns
 from dllm.eos.base import EndOfText
@@ -28,8 +28,8 @@ from dllm.setting import Sampling
 
 @dataclass(frozen=True)
 class Runner:
-    """One setting, checked and resolved, on one model. runtime: that of these parts. take: takes a turn. compiler: of
-    the constraints of its requests."""
+    """One setting, checked and resolved, on one model. runtime: that of these parts. take: takes a turn. constraints: what those
+    of its requests mean for the model."""
 
     model: Model
     sampler: Sampler
@@ -39,7 +39,7 @@ class Runner:
     runtime: Runtime
     forward: Forward
     take: TakeTurn
-    compiler: Compiler
+    constraints: Constraints
 
     @staticmethod
     def of(
@@ -52,8 +52,8 @@ class Runner:
         chosen = runtime.resolved(cache, sampler, model.config, network.device, blocks)
         runs, take = prepared(chosen, network, sampler, eos)
         forward = Forward.of(network, cache, model.ids, sampling, sampler, blocks, eos, runs)
-        compiler = Compiler(model.tokenizer, model.config.vocab, model.ids, sampling.forbid_eos, model.name)
-        return Runner(model, sampler, blocks, eos, sampling, chosen, forward, take, compiler)
+        constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, sampling.forbid_eos, model.name)
+        return Runner(model, sampler, blocks, eos, sampling, chosen, forward, take, constraints)
 
     def traced(self) -> Runner:
         """The same with the entropy, which a trace needs and the sampler may not."""
@@ -79,7 +79,7 @@ class Runner:
         at_zero = self.model.config.attention_block is not None
         device = self.model.transformer.device
         canvas = Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
-        steering, sampler = self.compiler.steering(requests), sampler or self.sampler
+        steering, sampler = self.constraints.steering(requests), sampler or self.sampler
         return fresh(canvas, self.forward, sampler, self.blocks, self.runtime.reads, steering)
 
     @torch.inference_mode()

@@ -69,7 +69,7 @@ def fillings(case: Case, row: RowSets) -> int:
             for number in ids:
                 onward[language.after(states, language.symbol(number), row.kind(at))] += count
         counts = onward
-    return sum(count for states, count in counts.items() if (states.members & language.steps.ending).any())
+    return sum(count for states, count in counts.items() if (states.members & language.transitions.ending).any())
 
 
 def allowed(case: Case, row: RowSets) -> dict[str, list[int]]:

@@ -7,33 +7,33 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.mixing import mixed
+from dllm.constraints.languages.arrays import heads, mixed, spread
 
-IntArray = NDArray[np.intp]  # numpy looks up by other integers three times as slowly
+Indices = NDArray[np.intp]  # numpy looks up by other integers three times as slowly
 NEVER = 1 << 40  # more tokens than any answer has
 
 
 @dataclass(frozen=True, eq=False)
-class Edges:
+class TokenEdges:
     """E edges in order of their sources, and what takes them.
 
     source, target [E]. label [E]: edges taken by the same classes have the same; there are far fewer labels than edges.
     pairs: (label, class), each [P], in order: the classes of every label.
     """
 
-    source: IntArray
-    target: IntArray
-    label: IntArray
-    pairs: tuple[IntArray, IntArray]
+    source: Indices
+    target: Indices
+    label: Indices
+    pairs: tuple[Indices, Indices]
 
     @staticmethod
-    def of(source: IntArray, symbol: IntArray, target: IntArray, states: int, classes: int) -> Edges:
+    def of(source: Indices, symbol: Indices, target: Indices, states: int, classes: int) -> TokenEdges:
         """The edges of moves, each [T]: from ``source`` to ``target`` by a token of class ``symbol``."""
         key = (source * states + target) * classes + symbol
         key.sort()
         ends, symbol = key // classes, key % classes
-        new = changes(ends)
-        number, first, ends = np.cumsum(new) - 1, np.flatnonzero(new), ends[new]
+        first = heads(ends)
+        number, ends = spread(first, np.diff(first, append=len(ends)))[1], ends[first]
         sums = np.add.reduceat(mixed(symbol), first) if len(first) else np.zeros(0, np.uint64)
         _, shown, label = np.unique(sums, return_index=True, return_inverse=True)
         shows = np.zeros(len(first), bool)
@@ -41,7 +41,7 @@ class Edges:
         told = shows[number]
         pairs = label.reshape(-1)[number[told]], symbol[told]
         order = np.argsort(pairs[0], kind="stable")
-        return Edges(ends // states, ends % states, label.reshape(-1), (pairs[0][order], pairs[1][order]))
+        return TokenEdges(ends // states, ends % states, label.reshape(-1), (pairs[0][order], pairs[1][order]))
 
     def distance(self, ends: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The fewest edges from each state to one of ``ends`` [Q bool]; NEVER where none leads there."""
@@ -51,18 +51,7 @@ class Edges:
         last = np.flatnonzero(ends)
         while len(last):
             steps += 1
-            before = np.unique(source[_spans(begin[last], begin[last + 1])])
+            before = np.unique(source[spread(begin[last], begin[last + 1] - begin[last])[0]])
             last = before[found[before] == NEVER]
             found[last] = steps
         return found
-
-
-def changes(values: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Where a sorted list [n] has a new value."""
-    return np.append(True, values[1:] != values[:-1])[: len(values)]
-
-
-def _spans(begin: IntArray, end: IntArray) -> IntArray:
-    """The numbers from each begin up to its end, one span after the other."""
-    sizes = end - begin
-    return np.repeat(begin - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))

@@ -12,9 +12,9 @@ from copy import copy
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dllm.constraints.filling import Filling, best_filling, fewest_texts
+from dllm.constraints.filling import Filling, Maxima, best_filling, class_maxima, fewest_texts
 from dllm.constraints.sets import ClassSet, StateSet, TokenLanguage
-from dllm.constraints.steps import GAP, TAIL, TEXT
+from dllm.constraints.transitions import GAP_CELL, TAIL_CELL, TEXT_CELL
 
 
 class RowSets:
@@ -97,7 +97,11 @@ class RowSets:
 
     def best(self, positions: Sequence[int], scores: Sequence[NDArray[np.floating]]) -> Filling | None:
         """The ids with the largest sum of ``scores``, [V] for each of the masked ``positions`` in rising order, that
-        go together; other masks count 0. None: nothing fits."""
+        go together; other masks count 0. -inf: never. None: nothing fits."""
+        return self.best_of(positions, [class_maxima(self.language, score) for score in scores])
+
+    def best_of(self, positions: Sequence[int], scores: Sequence[Maxima]) -> Filling | None:
+        """The same, where the highest score of each class is known: a device has it from all logits at once."""
         self._renew()
         span = range(positions[0], positions[-1] + 1) if len(positions) else range(0)
         first, behind = (span.start, span.stop) if span else (self._known, self._known)
@@ -111,8 +115,8 @@ class RowSets:
         return fewest_texts(self.language, self.language.start(self.begun), cells)
 
     def kind(self, at: int) -> int:
-        """What an end id does in a cell: TEXT, GAP or TAIL."""
-        return TEXT if not self.language.ends else GAP if at < self.gaps else TAIL
+        """What an end id does in a cell: TEXT_CELL, GAP_CELL or TAIL_CELL."""
+        return TEXT_CELL if not self.language.ends else GAP_CELL if at < self.gaps else TAIL_CELL
 
     def _fill(self) -> None:
         self._symbols = [self.language.symbol(number) for number in self.cells.tolist()]

@@ -9,54 +9,52 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.edges import NEVER
-from dllm.constraints.steps import Bits, Steps
 from dllm.constraints.tokens import TokenAutomaton
+from dllm.constraints.transitions import Bits, Transitions
 
 MASK = -1  # a cell to be decided
 REMEMBERED = 200_000  # steps and sets kept; then all is forgotten and computed anew as it is met
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class ClassSet:
-    """What may stand in a cell. bits [C + 1] bool: by class of token, ends last. number: its own for ever in its
-    language; equal sets have one number between two clearings of the memo."""
+    """What may stand in a cell. bits [C + 1] bool: by class of token, ends last. number: as of a ``StateSet``."""
 
     number: int
     bits: Bits
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class StateSet:
-    """A set of states, and what is known of it. members [Q + 1] bool: by state, the end of the text last."""
+    """A set of states. members [Q + 1] bool: by state, the end of the text last.
 
-    __slots__ = ("after", "before", "fits", "meets", "members")
+    number: its own for ever in its language; between two clearings of the memo equal sets are one.
+    """
 
-    def __init__(self, members: Bits) -> None:
-        self.members = members
-        self.after: dict[int, StateSet] = {}
-        self.before: dict[int, StateSet] = {}
-        self.meets: dict[StateSet, bool] = {}
-        self.fits: dict[tuple[StateSet, int], ClassSet] = {}
+    number: int
+    members: Bits
 
 
 class TokenLanguage:
     """A token automaton with the ids that end an answer: what all rows of one language share.
 
     classes [V] int32: the class of each id, ``end`` = C for the ends. A row of bits over classes, indexed by it, is a
-    row over the vocabulary. The symbol of a cell is the class of its id, or ``mask``.
+    row over the vocabulary. The symbol of a cell is the class of its id, or ``mask``. Threads may share a language.
     """
 
     def __init__(self, tokens: TokenAutomaton, ends: Iterable[int] = ()) -> None:
         self.tokens, self.ends = tokens, tuple(sorted(set(ends)))
-        self.steps = Steps(tokens, np.append(tokens.accepting, bool(self.ends)))
-        self.end, self.mask = self.steps.end, self.steps.mask
+        self.transitions = Transitions(tokens, np.append(tokens.accepting, bool(self.ends)))
+        self.end, self.mask = self.transitions.end, self.transitions.mask
         self.classes = tokens.classes.copy()
         self.classes[list(self.ends)] = self.end
-        self.epoch, self._numbers = 0, 0
+        self.epoch, self._numbered = 0, count().__next__
         self._forget()
 
     def _forget(self) -> None:
@@ -64,6 +62,10 @@ class TokenLanguage:
         self._state_sets: dict[bytes, StateSet] = {}
         self._class_sets: dict[bytes, ClassSet] = {}
         self._within: dict[int, StateSet] = {}
+        self._after: dict[int, StateSet] = {}  # by the numbers of sets and symbols, made one
+        self._before: dict[int, StateSet] = {}
+        self._meet: dict[int, bool] = {}
+        self._fitting: dict[int, ClassSet] = {}
 
     def tidy(self) -> int:
         """Clear a memo that has grown too large. Returns how often that happened: rows then look up their sets anew."""
@@ -101,7 +103,7 @@ class TokenLanguage:
     def within(self, cells: int) -> StateSet:
         """The states from which the text can end in so many masked cells at most; exactly 0 cells: in which it ends.
 
-        Behind these cells nothing may stand, and where there are end ids the cells are TAIL.
+        Behind these cells nothing may stand, and where there are end ids the cells are TAIL_CELL.
         """
         cells = min(cells, self.tokens.longest)
         found = self._within.get(cells)
@@ -113,36 +115,38 @@ class TokenLanguage:
 
     def after(self, states: StateSet, symbol: int, kind: int) -> StateSet:
         """The states behind a cell of this symbol and kind, from ``states`` before it."""
-        found = states.after.get(3 * symbol + kind)
+        key = 3 * (states.number * (self.mask + 1) + symbol) + kind
+        found = self._after.get(key)
         if found is None:
-            found = self.state_set(self.steps.after(states.members, symbol, kind))
-            states.after[3 * symbol + kind] = found
+            found = self._after[key] = self.state_set(self.transitions.after(states.members, symbol, kind))
             self.entries += 1
         return found
 
     def before(self, states: StateSet, symbol: int, kind: int) -> StateSet:
         """The states before a cell of this symbol and kind that lead to ``states`` behind it."""
-        found = states.before.get(3 * symbol + kind)
+        key = 3 * (states.number * (self.mask + 1) + symbol) + kind
+        found = self._before.get(key)
         if found is None:
-            found = self.state_set(self.steps.before(states.members, symbol, kind))
-            states.before[3 * symbol + kind] = found
+            found = self._before[key] = self.state_set(self.transitions.before(states.members, symbol, kind))
             self.entries += 1
         return found
 
     def meet(self, forward: StateSet, backward: StateSet) -> bool:
         """Whether the two share a state: whether what stands before and behind goes together."""
-        found = forward.meets.get(backward)
+        key = forward.number << 40 | backward.number
+        found = self._meet.get(key)
         if found is None:
-            found = forward.meets[backward] = bool((forward.members & backward.members).any())
+            found = self._meet[key] = bool((forward.members & backward.members).any())
             self.entries += 1
         return found
 
     def fitting(self, forward: StateSet, backward: StateSet, kind: int) -> ClassSet:
         """What may stand in a masked cell of this kind between the states before and behind it."""
-        found = forward.fits.get((backward, kind))
+        key = 3 * (forward.number << 40 | backward.number) + kind
+        found = self._fitting.get(key)
         if found is None:
-            found = self._class_set(self.steps.fitting(forward.members, backward.members, kind))
-            forward.fits[backward, kind] = found
+            found = self._class_set(self.transitions.fitting(forward.members, backward.members, kind))
+            self._fitting[key] = found
             self.entries += 1
         return found
 
@@ -158,8 +162,8 @@ class TokenLanguage:
         key = np.packbits(members).tobytes()
         found = self._state_sets.get(key)
         if found is None:
-            found = self._state_sets[key] = StateSet(members)
-            self.entries += 1 + len(members) // 256  # a set takes a byte per state, a step about 200
+            found = self._state_sets[key] = StateSet(self._numbered(), members)
+            self.entries += 1 + len(members) // 256  # a set takes a byte for each state, a step some 200
         return found
 
     def _class_set(self, bits: Bits) -> ClassSet:
@@ -167,7 +171,6 @@ class TokenLanguage:
         key = np.packbits(bits).tobytes()
         found = self._class_sets.get(key)
         if found is None:
-            found = self._class_sets[key] = ClassSet(self._numbers, bits)
-            self._numbers += 1
-            self.entries += 1
+            found = self._class_sets[key] = ClassSet(self._numbered(), bits)
+            self.entries += 1 + len(bits) // 256
         return found

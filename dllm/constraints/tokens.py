@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.edges import NEVER, Edges, IntArray
+from dllm.constraints.edges import NEVER, Indices, TokenEdges
 from dllm.constraints.effects import NOWHERE, Effects
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import ByteAutomaton
@@ -26,9 +26,9 @@ class TokenAutomaton:
 
     automaton: ByteAutomaton
     classes: NDArray[np.int32]
-    source: IntArray
-    symbol: IntArray
-    target: IntArray
+    source: Indices
+    symbol: Indices
+    target: Indices
 
     @property
     def accepting(self) -> NDArray[np.bool_]:
@@ -49,8 +49,8 @@ class TokenAutomaton:
         return np.searchsorted(self.symbol, np.arange(self.size + 1)).tolist()
 
     @cached_property
-    def edges(self) -> Edges:
-        return Edges.of(self.source, self.symbol, self.target, self.states, self.size)
+    def edges(self) -> TokenEdges:
+        return TokenEdges.of(self.source, self.symbol, self.target, self.states, self.size)
 
     @cached_property
     def left(self) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-IntArray = NDArray[np.int32]
+from dllm.constraints.languages.trees import IntArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dllm.constraints import Choice, Constraint, Json, JsonSchema, Regex
-from dllm.constraints.compiler import Compiler, key_of
+from dllm.constraints.compiler import Compiler, language_key
 from dllm.constraints.refusals import check
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
@@ -42,19 +42,18 @@ def test_the_key_of_a_constraint_tells_all_that_decides_its_language() -> None:
         JsonSchema(schema), JsonSchema(turned), JsonSchema(schema, depth=2), JsonSchema(schema, additional=True),
         JsonSchema(schema, strict=False), JsonSchema(schema, whitespace="none"),
     ]  # fmt: skip
-    assert len({key_of(constraint) for constraint in constraints}) == len(constraints)
-    assert key_of(JsonSchema(dict(schema), limit=5)) == key_of(JsonSchema(schema))
+    assert len({language_key(constraint) for constraint in constraints}) == len(constraints)
+    assert language_key(JsonSchema(dict(schema), limit=5)) == language_key(JsonSchema(schema))
 
 
-def test_the_32_languages_asked_for_last_are_kept(compiler: Compiler) -> None:
-    first = compiler.language(Regex("a{1}"))
-    for count in range(2, 33):
-        compiler.language(Regex(f"a{{{count}}}"))
-    assert compiler.language(Regex("a{1}")) is first
-    compiler.language(Regex("a{33}"))
-    assert compiler.language(Regex("a{1}")) is first
-    compiler.language(Regex("a{2}"))
-    assert len(compiler._languages) == 32
+def test_the_languages_asked_for_last_are_kept(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dllm.constraints.compiler.IN_MEMORY", 2)
+    first, second = (compiler.language(Regex(pattern)) for pattern in ("a", "b"))
+    assert compiler.language(Regex("a")) is first
+    compiler.language(Regex("ab"))
+    assert compiler.language(Regex("a")) is first
+    again = compiler.language(Regex("b"))
+    assert again is not second and again.tokens is second.tokens
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,36 @@ def test_equal_languages_have_equal_tables_and_no_state_too_many(seed: int) -> N
     assert all(futures)
 
 
+@pytest.mark.parametrize("seed", range(3000 if full() else 150))
+def test_random_automata_are_minimal_as_by_naive_refinement(seed: int) -> None:
+    draw = random.Random(seed)
+    size, letters = draw.randint(1, 14), draw.randint(1, 6)
+    moves = np.full((size, 256), -1, np.int32)
+    moves[:, 97 : 97 + letters] = [[draw.randint(-1, size - 1) for _ in range(letters)] for _ in range(size)]
+    raw = ByteAutomaton(moves, np.array([draw.random() < 0.3 for _ in range(size)]))
+    made = compiled(Language({"start": Machine(raw)}))
+    assert len(made.moves) == naive_count(raw)
+    for _ in range(60):
+        text = bytes(draw.choices(range(97, 97 + letters), k=draw.randint(0, 9)))
+        assert made.accepts(text) == raw.accepts(text)
+
+
+def naive_count(automaton: ByteAutomaton) -> int:
+    """States after refinement one round at a time, of those that are reached and lead to acceptance."""
+    moves = [*automaton.moves.tolist(), [-1] * 256]
+    block = [int(accepts) for accepts in automaton.accepting] + [0]
+    for _ in moves:
+        marks = [(block[state], *(block[target] for target in row)) for state, row in enumerate(moves)]
+        numbers = {mark: number for number, mark in enumerate(dict.fromkeys(marks))}
+        block = [numbers[mark] for mark in marks]
+    reached, waiting = {0}, [0]
+    while waiting:
+        new = {target for target in moves[waiting.pop()] if target >= 0} - reached
+        reached |= new
+        waiting += new
+    return len({block[state] for state in reached} - {block[-1]})
+
+
 def from_state(automaton: ByteAutomaton, state: int) -> ByteAutomaton:
     """The same states with 0 and ``state`` exchanged."""
     swap = np.arange(len(automaton.moves) + 1)

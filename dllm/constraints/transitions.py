@@ -1,4 +1,4 @@
-"""The steps of sets of states over cells, and what fits between two: section by section what a row is decided by.
+"""How sets of states pass over a cell, forward and backward, and what fits a cell between two of them.
 
 A set is a row of bits over the states, the end of the text last. A cell holds a class of tokens, an end id, or a mask;
 the last two do what its kind says.
@@ -15,11 +15,11 @@ from dllm.constraints.tokens import TokenAutomaton
 
 Bits = NDArray[np.bool_]
 # What an end id does: nothing may end here; it writes nothing and text goes on; it ends the text.
-TEXT, GAP, TAIL = 0, 1, 2
+TEXT_CELL, GAP_CELL, TAIL_CELL = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class Transitions:
     """An automaton of Q states and C classes. The symbol C is an end id, ``mask`` a mask.
 
     ending [Q + 1]: where the text may end: the accepting states, and the end itself where there are end ids.
@@ -39,9 +39,9 @@ class Steps:
     def after(self, members: Bits, symbol: int, kind: int) -> Bits:
         """The states behind a cell, from those before it."""
         found = np.zeros_like(members)
-        if symbol >= self.end and kind == GAP:
+        if symbol >= self.end and kind == GAP_CELL:
             found |= members
-        elif symbol >= self.end and kind == TAIL:
+        elif symbol >= self.end and kind == TAIL_CELL:
             found[-1] = (members & self.ending).any()
         source, target = self._moves(symbol)
         found[target[members[source]]] = True
@@ -50,9 +50,9 @@ class Steps:
     def before(self, members: Bits, symbol: int, kind: int) -> Bits:
         """The states before a cell that lead to one of those behind it."""
         found = np.zeros_like(members)
-        if symbol >= self.end and kind == GAP:
+        if symbol >= self.end and kind == GAP_CELL:
             found |= members
-        elif symbol >= self.end and kind == TAIL and members[-1]:
+        elif symbol >= self.end and kind == TAIL_CELL and members[-1]:
             found |= self.ending
         source, target = self._moves(symbol)
         found[source[members[target]]] = True
@@ -61,13 +61,13 @@ class Steps:
     def fitting(self, forward: Bits, backward: Bits, kind: int) -> Bits:
         """The classes [C + 1], ends last, that lead from a state before a cell to one behind it."""
         edges, found = self.tokens.edges, np.zeros(self.end + 1, bool)
-        labels = np.zeros(len(edges.label), bool)
+        labels = np.zeros(len(edges.label), bool)  # far fewer are used
         labels[edges.label[forward[edges.source] & backward[edges.target]]] = True
         label, symbol = edges.pairs
         found[symbol[labels[label]]] = True
-        if kind == GAP:
+        if kind == GAP_CELL:
             found[-1] = (forward & backward).any()
-        elif kind == TAIL:
+        elif kind == TAIL_CELL:
             found[-1] = backward[-1] and (forward & self.ending).any()
         return found
 
