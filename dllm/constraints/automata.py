@@ -8,6 +8,7 @@ from dllm.constraints.languages.grammar import grammar_language
 from dllm.constraints.languages.json import json_language
 from dllm.constraints.languages.limits import Limits, within
 from dllm.constraints.languages.regex import regex_language
+from dllm.constraints.languages.schema import schema_language
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Language
 from dllm.constraints.languages.utf8 import literal
 from dllm.errors import UserError
@@ -23,8 +24,6 @@ def language_of(constraint: Constraint) -> Language:
         case Json(depth=depth, whitespace=whitespace):
             return json_language(depth, whitespace)
         case JsonSchema(schema=schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict):
-            from dllm.constraints.languages.schema import schema_language
-
             return schema_language(schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict)
         case Grammar(grammar=grammar, start=start, depth=depth, words=words):
             return grammar_language(grammar, start=start, depth=depth, words=words)

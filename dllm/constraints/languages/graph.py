@@ -56,6 +56,8 @@ class Graph:
 
 def runs(moves: IntArray) -> IntArray:
     """Arcs [A, 4] of moves [S, 256]: neighbouring bytes with one target are one arc."""
+    if not len(moves):
+        return np.empty((0, 4), np.int32)
     new = np.ones(moves.shape, bool)
     new[:, 1:] = moves[:, 1:] != moves[:, :-1]
     row, low = np.nonzero(new)

@@ -90,8 +90,10 @@ class Left:
             case Cat((first, *rest)):
                 return self._split_two(first, Cat(tuple(rest)), rule)
             case Rep(part, low, high):
+                low = 0 if self.empty(part) else low  # of a part that may be empty only those that are not count
                 more = Rep(part, max(0, low - 1), None if high is None else high - 1)
-                return self._split(Alt((Cat((part, more)), *([Cat()] if low == 0 else []))), rule)
+                once = Cat((self._filled(part, rule), more))
+                return self._split(Alt((once, Cat())) if low == 0 else once, rule)
         return Cat(), Alt()
 
     def _split_two(self, first: Tree, rest: Tree, rule: str) -> tuple[Tree, Tree]:

@@ -63,8 +63,8 @@ def blocks(edges: Edges, first: Long) -> Long:
         clock.time(len(sizes))
         states = np.flatnonzero(active[block])
         edge, owner = edges.into(states)
-        places = mixed(block[states[owner]] + ASIDE) | np.uint64(1)
-        seen, marks = sums(edges.source[edge], edges.weight[edge] * places)
+        home = mixed(block[states[owner]] + ASIDE) | np.uint64(1)
+        seen, marks = sums(edges.source[edge], edges.weight[edge] * home)
         block, sizes, active = _split(block, sizes, seen.astype(np.int64), marks)
     return block
 

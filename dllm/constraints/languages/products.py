@@ -43,6 +43,7 @@ def product(a: ByteAutomaton, b: ByteAutomaton, keep: Keep) -> ByteAutomaton:
     codes, moves = _pairs(left, right)
     in_a, in_b = np.append(a.accepting, False), np.append(b.accepting, False)
     moves, accepting = minimised(moves, keep(in_a[codes // width], in_b[codes % width]))
+    budget().states(len(moves))
     return ByteAutomaton(moves[:, number], accepting)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dllm.constraints.languages.arrays import ASIDE, Long, mixed, numbered
 from dllm.constraints.languages.minimal import minimised
-from dllm.constraints.languages.trees import BoolArray, ByteAutomaton, Bytes, Cat, Machine, Tree
+from dllm.constraints.languages.trees import ByteAutomaton, Bytes, Cat, Machine, Tree
 
 Ranges = tuple[tuple[int, int], ...]
 LAST = 0x10FFFF
@@ -20,55 +20,61 @@ def literal(text: str) -> Cat:
     return Cat(tuple(Bytes(((byte, byte),)) for byte in text.encode("utf-8")))
 
 
+@lru_cache(maxsize=1024)
 def characters(ranges: Ranges) -> Tree:
     """One character with a code point in one of ``ranges``, each (first, last)."""
-    points = members(ranges)
-    if not points[0x80:].any():
-        return Bytes(joined(points[:0x80]))
-    found = joined(points)
+    found = joined(ranges)
+    if not found or found[-1][1] < 0x80:
+        return Bytes(found)
     if len(found) == 1 and found[0][0] == found[0][1]:
         return literal(chr(found[0][0]))
     return Machine(_automaton(found))
 
 
-def members(ranges: Ranges) -> BoolArray:
-    """[0x110000] the code points in ``ranges``, without surrogates."""
-    points = np.zeros(LAST + 1, bool)
-    for first, last in ranges:
-        points[first : last + 1] = True
-    points[0xD800:0xE000] = False
-    return points
+def joined(ranges: Ranges) -> Ranges:
+    """The same code points in order and as few ranges as there can be, without surrogates."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(part for whole in ranges for part in _around_surrogates(*whole)):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return tuple(found)
 
 
-def joined(points: BoolArray) -> Ranges:
-    """The longest ranges that hold exactly these members."""
-    steps = np.flatnonzero(np.diff(np.concatenate(([False], points, [False])).astype(np.int8))).tolist()
-    return tuple((first, behind - 1) for first, behind in zip(steps[::2], steps[1::2], strict=True))
+def inverted(ranges: Ranges) -> Ranges:
+    """All other characters."""
+    found = joined(ranges)
+    firsts, lasts = [0, *(last + 1 for _, last in found)], [*(first - 1 for first, _ in found), LAST]
+    return joined(tuple(zip(firsts, lasts, strict=True)))
 
 
-@lru_cache(maxsize=256)
+def _around_surrogates(first: int, last: int) -> Ranges:
+    parts = (first, min(last, 0xD7FF)), (max(first, 0xE000), last)
+    return tuple(part for part in parts if part[0] <= part[1])
+
+
 def _automaton(ranges: Ranges) -> ByteAutomaton:
     """Code points lie in blocks of 64, which their last byte tells apart, and those in blocks again. Equal blocks are
     one state; state 1 is the end."""
-    points = members(ranges)
+    points = np.zeros(LAST + 1, bool)
+    for first, last in ranges:
+        points[first : last + 1] = True
     rows: list[Long] = [np.full((2, 256), -1)]
+    distinct, number = numbered(np.packbits(points).view(np.uint64))
+    ends = _blocks(np.where(points.reshape(-1, 64)[distinct], 1, -1), rows)[number]
+    two, three, four = ends[:32], ends[:1024].copy(), np.append(ends, np.full(48 * 64, -1))
+    three[:32], four[:1024] = -1, -1  # longer spellings of smaller code points
     rows[0][0, :0x80] = np.where(points[:0x80], 1, -1)
-    low = 0x80
-    for lead, leads, trailing in ((0xC0, 32, 1), (0xE0, 16, 2), (0xF0, 8, 3)):
-        states = np.full(leads * 64**trailing, -1)  # longer spellings of smaller code points stay out
-        held = points[: len(states)]
-        states[low : len(held)][held[low:]] = 1
-        low = len(states)
-        for _ in range(trailing):
-            states = _blocks(states, rows)
-        rows[0][0, lead : lead + leads] = states
+    rows[0][0, 0xC2:0xE0] = two[2:]
+    rows[0][0, 0xE0:0xF0] = _blocks(three.reshape(16, 64), rows)
+    rows[0][0, 0xF0:0xF5] = _blocks(_blocks(four.reshape(320, 64), rows).reshape(5, 64), rows)
     moves = np.concatenate(rows).astype(np.int32)
     return ByteAutomaton(*minimised(moves, np.arange(len(moves)) == 1))
 
 
-def _blocks(states: Long, rows: list[Long]) -> Long:
+def _blocks(tables: Long, rows: list[Long]) -> Long:
     """For each 64 states, to which 0x80 to 0xBF lead, the one state that does so, appended to ``rows``; -1 for none."""
-    tables = states.reshape(-1, 64)
     count = sum(map(len, rows))
     first, number = numbered((mixed(tables) * mixed(np.arange(64) + ASIDE)).sum(axis=1, dtype=np.uint64))
     new = np.full((len(first), 256), -1)

@@ -1,0 +1,235 @@
+"""Trees to automata: depth, products and limits, against counting by hand and brute force over short texts."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from constraints_languages import texts_over
+from harness import full
+
+from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.limits import Limits, within
+from dllm.constraints.languages.products import complement, difference, intersection, union
+from dllm.constraints.languages.trees import Alt, ByteAutomaton, Bytes, Call, Cat, Language, Machine, Rep, Tree
+from dllm.constraints.languages.utf8 import literal, texts
+from dllm.errors import UserError
+
+A, B, X = literal("a"), literal("b"), literal("x")
+OPEN, CLOSE = literal("("), literal(")")
+
+
+def words(automaton: ByteAutomaton, alphabet: str = "ab", length: int = 5) -> set[str]:
+    return {text for text in texts_over(alphabet, length) if automaton.accepts(text.encode())}
+
+
+def random_tree(draw: random.Random, depth: int = 4) -> tuple[Tree, str]:
+    """A tree without calls, and the regular expression that says the same."""
+    kind = draw.choice(["bytes", "cat", "alt", "rep", "machine"]) if depth else "bytes"
+    if kind == "bytes":
+        return draw.choice([(A, "a"), (B, "b"), (Bytes(((97, 98),)), "[ab]"), (Bytes(()), "(?!)"), (Cat(), "")])
+    if kind == "rep":
+        part, text = random_tree(draw, depth - 1)
+        low, high = draw.choice([(0, None), (1, None), (0, 1), (2, 3), (0, 0)])
+        return Rep(part, low, high), f"(?:{text}){{{low},{'' if high is None else high}}}"
+    parts = [random_tree(draw, depth - 1) for _ in range(draw.randint(0, 3))]
+    trees, patterns = tuple(tree for tree, _ in parts), [f"(?:{text})" for _, text in parts]
+    if kind == "alt":
+        return Alt(trees), f"(?:{'|'.join(patterns)})" if parts else "(?!)"
+    return (Cat(trees) if kind == "cat" else Machine(compiled(Language({"start": Cat(trees)})))), "".join(patterns)
+
+
+@pytest.mark.parametrize("seed", range(2000 if full() else 60))
+def test_random_trees_and_their_products_have_the_right_words(seed: int) -> None:
+    draw = random.Random(seed)
+    (tree, pattern), (other, second) = random_tree(draw), random_tree(draw)
+    a, b = compiled(Language({"start": tree})), compiled(Language({"start": other}))
+    every = set(texts_over("ab", 5))
+    in_a, in_b = ({text for text in every if re.fullmatch(judge, text)} for judge in (pattern, second))
+    assert words(a) == in_a and words(b) == in_b
+    assert words(intersection(a, b)) == in_a & in_b
+    assert words(union(a, b)) == in_a | in_b
+    assert words(difference(a, b)) == in_a - in_b
+    assert words(complement(a)) == every - in_a
+
+
+@pytest.mark.parametrize("seed", range(300 if full() else 20))
+def test_equal_languages_have_equal_tables_and_no_state_too_many(seed: int) -> None:
+    a = compiled(Language({"start": random_tree(random.Random(seed))[0]}))
+    for same in (complement(complement(a)), union(a, a), compiled(Language({"start": Machine(a)}))):
+        assert np.array_equal(same.moves, a.moves) and np.array_equal(same.accepting, a.accepting)
+    # Myhill and Nerode: states are told apart by texts shorter than their number.
+    futures = {frozenset(words(from_state(a, state), "ab", min(6, len(a.moves)))) for state in range(len(a.moves))}
+    assert len(a.moves) > 6 or len(futures) == len(a.moves)
+    assert all(futures)
+
+
+@pytest.mark.parametrize("seed", range(3000 if full() else 150))
+def test_random_automata_are_minimal_as_by_naive_refinement(seed: int) -> None:
+    draw = random.Random(seed)
+    size, letters = draw.randint(1, 14), draw.randint(1, 6)
+    moves = np.full((size, 256), -1, np.int32)
+    moves[:, 97 : 97 + letters] = [[draw.randint(-1, size - 1) for _ in range(letters)] for _ in range(size)]
+    raw = ByteAutomaton(moves, np.array([draw.random() < 0.3 for _ in range(size)]))
+    made = compiled(Language({"start": Machine(raw)}))
+    assert len(made.moves) == naive_count(raw)
+    for _ in range(60):
+        text = bytes(draw.choices(range(97, 97 + letters), k=draw.randint(0, 9)))
+        assert made.accepts(text) == raw.accepts(text)
+
+
+def naive_count(automaton: ByteAutomaton) -> int:
+    """States after refinement one round at a time, of those that are reached and lead to acceptance."""
+    moves = [*automaton.moves.tolist(), [-1] * 256]
+    block = [int(accepts) for accepts in automaton.accepting] + [0]
+    for _ in moves:
+        marks = [(block[state], *(block[target] for target in row)) for state, row in enumerate(moves)]
+        numbers = {mark: number for number, mark in enumerate(dict.fromkeys(marks))}
+        block = [numbers[mark] for mark in marks]
+    reached, waiting = {0}, [0]
+    while waiting:
+        new = {target for target in moves[waiting.pop()] if target >= 0} - reached
+        reached |= new
+        waiting += new
+    return len({block[state] for state in reached} - {block[-1]})
+
+
+def from_state(automaton: ByteAutomaton, state: int) -> ByteAutomaton:
+    """The same states with 0 and ``state`` exchanged."""
+    swap = np.arange(len(automaton.moves) + 1)
+    swap[[0, state]] = state, 0
+    swap[-1] = -1
+    return ByteAutomaton(swap[automaton.moves][swap[:-1]].astype(np.int32), automaton.accepting[swap[:-1]])
+
+
+def test_two_complements_of_everything_are_nothing() -> None:
+    nothing = difference(texts(), texts())
+    assert len(nothing.moves) == 0 and not nothing.accepts(b"")
+    assert np.array_equal(complement(nothing).moves, texts().moves)
+    assert len(intersection(nothing, texts()).moves) == 0 and len(union(nothing, nothing).moves) == 0
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_depth_counts_brackets(depth: int) -> None:
+    rule = Alt((X, Cat((OPEN, Rep(Call("a"), 1), CLOSE))))
+    automaton = compiled(Language({"start": Call("a"), "a": rule}, depth=depth))
+    for text in texts_over("(x)", 7):
+        deepest = max(text[:at].count("(") - text[:at].count(")") for at in range(len(text) + 1))
+        assert automaton.accepts(text.encode()) == (balanced(text) and deepest <= depth), text
+
+
+def balanced(text: str) -> bool:
+    """Whether it is x, or brackets around one or more such."""
+    while "x" in text and text != "x":
+        shorter = re.sub(r"\(x+\)", "x", text)
+        if shorter == text:
+            return False
+        text = shorter
+    return text == "x"
+
+
+def test_right_recursion_needs_no_depth() -> None:
+    rules = {"start": Alt((Cat((A, Call("next"))), A)), "next": Alt((Cat((B, Call("start"))), B))}
+    assert words(compiled(Language(rules, depth=0))) == {"ababa"[:size] for size in range(1, 6)}
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_round_of_rules_that_call_each_other_counts_once(depth: int) -> None:
+    rules = {"start": Cat((A, Call("a"), B)), "a": Alt((X, Cat((OPEN, Call("b"), CLOSE)))), "b": Cat((A, Call("a"), B))}
+    automaton = compiled(Language(rules, depth=depth))
+    for rounds in range(5):
+        text = "a" + "(a" * rounds + "x" + "b)" * rounds + "b"
+        assert automaton.accepts(text.encode()) == (rounds <= depth), text
+
+
+def test_each_circle_of_rules_has_the_whole_depth() -> None:
+    inner = Alt((X, Cat((OPEN, Call("inner"), CLOSE))))
+    outer = Alt((Call("inner"), Cat((A, Call("outer"), B))))
+    automaton = compiled(Language({"start": Call("outer"), "outer": outer, "inner": inner}, depth=2))
+    assert automaton.accepts(b"aa((x))bb")
+    assert not automaton.accepts(b"aaa((x))bbb") and not automaton.accepts(b"aa(((x)))bb")
+
+
+def test_rules_that_both_contain_themselves_share_their_depth() -> None:
+    rules = {"start": Alt((X, Cat((OPEN, Call("start"), CLOSE)), Cat((A, Call("b"), B)))),
+             "b": Alt((X, Cat((A, Call("b"), B)), Cat((OPEN, Call("start"), CLOSE))))}  # fmt: skip
+    automaton = compiled(Language(rules, depth=2))
+    assert automaton.accepts(b"(axb)") and automaton.accepts(b"a(x)b") and automaton.accepts(b"((x))")
+    assert not automaton.accepts(b"(a(x)b)") and not automaton.accepts(b"aaaxbbb")
+
+
+def test_long_chains_of_rules_are_read_without_recursion() -> None:
+    chain: dict[str, Tree] = {f"r{number}": Cat((A, Call(f"r{number + 1}"))) for number in range(3000)}
+    automaton = compiled(Language({"start": Call("r0"), **chain, "r3000": B}))
+    assert automaton.accepts(b"a" * 3000 + b"b") and len(automaton.moves) == 3002
+
+
+DOUBLING: dict[str, Tree] = {f"r{number}": Cat((Call(f"r{number + 1}"),) * 2) for number in range(40)}
+EXPLODING: dict[str, Language] = {
+    "counted in counted": Language({"start": Rep(Rep(A, 0, 1000), 0, 1000)}),
+    "three times": Language({"start": Rep(Rep(Rep(A, 1, 100), 1, 100), 1, 100)}),
+    "optional in optional": Language({"start": Rep(Rep(Rep(Alt((A, B)), 0, 30), 0, 30), 0, 30)}),
+    "far behind": Language({"start": Cat((Rep(Alt((A, B))), A, Rep(Alt((A, B)), 30, 30)))}),
+    "a thousand million": Language({"start": Rep(A, 10**9, 10**9)}),
+    "nothing, a thousand million times": Language({"start": Rep(Cat(), 10**9, 10**9)}),
+    "branches": Language({"start": Rep(Alt(tuple(Rep(literal(f"{n:x}"), 0, n) for n in range(400))), 0, 50)}),
+    "doubling": Language({"start": Call("r0"), **DOUBLING, "r40": A}),
+    "doubling nothing": Language({"start": Call("r0"), **DOUBLING, "r40": Cat()}),
+    "deep": Language({"start": Alt((A, *(Cat((literal(c), Call("start"), literal(c))) for c in "bcdef")))}, depth=9),
+}
+
+
+@pytest.mark.parametrize("name", EXPLODING)
+def test_what_explodes_is_refused_in_time(name: str) -> None:
+    language, begun = EXPLODING[name], time.thread_time()
+    with pytest.raises(UserError, match=r"more than (2000 states|0.5 s)"):
+        compiled(language, Limits(2000, 0.5, language.depth))
+    assert time.thread_time() - begun < 1.5
+
+
+def test_what_explodes_stays_below_two_gigabytes() -> None:
+    names = list(EXPLODING) if full() else ["three times", "branches"]
+    states, seconds = (20_000, 10) if full() else (5000, 1)
+    code = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+sys.path.insert(0, "tests/constraints"); sys.path.insert(0, "tests")
+from test_languages import EXPLODING
+from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.limits import Limits
+from dllm.errors import UserError
+for name in {names}:
+    try:
+        compiled(EXPLODING[name], Limits({states}, {seconds}))
+        sys.exit(name + " was not refused")
+    except UserError as error:
+        print(name, error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+
+
+def test_too_many_states_and_too_much_time_say_so() -> None:
+    with pytest.raises(UserError) as refusal:
+        compiled(EXPLODING["three times"], Limits(2000, 10, 4))
+    assert str(refusal.value) == (
+        "the constraint needs more than 2000 states at depth 4. Lower constraint.depth, or shorten counted repetitions."
+    )
+    with pytest.raises(UserError) as refusal:
+        compiled(Language({"start": Rep(A, 1500, 1500)}), Limits(1000, 10, None))
+    assert str(refusal.value) == (
+        "the constraint needs more than 1000 states. Shorten counted repetitions, or write it more simply."
+    )
+    with pytest.raises(UserError, match=r"took more than 1e-06 s to compile \(\d+ states\)\. Lower"):
+        compiled(Language({"start": Rep(A, 500)}), Limits(2000, 1e-6, 4))
+    assert len(compiled(Language({"start": Rep(A, 1999, 1999)}), Limits(2000)).moves) == 2000
+
+
+def test_limits_hold_for_everything_inside() -> None:
+    with pytest.raises(UserError, match="more than 10 states"), within(Limits(10)):
+        union(compiled(Language({"start": literal("abcdef")})), compiled(Language({"start": literal("b" * 9)})))
