@@ -7,8 +7,8 @@ import re
 import sys
 
 import pytest
-from constraints_languages import drawn_words, texts_over
 from harness import full
+from word_samples import drawn_words, texts_over
 
 from dllm.constraints import Grammar, automaton_of
 from dllm.constraints.languages.products import difference

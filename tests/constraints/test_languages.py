@@ -10,8 +10,9 @@ import time
 
 import numpy as np
 import pytest
-from constraints_languages import texts_over
+from exploding import EXPLODING
 from harness import full
+from word_samples import texts_over
 
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.limits import Limits, within
@@ -191,21 +192,6 @@ def test_long_chains_of_rules_are_read_without_recursion() -> None:
     assert automaton.accepts(b"a" * 3000 + b"b") and len(automaton.moves) == 3002
 
 
-DOUBLING: dict[str, Tree] = {f"r{number}": Cat((Call(f"r{number + 1}"),) * 2) for number in range(40)}
-EXPLODING: dict[str, Language] = {
-    "counted in counted": Language({"start": Rep(Rep(A, 0, 1000), 0, 1000)}),
-    "three times": Language({"start": Rep(Rep(Rep(A, 1, 100), 1, 100), 1, 100)}),
-    "optional in optional": Language({"start": Rep(Rep(Rep(Alt((A, B)), 0, 30), 0, 30), 0, 30)}),
-    "far behind": Language({"start": Cat((Rep(Alt((A, B))), A, Rep(Alt((A, B)), 30, 30)))}),
-    "a thousand million": Language({"start": Rep(A, 10**9, 10**9)}),
-    "nothing, a thousand million times": Language({"start": Rep(Cat(), 10**9, 10**9)}),
-    "branches": Language({"start": Rep(Alt(tuple(Rep(literal(f"{n:x}"), 0, n) for n in range(400))), 0, 50)}),
-    "doubling": Language({"start": Call("r0"), **DOUBLING, "r40": A}),
-    "doubling nothing": Language({"start": Call("r0"), **DOUBLING, "r40": Cat()}),
-    "deep": Language({"start": Alt((A, *(Cat((literal(c), Call("start"), literal(c))) for c in "bcdef")))}, depth=9),
-}
-
-
 @pytest.mark.parametrize("name", EXPLODING)
 def test_what_explodes_is_refused_in_time(name: str) -> None:
     language, begun = EXPLODING[name], time.thread_time()
@@ -220,8 +206,8 @@ def test_what_explodes_stays_below_two_gigabytes() -> None:
     code = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-sys.path.insert(0, "tests/constraints"); sys.path.insert(0, "tests")
-from test_languages import EXPLODING
+sys.path.insert(0, "tests")
+from exploding import EXPLODING
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.limits import Limits
 from dllm.errors import UserError

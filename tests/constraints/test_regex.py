@@ -6,8 +6,8 @@ import random
 import re
 
 import pytest
-from constraints_languages import drawn_words, texts_over
 from harness import full
+from word_samples import drawn_words, texts_over
 
 from dllm.constraints import Regex, automaton_of
 from dllm.constraints.languages.compiled import compiled
