@@ -1,8 +1,8 @@
 """Replay recorded facts of constrained decoding: ``python tests/constraints.py FILE...``.
 
-A file holds lists of cases by part: ``sets`` (what a canvas allows), ... Each part has a function here that says what
-is wrong with a case. The exit code is 1, and stderr says why, where a case is not equal, and also where a part or a
-field is unknown here.
+A file holds lists of cases by part: ``sets`` (what a canvas allows), ``languages`` (texts, and whether they belong),
+``refusals`` (words of the sentence), ... Each part has a function here that says what is wrong with a case. The exit
+code is 1, and stderr says why, where a case is not equal, and also where a part or a field is unknown here.
 """
 
 from __future__ import annotations
@@ -126,7 +126,30 @@ def replay_decodes(case: Case) -> str | None:
     return f"{', '.join(differ)} differ" if differ else None
 
 
-PARTS: dict[str, Callable[[Case], str | None]] = {"sets": replay_sets, "decodes": replay_decodes}
+def replay_languages(case: Case) -> str | None:
+    """What is wrong with a case of ``languages``: texts, and whether they belong."""
+    if fields := case.keys() - {"language", "texts"}:
+        return f"{', '.join(sorted(fields))} cannot be compared here"
+    accepts = automaton(json.dumps(case["language"])).accepts
+    differ = [repr(text) for text, belongs in case["texts"].items() if accepts(text.encode("utf-8")) != belongs]
+    return f"{', '.join(differ)} differ" if differ else None
+
+
+def replay_refusals(case: Case) -> str | None:
+    """What is wrong with a case of ``refusals``: a language, and words of the sentence that refuses it."""
+    if fields := case.keys() - {"language", "says"}:
+        return f"{', '.join(sorted(fields))} cannot be compared here"
+    try:
+        automaton(json.dumps(case["language"]))
+    except UserError as error:
+        missing = [word for word in case["says"] if word not in str(error)]
+        return f"{', '.join(missing)} not in: {error}" if missing else None
+    return "it is not refused"
+
+
+PARTS: dict[str, Callable[[Case], str | None]] = {
+    "sets": replay_sets, "decodes": replay_decodes, "languages": replay_languages, "refusals": replay_refusals,
+}  # fmt: skip
 
 
 def replay(data: Case) -> dict[str, list[str | None]]:

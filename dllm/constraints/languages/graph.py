@@ -100,8 +100,8 @@ class Wiring:
                 return [(case, source, target) for case in cases]
             case Rep(part, low, high):
                 return self._repeated(part, low, high, source, target)
-            case Some(parts, between):
-                return self._some(parts, between, source, target)
+            case Some(parts, between, again):
+                return self._some(parts, between, again, source, target)
             case Call(rule) if rule in self.numbers:
                 self.graph.arc(source, CALLS + self.numbers[rule], CALLS + self.numbers[rule], target)
             case Call(rule):
@@ -135,7 +135,7 @@ class Wiring:
         self.graph.step(loop, target)
         return [*chain, (part, loop, loop)]
 
-    def _some(self, parts: Sequence[Tree], between: Tree, source: int, target: int) -> Legs:
+    def _some(self, parts: Sequence[Tree], between: Tree, again: bool, source: int, target: int) -> Legs:
         """Each part begins at the source, or behind a separator behind any part before it."""
         starts = self.graph.states(2 * len(parts))
         begun = starts + len(parts)  # begun + i: part i was written, or one before it
@@ -146,6 +146,8 @@ class Wiring:
             legs.append((part, starts + place, begun + place))
             if place:
                 legs.append((between, begun + place - 1, starts + place))
+        if again:
+            legs.append((between, begun + len(parts) - 1, starts + len(parts) - 1))
         return legs
 
     def _machine(self, moves: IntArray, accepting: NDArray[np.bool_], source: int, target: int) -> None:

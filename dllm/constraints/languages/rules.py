@@ -6,6 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping
 
+from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import Alt, Call, Cat, Language, Rep, Some, Tree
 
 MOST = 20_000  # nodes that writing out calls may add
@@ -14,9 +15,11 @@ MOST = 20_000  # nodes that writing out calls may add
 def calls_of(tree: Tree) -> tuple[Counter[str], int]:
     """The rules that a tree calls, each so often as it is written there, and the tree's nodes."""
     calls: Counter[str] = Counter()
-    waiting, nodes = [tree], 0
+    waiting, nodes, clock = [tree], 0, budget()
     while waiting:
         tree, nodes = waiting.pop(), nodes + 1
+        if nodes % 4096 == 0:  # a tree that stands in several places counts in each
+            clock.nondeterministic(nodes // 16)
         match tree:
             case Cat(inner) | Alt(inner):
                 waiting.extend(inner)

@@ -44,10 +44,14 @@ class Rep:
 
 @dataclass(frozen=True)
 class Some:
-    """One or more of the parts, in their order, with ``between`` between neighbours; each part is written once."""
+    """One or more of the parts, in their order, with ``between`` between neighbours; each part is written once.
+
+    again: the last part may stand several times.
+    """
 
     parts: tuple[Tree, ...]
     between: Tree
+    again: bool = False
 
 
 @dataclass(frozen=True)

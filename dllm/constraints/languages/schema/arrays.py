@@ -8,10 +8,10 @@ from typing import Any
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.json import around
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.schema.document import Node, refused
 from dllm.constraints.languages.schema.facts import Arrays
+from dllm.constraints.languages.schema.places import Node, refused
 from dllm.constraints.languages.schema.values import comma, distinct, enclosed, key_of
-from dllm.constraints.languages.trees import Alt, Call, Cat, Language, Machine, Rep, Tree
+from dllm.constraints.languages.trees import Alt, Call, Cat, Language, Machine, Rep, Some, Tree
 from dllm.constraints.languages.utf8 import literal
 
 Value = Callable[[tuple[Node, ...]], Tree]
@@ -24,11 +24,20 @@ MOST_UNIQUE = 10
 
 def arrays(said: Arrays, value: Value, finite: Finite, whitespace: str) -> Tree:
     """A list with its brackets. Raises UserError where uniqueItems cannot be kept."""
+    _joinable(said)
     places = [value(said.item(place)) for place in range(_shown(said))]
     rest = value(said.item(said.listed)) if len(places) == said.listed else Alt()
     if said.unique is None or (said.high is not None and said.high < 2):
         return sequence(places, rest, said.low, said.high, whitespace)
     return _unique(said, finite, whitespace)
+
+
+def _joinable(said: Arrays) -> None:
+    """Refuse items of one part that do not see a place of another. Raises UserError."""
+    for before, items in said.parts:
+        if items is not None and items.schema is not True and items.schema != {} and len(before) < said.listed:
+            raise refused(items.place, f"allOf, or what is joined here: items does not see place {len(before)}, which "
+                                       "prefixItems lists elsewhere. Give both the same places.")  # fmt: skip
 
 
 def _shown(said: Arrays) -> int:
@@ -38,23 +47,30 @@ def _shown(said: Arrays) -> int:
 def sequence(places: list[Tree], rest: Tree, low: int, high: int | None, whitespace: str) -> Tree:
     """``low`` to ``high`` items: these places, of which the last may be missing, and any number of ``rest``."""
     budget().nondeterministic(max(low, high or 0))
-    count = len(places)
     if high is not None and high < low:
         return Alt()
-    most = None if high is None else max(high - count, 0)
-    more = comma(rest, whitespace)
-    tail: Tree = Rep(more, max(low - count, 0), most)
-    for place in range(count - 1, -1, -1):
-        if place == 0:
-            break
+    filled = _filled(places, rest, low, high, whitespace) if places else _alike(rest, low, high, whitespace)
+    empty = Cat((literal("["), around(whitespace), literal("]"))) if low == 0 else Alt()
+    return Alt((empty, enclosed("[", filled, "]", whitespace) if high is None or high > 0 else Alt()))
+
+
+def _filled(places: list[Tree], rest: Tree, low: int, high: int | None, whitespace: str) -> Tree:
+    """One item or more, from the last place to the first."""
+    count = len(places)
+    tail: Tree = Rep(comma(rest, whitespace), max(low - count, 0), None if high is None else high - count)
+    for place in range(count - 1, 0, -1):
         tail = Cat((comma(places[place], whitespace), tail))
         tail = tail if place < low else Rep(tail, 0, 1)
-    if count:
-        filled = Cat((places[0], tail))
-    else:
-        filled = Cat((rest, Rep(more, max(low - 1, 0), None if high is None else max(high - 1, 0))))
-    empty = enclosed("[", Cat(), "]", whitespace) if low == 0 else Alt()
-    return Alt((empty, enclosed("[", filled, "]", whitespace) if high is None or high > 0 else Alt()))
+    return Cat((places[0], tail))
+
+
+def _alike(item: Tree, low: int, high: int | None, whitespace: str) -> Tree:
+    """One item or more; written once where their number is free, as lists in lists would double at each depth."""
+    between = comma(Cat(), whitespace)
+    if high is not None:
+        return Cat((item, Rep(Cat((between, item)), max(low - 1, 0), max(high - 1, 0))))
+    several = Some((item,), between, again=True)
+    return Cat((Rep(Cat((item, between)), low - 1, low - 1), several)) if low > 1 else several
 
 
 def _unique(said: Arrays, finite: Finite, whitespace: str) -> Tree:

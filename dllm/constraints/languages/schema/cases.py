@@ -6,33 +6,50 @@ in one of the cases.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
+from typing import Protocol
 
 from dllm.constraints.languages.limits import Budget
-from dllm.constraints.languages.schema.document import Document, Node, refused
+from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.keywords import PASSED_OVER
+from dllm.constraints.languages.schema.places import Node, refused
 from dllm.errors import UserError
 
 Case = tuple[Node, ...]
-Exclude = Callable[[Case, Case], bool]
-Restrict = Callable[[Case, Case], Case]
 # The cases of one value; each becomes a piece of its automaton.
 MOST = 5_000
 # Ends the place of a node whose ``not`` is no more than types and enumerations; no JSON pointer has such an end.
 EXCLUDED = "~excluded"
+# The keywords that cases are made of.
+APART = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired")
+# Ends the place of a node whose ``type`` says which types are written, not which are valid.
+WRITTEN = "~written"
 
 
 class Endless(UserError):
     """A schema that begins with itself; a proof that meets one while it is being expanded gives up."""
 
 
-class Cases:
-    """exclude: whether no value is valid in both of two cases, of the types that either writes. restrict: a case
-    (beside others) that writes no other types later, whatever it is joined with."""
+class Excluding(Protocol):
+    """What oneOf asks of its cases."""
 
-    def __init__(self, document: Document, clock: Budget, exclude: Exclude, restrict: Restrict) -> None:
-        self.document, self.clock, self._exclude, self._restrict = document, clock, exclude, restrict
+    def exclude(self, one: Case, other: Case) -> bool:
+        """Whether no value is valid in both, of the types that either writes."""
+
+    def restrict(self, case: Case, beside: Case) -> Case:
+        """The case, so that it writes no other types later, whatever it is joined with."""
+
+    def told_apart(self, branches: list[list[Case]]) -> bool:
+        """Whether a value tells by itself, or by one property, of which branch alone it may be."""
+
+
+class Cases:
+    """The cases of each node of a document."""
+
+    def __init__(self, document: Document, clock: Budget, proofs: Excluding) -> None:
+        self.document, self.clock = document, clock
+        self._exclude, self._restrict, self._told_apart = proofs.exclude, proofs.restrict, proofs.told_apart
         self._known: dict[str, list[Case]] = {}
         self._entered: list[str] = []
 
@@ -90,7 +107,8 @@ class Cases:
         branches = [self._expanded(node.at("oneOf", index)) for index in range(len(node.get("oneOf")))]
         beside = (without(node, "oneOf"),)
         restricted = [[self._restrict(case, beside) for case in cases] for cases in branches]
-        for (i, left), (j, right) in combinations(enumerate(restricted), 2):
+        told = self._told_apart([[case + beside for case in cases] for cases in branches])
+        for (i, left), (j, right) in () if told else combinations(enumerate(restricted), 2):
             self.clock.time(i)
             if not all(self._exclude(a + beside, b + beside) for a in left for b in right):
                 raise refused(node.place, f"oneOf: cases {i} and {j} may share a value. Use anyOf, or give both a "
@@ -136,6 +154,7 @@ class Cases:
 
 
 def without(node: Node, *keywords: str) -> Node:
-    """The node but for these keywords."""
-    kept = {key: value for key, value in node.schema.items() if key not in keywords}  # type: ignore[union-attr]
+    """The node but for these keywords, and but for ``not`` where that makes cases too."""
+    left_out = {*keywords} if node.place.endswith(EXCLUDED) else {*keywords, "not"}
+    kept = {key: value for key, value in node.schema.items() if key not in left_out}  # type: ignore[union-attr]
     return Node(f"{node.place}~without-{'-'.join(keywords)}", kept)

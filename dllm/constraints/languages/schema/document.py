@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.schema.keywords import KNOWN, NUMBER, PASSED_OVER, REFUSED, SPEAKS, TYPES
-from dllm.errors import UserError, first_line, nearest, not_installed
-
-Schema = Mapping[str, Any] | bool
-
-
-@dataclass(frozen=True)
-class Node:
-    """A schema and its place in the document, a JSON pointer; nodes of one place are equal."""
-
-    place: str
-    schema: Schema = field(compare=False)
-
-    def at(self, *path: str | int) -> Node:
-        """The schema below, by keys and indices."""
-        place, found = self.place, self.schema
-        for key in path:
-            place, found = f"{place}/{escaped(key)}", found[key]  # type: ignore[index]
-        return Node(place, found)
-
-    def get(self, keyword: str, default: Any = None) -> Any:
-        """The value of a keyword; ``true`` and ``false`` have none."""
-        return default if isinstance(self.schema, bool) else self.schema.get(keyword, default)
-
-
-def escaped(key: str | int) -> str:
-    """A key as a step of a JSON pointer."""
-    return str(key).replace("~", "~0").replace("/", "~1")
+from dllm.constraints.languages.schema.metaschema import check_schema
+from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
+from dllm.errors import UserError, first_line, nearest
 
 
 def plain(schema: Any) -> Schema:
@@ -51,33 +27,13 @@ def plain(schema: Any) -> Schema:
     return found
 
 
-def refused(place: str, sentence: str) -> UserError:
-    return UserError(f"constraint.schema at {place}: {sentence}")
-
-
 class Document:
     """A schema that has passed the metaschema. strict: unknown keywords and formats are refused, not passed over."""
 
-    def __init__(self, schema: Schema, strict: bool) -> None:
-        self.root, self.strict = Node("#", plain(schema)), strict
+    def __init__(self, schema: Schema, strict: bool, clock: Budget) -> None:
+        self.root, self.strict, self._clock = Node("#", plain(schema)), strict, clock
         self._checked: dict[str, Node] = {}
-        self._check_schema(self.root)
-
-    def _check_schema(self, node: Node) -> None:
-        """Refuse what the metaschema of Draft 2020-12 does not allow. Raises UserError."""
-        try:
-            import jsonschema
-        except ImportError:
-            raise not_installed("constraint=json_schema", "jsonschema", "constraints") from None
-        meta = jsonschema.Draft202012Validator(jsonschema.Draft202012Validator.META_SCHEMA)
-        try:
-            error = jsonschema.exceptions.best_match(meta.iter_errors(node.schema))
-        except RecursionError:
-            raise too_deep(node.place) from None
-        if error is not None:
-            place = "/".join([node.place, *map(escaped, error.absolute_path)])
-            said = error.message if len(error.message) <= 200 else f"{error.message[:200]}..."
-            raise refused(place, f"this is no JSON schema (Draft 2020-12): {said.rstrip('.')}.")
+        check_schema(self.root, clock.time)
 
     def target(self, node: Node) -> Node:
         """What the ``$ref`` of a node points to. Raises UserError."""
@@ -113,7 +69,7 @@ class Document:
         if not isinstance(found, Mapping | bool):
             raise refused(origin.place, f"$ref {ref!r} points to no schema.")
         if not place.startswith(("#/$defs/", "#/definitions/")):  # elsewhere the metaschema may not have looked
-            self._check_schema(node)
+            check_schema(node, self._clock.time)
         return node
 
     def check_keywords(self, node: Node) -> None:
@@ -125,9 +81,9 @@ class Document:
             self._check_keyword(node, keyword)
             spoken = SPEAKS.get(keyword)
             if self.strict and types is not None and spoken is not None and not spoken & types:
-                kinds = " or ".join(sorted({"number" if kind == "fraction" else kind for kind in spoken}))
+                kind = "number" if spoken == NUMBER else min(spoken)
                 raise refused(node.place, f"the keyword {keyword!r} says nothing of type {node.get('type')!r}, only of "
-                                          f"{kinds}. Leave it out, or change type.")  # fmt: skip
+                                          f"{kind}. Leave it out, or change type.")  # fmt: skip
 
     def _check_keyword(self, node: Node, keyword: str) -> None:
         if _says_nothing(node, keyword):
@@ -161,7 +117,3 @@ def types_of(node: Node) -> frozenset[str] | None:
         return None
     named = frozenset([names] if isinstance(names, str) else names)
     return (named | NUMBER if "number" in named else named) & TYPES
-
-
-def too_deep(place: str) -> UserError:
-    return refused(place, "the schema nests too deeply. Put parts of it into $defs, and shorten chains of $ref.")

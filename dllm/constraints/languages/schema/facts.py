@@ -8,11 +8,12 @@ from functools import reduce
 from math import lcm
 from typing import Any
 
-from dllm.constraints.languages.schema.cases import EXCLUDED, Case
-from dllm.constraints.languages.schema.document import Node, refused, types_of
+from dllm.constraints.languages.schema.cases import APART, EXCLUDED, WRITTEN, Case, without
+from dllm.constraints.languages.schema.document import types_of
 from dllm.constraints.languages.schema.keywords import SPEAKS, TYPES
 from dllm.constraints.languages.schema.numbers import Range
 from dllm.constraints.languages.schema.patterns import Patterns
+from dllm.constraints.languages.schema.places import Node, refused
 from dllm.constraints.languages.schema.validity import Validity
 from dllm.constraints.languages.schema.values import distinct, kind_of
 
@@ -104,7 +105,8 @@ def facts(case: Case, validity: Validity) -> Facts:
     """Raises UserError where a bound is none that is kept."""
     types, excluded = _types(case), _excluded(case)
     values = _values(case, validity)
-    written = _written(case, types) if values is None else frozenset(kind_of(value) for value in values)
+    kinds = None if values is None else frozenset(kind_of(value) for value in values)
+    written = _written(case, types) if kinds is None else kinds & _held(case, kinds)
     return Facts(
         place=next((node.place for node in case if "~" not in node.place), "#"), types=types, written=written,
         values=values, excluded=excluded, numbers=_numbers(case), texts=_texts(case), arrays=_arrays(case),
@@ -117,7 +119,7 @@ def _without(case: Case) -> Iterable[Node]:
 
 
 def _types(case: Case) -> frozenset[str]:
-    named = [found for node in case if (found := types_of(node)) is not None]
+    named = [found for node in case if (found := types_of(node)) is not None and not node.place.endswith(WRITTEN)]
     for node in _without(case):
         if node.get("enum") is None and "const" not in node.schema:  # type: ignore[operator]
             named.append(TYPES - (types_of(node) or TYPES))
@@ -140,11 +142,13 @@ def _listed(node: Node) -> list[Any]:
 
 
 def _values(case: Case, validity: Validity) -> tuple[Any, ...] | None:
+    """Those of the first enumeration that are valid under each node by itself: what it combines is in the case."""
     listing = [node for node in case if "enum" in node.schema or "const" in node.schema]  # type: ignore[operator]
     if not listing:
         return None
     values = distinct(_listed(listing[0]))
-    return tuple(value for value in values if all(validity.holds(value, node) for node in case))
+    nodes = [without(node, *APART) for node in case if not node.place.endswith(WRITTEN)]
+    return tuple(value for value in values if all(validity.holds(value, node) for node in nodes))
 
 
 def _spoken(case: Case) -> frozenset[str]:
@@ -155,9 +159,16 @@ def _spoken(case: Case) -> frozenset[str]:
 def _written(case: Case, types: frozenset[str]) -> frozenset[str]:
     """Without ``type``, the one type that the other keywords speak of, else all."""
     spoken = _spoken(case)
-    if any(node.get("type") is not None for node in case) or len(spoken - {"fraction"}) != 1:
-        return types
-    return types & spoken
+    typed = any(node.get("type") is not None and not node.place.endswith(WRITTEN) for node in case)
+    if typed or len(spoken - {"fraction"}) != 1:
+        spoken = types
+    return _held(case, types & spoken)
+
+
+def _held(case: Case, types: frozenset[str]) -> frozenset[str]:
+    """Those that texts are written of."""
+    held = [types_of(node) or types for node in case if node.place.endswith(WRITTEN)]
+    return reduce(frozenset.__and__, held, types)
 
 
 def _whole(node: Node, keyword: str) -> int:

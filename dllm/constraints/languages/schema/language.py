@@ -6,15 +6,16 @@ from typing import Any
 
 from dllm.constraints.languages.json import NUMBER as ANY_NUMBER
 from dllm.constraints.languages.json import any_value, around
-from dllm.constraints.languages.limits import budget
+from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.products import difference
 from dllm.constraints.languages.schema.arrays import Few, arrays
-from dllm.constraints.languages.schema.document import Document, Node, Schema, refused, too_deep
+from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.facts import Facts
 from dllm.constraints.languages.schema.keywords import NUMBER
 from dllm.constraints.languages.schema.numbers import Range, numbers
 from dllm.constraints.languages.schema.objects import ObjectTrees
 from dllm.constraints.languages.schema.patterns import accepts, machine
+from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
 from dllm.constraints.languages.schema.proofs import Proofs
 from dllm.constraints.languages.schema.strings import contents, strings
 from dllm.constraints.languages.schema.values import constant, kind_of
@@ -33,7 +34,8 @@ def schema_language(
     passes over unknown keywords and formats. Raises UserError, which names the place, for what cannot be kept.
     """
     try:
-        return Goals(Document(schema, strict), whitespace, additional).language(depth)
+        clock = budget()
+        return Goals(Document(schema, strict, clock), clock, whitespace, additional).language(depth)
     except RecursionError:
         raise too_deep("#") from None
 
@@ -41,9 +43,9 @@ def schema_language(
 class Goals:
     """A goal is a tuple of nodes; the same goal again is a call of the same rule."""
 
-    def __init__(self, document: Document, whitespace: str, additional: bool) -> None:
+    def __init__(self, document: Document, clock: Budget, whitespace: str, additional: bool) -> None:
         self._document, self._whitespace = document, whitespace
-        self._proofs = Proofs(document, budget())
+        self._proofs = Proofs(document, clock)
         patterns = self._patterns = self._proofs.patterns
         self._objects = ObjectTrees(self.value, patterns, whitespace, additional, document.strict)
         self._rules: dict[str, Tree] = {ANY: any_value(whitespace, ANY)}
@@ -120,7 +122,7 @@ class Goals:
         formats = found.texts.formats and contents(found.texts, (), self._patterns, self._document.strict)
         return tuple(
             (value, constant(value, self._whitespace, fraction)) for value in found.values or ()
-            if not (formats and isinstance(value, str)) or accepts(formats, value)
+            if kind_of(value) in found.written and (not (formats and isinstance(value, str)) or accepts(formats, value))
         )  # fmt: skip
 
     def _few(self, nodes: tuple[Node, ...]) -> Few | None:

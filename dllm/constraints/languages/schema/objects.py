@@ -6,9 +6,9 @@ from collections.abc import Callable
 from itertools import combinations
 
 from dllm.constraints.languages.json import around
-from dllm.constraints.languages.schema.document import Node, refused
 from dllm.constraints.languages.schema.facts import Objects
 from dllm.constraints.languages.schema.patterns import Patterns
+from dllm.constraints.languages.schema.places import Node, refused
 from dllm.constraints.languages.schema.strings import names
 from dllm.constraints.languages.schema.values import comma, enclosed, pair, quoted
 from dllm.constraints.languages.trees import Alt, Cat, Rep, Some, Tree
@@ -86,18 +86,18 @@ class ObjectTrees:
             raise refused(said.place, f"minProperties={said.low} is supported up to 1 where names are not listed.")
         if others is None or high == 0:
             return Alt(), said.low == 0
-        return self._several(others, None if high is None else high - 1), said.low == 0
-
-    def _several(self, others: Tree, more: int | None) -> Tree:
-        return Cat((others, Rep(comma(others, self._whitespace), 0, more)))
+        between = comma(Cat(), self._whitespace)
+        if high is None:
+            return Some((others,), between, again=True), said.low == 0
+        return Cat((others, Rep(Cat((between, others)), 0, high - 1))), said.low == 0
 
     def _members(self, listed: list[tuple[Tree, bool]], others: Tree | None, low: int) -> tuple[Tree, bool]:
         """Members in order, and whether there may be none."""
         between = comma(Cat(), self._whitespace)
         first = next((place for place, (_, required) in enumerate(listed) if required), None)
         if first is None:
-            parts = [tree for tree, _ in listed] + ([] if others is None else [self._several(others, None)])
-            return Some(tuple(parts), between), low == 0
+            parts = [tree for tree, _ in listed] + ([] if others is None else [others])
+            return Some(tuple(parts), between, again=others is not None), low == 0
         before: list[Tree] = [Rep(Cat((tree, between)), 0, 1) for tree, _ in listed[:first]]
         behind: list[Tree] = [
             Cat((between, tree)) if required else Rep(Cat((between, tree)), 0, 1)

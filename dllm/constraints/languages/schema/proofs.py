@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from dllm.constraints.languages.limits import Budget
-from dllm.constraints.languages.schema.cases import Case, Cases, Endless
-from dllm.constraints.languages.schema.document import Document, Node
+from dllm.constraints.languages.schema.cases import WRITTEN, Case, Cases, Endless
+from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.facts import Arrays, Facts, Objects, facts
 from dllm.constraints.languages.schema.keywords import TYPES
 from dllm.constraints.languages.schema.patterns import Patterns
+from dllm.constraints.languages.schema.places import Node
 from dllm.constraints.languages.schema.strings import contents
 from dllm.constraints.languages.schema.validity import Validity
-from dllm.constraints.languages.schema.values import distinct
+from dllm.constraints.languages.schema.values import distinct, key_of
 
 # How many schemas inside each other a proof looks into.
 DEEPEST = 8
@@ -24,7 +26,7 @@ class Proofs:
     def __init__(self, document: Document, clock: Budget) -> None:
         self.patterns = Patterns()
         self.validity = Validity(document, self.patterns)
-        self.cases = Cases(document, clock, self.exclude, self.restrict)
+        self.cases = Cases(document, clock, self)
         self._facts: dict[Case, Facts] = {}
         self._clock, self._deep = clock, 0
 
@@ -35,17 +37,50 @@ class Proofs:
         return self._facts[case]
 
     def restrict(self, case: Case, beside: Case) -> Case:
-        """The case, with the types that it writes by itself said as ``type``."""
+        """The case, held to the types that it writes by itself, as the proof looks at no others."""
         found = self.facts(case + beside)
         if found.values is not None or found.written == found.types:
             return case
-        place = f"{found.place}~{'-'.join(sorted(found.written))}"
-        names = ["number" if kind == "fraction" else kind for kind in sorted(found.written)]
-        return (*case, Node(place, {"type": list(dict.fromkeys(names))}))
+        names = sorted("number" if kind == "fraction" else kind for kind in found.written)
+        return (*case, Node(f"{'-'.join(names)}{WRITTEN}", {"type": names}))
 
     def exclude(self, one: Case, other: Case) -> bool:
         """Whether no value of the types that either writes is valid in both."""
-        return self.void(tuple(dict.fromkeys(one + other)), self.facts(one).written | self.facts(other).written)
+        left, right = self.facts(one), self.facts(other)
+        written = (left.written | right.written) & left.types & right.types
+        return not written or self.void(tuple(dict.fromkeys(one + other)), written)
+
+    def told_apart(self, branches: list[list[Case]]) -> bool:
+        """Whether each value of a branch differs from those of all others, itself or in one required property.
+
+        Thousands of branches take one look at each, where pairs would be millions.
+        """
+        tags = [[self._tags(case) for case in cases] for cases in branches]
+        every = [set(each) for cases in tags for each in cases]
+        for name in set.intersection(*every) if every else ():
+            values = [frozenset().union(*(each[name] for each in cases)) for cases in tags]
+            if len(frozenset().union(*values)) == sum(map(len, values)):
+                return True
+        return False
+
+    def _tags(self, case: Case) -> dict[str | None, frozenset[Any]]:
+        """All that the values of a case can be (at None), or their required properties (at its names)."""
+        found = self.facts(case)
+        if found.values is not None:
+            return {None: frozenset(map(key_of, found.values))}
+        if found.types != {"object"}:
+            return {}
+        known = {name: self._few(found.objects.member(name, self.patterns)) for name in found.objects.required}
+        return {name: values for name, values in known.items() if values is not None}
+
+    def _few(self, nodes: tuple[Node, ...]) -> frozenset[Any] | None:
+        try:
+            lists = [self.facts(case).values for case in self.cases.of(nodes)]
+        except Endless:
+            return None
+        if any(values is None for values in lists):
+            return None
+        return frozenset(key_of(value) for values in lists for value in values or ())
 
     def void(self, case: Case, types: frozenset[str] = TYPES) -> bool:
         """Whether provably no value of these types is valid in a case, whatever formats say."""

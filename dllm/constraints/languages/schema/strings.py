@@ -11,10 +11,10 @@ from dllm.constraints.languages.json import character
 from dllm.constraints.languages.minimal import minimised
 from dllm.constraints.languages.products import difference, intersection
 from dllm.constraints.languages.regex import End, regex_tree
-from dllm.constraints.languages.schema.document import refused
 from dllm.constraints.languages.schema.facts import Texts
 from dllm.constraints.languages.schema.formats import FORMATS
 from dllm.constraints.languages.schema.patterns import Patterns, machine, writable
+from dllm.constraints.languages.schema.places import refused
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Cat, Machine, Rep, Tree
 from dllm.constraints.languages.utf8 import ALL, LAST, characters, literal
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dllm.constraints.languages.schema.document import Document, Node, refused, too_deep
+from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.patterns import Patterns
+from dllm.constraints.languages.schema.places import Node, refused, too_deep
 from dllm.errors import UserError, first_line
 
 
