@@ -28,8 +28,8 @@ from dllm.setting import Sampling
 
 @dataclass(frozen=True)
 class Runner:
-    """One setting, checked and resolved, on one model. runtime: that of these parts. take: takes a turn. constraints: what those
-    of its requests mean for the model."""
+    """One setting, checked and resolved, on one model. runtime: that of these parts. take: takes a turn. constraints:
+    what those of its requests mean for the model."""
 
     model: Model
     sampler: Sampler

@@ -163,7 +163,7 @@ def test_drafts_over_a_schedule_give_its_text_in_no_more_forwards(combination: C
     static = replace(combination, sampler="static")
     words = [text_of(static, one.result.tokens) if one.result else "" for one in decode(static, requests())]
     steers = partial(steering, combination.model, requests(), [re.escape(word) for word in words])
-    pairs = zip(decode(combination, requests(), None, steers()), decode(static, requests(), None, steers()), strict=True)
-    for one, other in pairs:
+    found, expected = (decode(one, requests(), None, steers()) for one in (combination, static))
+    for one, other in zip(found, expected, strict=True):
         assert one.result is not None and other.result is not None
         assert one.result.tokens == other.result.tokens and one.result.nfe <= other.result.nfe
