@@ -12,13 +12,14 @@ from dataclasses import replace
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, select, update_rows
-from dllm.constraints.steering import Steering
-from dllm.contract import Marks, Turn, View
+from dllm.constraints.exchanged import Marks
+from dllm.contract import Turn, View
 from dllm.eos.base import EndOfText
 from dllm.forward import Forward
 from dllm.rows import Rows
 from dllm.samplers.base import Sampler
 from dllm.shapes import Bounded, Shapes
+from dllm.steering.batch import Steering
 
 TakeTurn = Callable[[Rows, Forward, Sampler, Blocks, EndOfText], tuple[Rows, Turn]]
 

@@ -16,10 +16,10 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Session
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
-from dllm.constraints.steering import Steering
 from dllm.contract import BlockState, Ledger, State
 from dllm.samplers.base import Sampler
 from dllm.shapes import Known, Shapes
+from dllm.steering.batch import Steering
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import torch
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
-from dllm.constraints.requests import Constraints
 from dllm.contract import Turn
 from dllm.denoise import TakeTurn, fresh, turns
 from dllm.eos.base import EndOfText
@@ -24,6 +23,7 @@ from dllm.rows import Rows
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling
+from dllm.steering.requests import Constraints
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,7 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
-from dllm.constraints.compiled import Compiled
 from dllm.constraints.rows import RowSets
-from dllm.constraints.steered import Steered
-from dllm.constraints.steering import Steering
 from dllm.contract import Turn
 from dllm.denoise import fresh, turns
 from dllm.eos.keep import Keep
@@ -26,6 +23,9 @@ from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.static import Static
 from dllm.setting import Sampling
+from dllm.steering.batch import Steering
+from dllm.steering.compiled import CompiledConstraint
+from dllm.steering.steered import Steered
 
 Case = Mapping[str, Any]
 
@@ -62,7 +62,7 @@ def decoded(case: Case, row: RowSets) -> dict[str, Any]:
     forward = Forward.of(model, NoCache(), Ids(mask, mask, tuple(case["ends"])), Sampling(), sampler, blocks, eos)
     tokens = [mask if token < 0 else token for token in case["canvas"]]
     canvas = Canvas.of([Request(tokens, [token < 0 for token in case["canvas"]], start=0)], mask)
-    steered = Steered(Compiled(row.language, "", renormalised=case["confidence"] == "admissible"), 0, [row])
+    steered = Steered(CompiledConstraint(row.language, "", renormalised=case["confidence"] == "admissible"), 0, [row])
     rows = fresh(canvas, forward, sampler, blocks, None, Steering((steered,)))
     told, final = [], tokens
     with torch.inference_mode():

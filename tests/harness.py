@@ -21,7 +21,6 @@ from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
-from dllm.constraints.steering import Steering
 from dllm.contract import Turn
 from dllm.denoise import TakeTurn, denoise
 from dllm.eos.base import EndOfText
@@ -35,6 +34,7 @@ from dllm.record.results import Result
 from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
+from dllm.steering.batch import Steering
 
 KINDS = (Sampler, Blocks, Cache, EndOfText)
 DATA = Path(__file__).parent / "data"

@@ -47,7 +47,6 @@ from dllm.cache.window import Window
 from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import some
 from dllm.compose.validate import validate
-from dllm.constraints.steering import Steering
 from dllm.contract import BlockState, ForwardPlan
 from dllm.denoise import denoise
 from dllm.eos.keep import Keep
@@ -59,6 +58,7 @@ from dllm.samplers.confidence import Confidence
 from dllm.samplers.order import Order
 from dllm.setting import Sampling, Setting
 from dllm.shapes import Shapes
+from dllm.steering.batch import Steering
 
 POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]

@@ -10,12 +10,12 @@ import torch
 from harness import Combination, forward_of, model, parts_of, with_mask
 
 from dllm.canvas import Canvas, Request
-from dllm.constraints.steering import Steering
 from dllm.denoise import take_turn
 from dllm.errors import UserError
 from dllm.rows import Rows
 from dllm.setting import Sampling
 from dllm.shapes import Shapes
+from dllm.steering.batch import Steering
 
 Answer = tuple[list[int], int]  # tokens, forwards
 

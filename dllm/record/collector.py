@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Request
-from dllm.contract import ConstraintReport, Turn
+from dllm.constraints.exchanged import ConstraintReport
+from dllm.contract import Turn
 from dllm.models.ids import Ids
 from dllm.record.cost import CostModel
 from dllm.record.results import Result

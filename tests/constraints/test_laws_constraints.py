@@ -15,13 +15,13 @@ from law import law
 from dllm.canvas import Request
 from dllm.constraints import Regex
 from dllm.constraints.automata import automaton_of
-from dllm.constraints.compiled import Compiled
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK, TokenLanguage
-from dllm.constraints.steered import Steered
-from dllm.constraints.steering import Steering
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
+from dllm.steering.batch import Steering
+from dllm.steering.compiled import CompiledConstraint
+from dllm.steering.steered import Steered
 
 PATTERNS = (r"(ab|c)*d?e", r"[a-m]{3,9}z?", r"x(y|zz|é)*", r"(no|yes)( (no|yes)){0,2}", r"\{(a+:[0-9]{2};){1,3}\}")
 REVOCABLE = ("saber", "remdm", "rcr", "wino")
@@ -42,10 +42,10 @@ def writes(name: str, ends: bool) -> tuple[str | None, ...]:
 
 
 @cache
-def language(name: str, pattern: str, ends: bool = True) -> Compiled:
+def language(name: str, pattern: str, ends: bool = True) -> CompiledConstraint:
     vocabulary = Vocabulary(tuple(None if text is None else text.encode() for text in writes(name, ends)))
     end = (model(name).config.eos_id or 0,) if ends else ()
-    return Compiled(TokenLanguage(token_automaton(automaton_of(Regex(pattern)), vocabulary), end), "regex")
+    return CompiledConstraint(TokenLanguage(token_automaton(automaton_of(Regex(pattern)), vocabulary), end), "regex")
 
 
 def steering(name: str, rows: Sequence[Request], patterns: Sequence[str | None], ends: bool = True) -> Steering:

@@ -11,7 +11,7 @@ from dllm.constraints.sets import ClassSet, TokenLanguage
 
 
 @dataclass(frozen=True, eq=False)
-class Compiled:
+class CompiledConstraint:
     """language: what all its rows share. kind: the constraint's name. seconds: that compiling took. renormalised:
     confidences are over what fits, not over all ids. joint: proposals go together."""
 

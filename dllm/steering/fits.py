@@ -9,19 +9,20 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from dllm.constraints.compiled import Compiled
+from dllm.constraints.exchanged import Again
 from dllm.constraints.sets import ClassSet
-from dllm.contract import Again, Logits, Scores
+from dllm.contract import Logits, Scores
+from dllm.steering.compiled import CompiledConstraint
 
-CHUNK = 256  # cells whose logits are looked at together: 130 MB of float32 for 126,000 ids
+CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of float32 for 126,000 ids
 
 
 @dataclass(frozen=True)
-class Cell:
+class SteeredCell:
     """A scored mask of a candidate, and what may stand there. steered: the model's proposal may not. anew: the proposal
     is made anew."""
 
-    compiled: Compiled
+    compiled: CompiledConstraint
     candidate: int
     column: int
     allowed: ClassSet
@@ -29,7 +30,7 @@ class Cell:
     anew: bool
 
 
-def proposed_anew(scores: Scores, cells: Sequence[Cell]) -> tuple[Scores, Tensor]:
+def proposed_anew(scores: Scores, cells: Sequence[SteeredCell]) -> tuple[Scores, Tensor]:
     """The scores [N] with proposals that fit, and where these are not the model's own [N, L]."""
     assert scores.again is not None, "the forward offers its logits to rows under constraints"
     values = {"token": scores.token, "confidence": scores.confidence, **scores.statistics}
@@ -45,7 +46,7 @@ def proposed_anew(scores: Scores, cells: Sequence[Cell]) -> tuple[Scores, Tensor
     return replace(scores, token=token, confidence=confidence, statistics=values), other
 
 
-def anew(again: Again, cells: Sequence[Cell], row: Tensor, column: Tensor, own: Tensor) -> dict[str, Tensor]:
+def anew(again: Again, cells: Sequence[SteeredCell], row: Tensor, column: Tensor, own: Tensor) -> dict[str, Tensor]:
     """Proposals and statistics [k] of cells of one constraint, float64; nan where those of the model's ``own`` [k]
     proposals stay."""
     compiled, logits = cells[0].compiled, again.logits(row, column)
@@ -56,7 +57,7 @@ def anew(again: Again, cells: Sequence[Cell], row: Tensor, column: Tensor, own: 
     return {name: value.double().masked_fill(stays, torch.nan) for name, value in ({"token": token} | found).items()}
 
 
-def banned(scores: Scores, cells: Sequence[Cell]) -> Scores:
+def banned(scores: Scores, cells: Sequence[SteeredCell]) -> Scores:
     """The scores with -inf for what does not fit, in all logits that samplers read."""
     logits, lookup = scores.logits, scores.lookup
     if logits is not None:
@@ -68,7 +69,7 @@ def banned(scores: Scores, cells: Sequence[Cell]) -> Scores:
     return replace(scores, logits=logits, lookup=lookup)
 
 
-def unfit(cells: Sequence[Cell], columns: Tensor, vocab: int) -> Tensor:
+def unfit(cells: Sequence[SteeredCell], columns: Tensor, vocab: int) -> Tensor:
     """Which ids fit nowhere [N, n, V], at ``columns`` [N, n]."""
     out = torch.zeros(*columns.shape, vocab, dtype=torch.bool, device=columns.device)
     for part in chunks(cells):
@@ -78,14 +79,14 @@ def unfit(cells: Sequence[Cell], columns: Tensor, vocab: int) -> Tensor:
     return out
 
 
-def chunks(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-    """The cells in parts of one constraint, of at most CHUNK."""
+def chunks(cells: Sequence[SteeredCell]) -> Iterator[list[SteeredCell]]:
+    """The cells in parts of one constraint, of at most CELLS_AT_ONCE."""
     for _, group in groupby(cells, key=lambda cell: id(cell.compiled)):
         same = list(group)
-        yield from (same[at : at + CHUNK] for at in range(0, len(same), CHUNK))
+        yield from (same[at : at + CELLS_AT_ONCE] for at in range(0, len(same), CELLS_AT_ONCE))
 
 
-def places(cells: Sequence[Cell], device: torch.device) -> tuple[Tensor, Tensor]:
+def places(cells: Sequence[SteeredCell], device: torch.device) -> tuple[Tensor, Tensor]:
     """Candidate and column [k] of each cell."""
     both = torch.tensor([(cell.candidate, cell.column) for cell in cells]).to(device)
     return both[:, 0], both[:, 1]

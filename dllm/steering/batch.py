@@ -15,11 +15,12 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, update_rows
-from dllm.constraints.admission import admitted
-from dllm.constraints.fits import Cell, banned, proposed_anew
+from dllm.constraints.exchanged import ConstraintReport
 from dllm.constraints.rows import RowSets
-from dllm.constraints.steered import Ints, Steered, clock
-from dllm.contract import ConstraintReport, Scores, Step, View
+from dllm.contract import Scores, Step, View
+from dllm.steering.admission import admitted
+from dllm.steering.fits import SteeredCell, banned, proposed_anew
+from dllm.steering.steered import Ints, Steered, clock
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Steering:
             yield Seen(number, row, sets, masked, more)
 
 
-def cells_of(seen: Seen) -> Iterator[Cell]:
+def cells_of(seen: Seen) -> Iterator[SteeredCell]:
     """The scored masks of a candidate, with what may stand there."""
     row, (scored, proposed), begin = seen.row, seen.told, seen.row.begin
     end = begin + len(seen.sets.cells)
@@ -131,4 +132,4 @@ def cells_of(seen: Seen) -> Iterator[Cell]:
     for column, fits, symbol in zip(columns.tolist(), allowed, symbols, strict=True):
         steered = not fits.bits[symbol]
         row.steered += steered
-        yield Cell(row.compiled, seen.number, column, fits, steered, steered or row.compiled.renormalised)
+        yield SteeredCell(row.compiled, seen.number, column, fits, steered, steered or row.compiled.renormalised)

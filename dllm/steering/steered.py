@@ -10,10 +10,10 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.compiled import Compiled
+from dllm.constraints.exchanged import ConstraintReport
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
-from dllm.contract import ConstraintReport
+from dllm.steering.compiled import CompiledConstraint
 
 Ints = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ class Steered:
     """begin: the column of its first cell. sets: of each candidate. The counts are those of ``ConstraintReport``.
     seconds: of the host, shared with its neighbours."""
 
-    compiled: Compiled
+    compiled: CompiledConstraint
     begin: int
     sets: list[RowSets]
     steered: int = 0

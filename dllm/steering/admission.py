@@ -17,10 +17,9 @@ from torch import Tensor
 
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
-from dllm.constraints.steered import Steered
+from dllm.constraints.transitions import Bits
 from dllm.contract import Step, View
-
-Bits = NDArray[np.bool_]
+from dllm.steering.steered import Steered
 
 
 @dataclass

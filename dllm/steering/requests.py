@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from dllm.canvas import Request
-from dllm.constraints.compiled import Compiled
 from dllm.constraints.compiler import Compiler
 from dllm.constraints.kinds import Constraint
 from dllm.constraints.refusals import check
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
-from dllm.constraints.steered import Steered
-from dllm.constraints.steering import Steering
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.errors import UserError
+from dllm.steering.batch import Steering
+from dllm.steering.compiled import CompiledConstraint
+from dllm.steering.steered import Steered
 
 if TYPE_CHECKING:
     from dllm.models.ids import Ids
@@ -42,7 +42,7 @@ class Constraints:
         self.ends: Iterable[int] = () if forbid_eos else self.silent[1:]
         self._compiler: Compiler | None = None
 
-    def compiled(self, constraint: Constraint) -> Compiled:
+    def compiled(self, constraint: Constraint) -> CompiledConstraint:
         """A constraint for this model. Raises UserError for what cannot be compiled within its limits, allows no text,
         or cannot be written by the tokenizer."""
         began = perf_counter()
@@ -50,7 +50,7 @@ class Constraints:
             self._compiler = Compiler(self._vocabulary(constraint), self.ends)
         language = self._compiler.language(constraint)
         renormalised = constraint.confidence == "admissible"
-        return Compiled(language, constraint.kind, perf_counter() - began, renormalised, constraint.joint)
+        return CompiledConstraint(language, constraint.kind, perf_counter() - began, renormalised, constraint.joint)
 
     def steering(self, requests: Sequence[Request]) -> Steering:
         """What steers these rows. Raises UserError as ``steered``."""
