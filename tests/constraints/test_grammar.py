@@ -7,8 +7,8 @@ import re
 import sys
 
 import pytest
-from constraints_languages import drawn_words, texts_over
 from harness import full
+from word_samples import drawn_words, texts_over
 
 from dllm.constraints import Grammar, automaton_of
 from dllm.constraints.languages.products import difference
@@ -70,7 +70,7 @@ def reads(judge: lark.Lark, text: str) -> bool:
 
 def test_random_grammars_have_the_texts_of_lark() -> None:
     compared = large = 0
-    for seed in range(3000 if full() else 40):
+    for seed in range(3000 if full() else 25):
         grammar = random_grammar(random.Random(seed))
         judge = judged(grammar)
         try:
@@ -87,7 +87,7 @@ def test_random_grammars_have_the_texts_of_lark() -> None:
                 # A call that reads nothing can be left out: texts of 3 letters need no more than 3 calls.
                 assert accepts(text.encode()) <= reads(judge, text), (grammar, text)
                 assert len(text) > 3 or accepts(text.encode()) == reads(judge, text), (grammar, text)
-    assert compared > 15 and large < 0.5 * compared, (compared, large)
+    assert compared > 9 and large < 0.5 * compared, (compared, large)
 
 
 PROGRAM = """

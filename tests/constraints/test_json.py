@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from constraints_languages import drawn_words
 from harness import full
+from word_samples import drawn_words
 
 from dllm.constraints import Json, automaton_of
 from dllm.constraints.languages.products import difference

@@ -10,6 +10,8 @@ from functools import lru_cache
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # private: one test for each construct
 from typing import Any
 
+import numpy as np
+
 from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, Tree
 from dllm.constraints.languages.utf8 import ALL, LAST, Ranges, characters, inverted
 from dllm.errors import UserError, first_line
@@ -151,7 +153,7 @@ def _engine(kind: Any, value: Any, flags: int) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1)
 def _every_character() -> str:
-    return "".join(map(chr, range(LAST + 1)))
+    return np.arange(LAST + 1, dtype="<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ import numpy as np
 
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.graph import CALLS, Graph, runs
+from dllm.constraints.languages.limits import Limits, within
 from dllm.constraints.languages.products import difference, intersection
 from dllm.constraints.languages.regex import End, regex_tree
 from dllm.constraints.languages.subsets import determinised
@@ -39,4 +40,5 @@ def _apart() -> ByteAutomaton:
     word = regex_tree(r"\w", "", End.INNER)
     anything = Rep(Alt((characters(ALL), ENDS, BEGINS)))
     together = Cat((anything, word, ENDS, BEGINS, word, anything))
-    return difference(compiled(Language({"start": anything})), compiled(Language({"start": together})))
+    with within(Limits()):  # no part of what a constraint may take
+        return difference(compiled(Language({"start": anything})), compiled(Language({"start": together})))

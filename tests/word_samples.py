@@ -1,46 +1,17 @@
-"""Replay the parts ``languages`` and ``refusals`` of a golden file, and words drawn from automata."""
+"""Texts to try on an automaton: words drawn from it, and every short text of an alphabet."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints import Choice, Constraint, Grammar, Json, JsonSchema, Regex, automaton_of
 from dllm.constraints.languages.trees import ByteAutomaton
-from dllm.errors import UserError
 
 Distances = NDArray[np.int64]
-KINDS: dict[str, type[Constraint]] = {kind.kind: kind for kind in (Choice, Regex, Json, JsonSchema, Grammar)}
-
-
-def constraint_of(language: Mapping[str, Any]) -> Constraint:
-    """The constraint that a case's ``language`` describes: its kind, and its options as they are called there."""
-    return KINDS[language["kind"]](**{key: value for key, value in language.items() if key != "kind"})
-
-
-def wrong_texts(case: Mapping[str, Any]) -> Iterator[str]:
-    """What is not as a case of ``languages`` has it: texts, and whether they belong."""
-    automaton = automaton_of(constraint_of(case["language"]))
-    for text, belongs in case["texts"].items():
-        if automaton.accepts(text.encode()) != belongs:
-            yield f"{case['language']}: {text!r} {'does not belong' if belongs else 'belongs'}"
-
-
-def wrong_refusal(case: Mapping[str, Any]) -> Iterator[str]:
-    """What is not as a case of ``refusals`` has it: words of the sentence."""
-    try:
-        automaton_of(constraint_of(case["language"]))
-    except UserError as error:
-        missing = [word for word in case["says"] if word not in str(error)]
-        if missing:
-            yield f"{case['language']}: {missing} not in {str(error)!r}"
-    else:
-        yield f"{case['language']}: not refused"
 
 
 def drawn_words(automaton: ByteAutomaton, draw: random.Random, count: int, length: int) -> list[str]:
