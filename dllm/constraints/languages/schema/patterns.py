@@ -36,12 +36,5 @@ def writable(text: str) -> bool:
 
 
 def accepts(automaton: ByteAutomaton, text: str) -> bool:
-    """Whether a text is a word."""
-    if not len(automaton.moves) or not writable(text):
-        return False
-    state = 0
-    for byte in text.encode():
-        state = int(automaton.moves[state, byte])
-        if state < 0:
-            return False
-    return bool(automaton.accepting[state])
+    """Whether a text is a word; one with half a surrogate pair is none."""
+    return automaton.accepts(text.encode("utf-8", "surrogatepass"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import cache, reduce
 
 import numpy as np
 
@@ -37,13 +37,23 @@ def contents(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: b
     parts = [patterns.searched(pattern, place) for place, pattern in said.patterns]
     for place, name in said.formats:
         if name in FORMATS:
-            parts.append(machine(regex_tree(FORMATS[name], f"the format {name!r}", End.CLOSED)))
+            parts.append(_format(name))
         elif strict:
             raise refused(place, f"the format {name!r} is not supported, only {', '.join(FORMATS)}. With strict=false "
                                  "other formats are passed over.")  # fmt: skip
     if said.low or said.high is not None or not parts:
         parts.append(machine(Rep(characters(ALL), said.low, said.high)))
     return but(reduce(intersection, parts), excluded)
+
+
+@cache
+def _format(name: str) -> ByteAutomaton:
+    return machine(regex_tree(FORMATS[name], f"the format {name!r}", End.CLOSED))
+
+
+@cache
+def _plain_names() -> ByteAutomaton:
+    return machine(Rep(characters(PLAIN)))
 
 
 def but(automaton: ByteAutomaton, excluded: Iterable[str]) -> ByteAutomaton:
@@ -57,7 +67,7 @@ def names(patterns: Iterable[ByteAutomaton], apart: Iterable[ByteAutomaton], lis
     plain: Tree = Rep(characters(PLAIN))
     inside, outside, known = tuple(patterns), tuple(apart), tuple(listed)
     if inside or outside or known:
-        found = but(reduce(difference, outside, reduce(intersection, inside, machine(plain))), known)
+        found = but(reduce(difference, outside, reduce(intersection, inside, _plain_names())), known)
         plain = Machine(found) if len(found.moves) else Alt()
     return Cat((literal('"'), plain, literal('"')))
 

@@ -1,19 +1,15 @@
-"""Random schemas with every keyword that is kept, and random words of automata."""
+"""Random schemas with every keyword that is kept."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
-
-from dllm.constraints.languages.trees import ByteAutomaton
 
 NAMES = ["a", "b", "kind", "é", 'q"', "n\n"]
 PATTERNS = ["^a+$", "[0-9]{2}", "b|^c", "^[^x]*$", "é$"]
 FORMATS = ["date", "time", "date-time", "uuid", "ipv4", "email"]
-VALUES: list[Any] = [None, True, False, 0, 1, 1.0, -3, 2.5, "a", "aa", "é", "", "x\ny", [], [1, "a"], {"a": 1}, {"b": {}}]
+SCALARS: list[Any] = [None, True, False, 0, 1, 1.0, -3, 2.5, "a", "aa", "é", "", "x\ny"]
+VALUES: list[Any] = [*SCALARS, [], [1, "a"], {"a": 1}, {"b": {}}]
 
 
 class Schemas:
@@ -127,34 +123,3 @@ class Schemas:
         if len(chosen) > 1 and self.random.random() < 0.2:
             found["dependentRequired"] = {chosen[0]: chosen[1:]}
         return found
-
-
-def distances(automaton: ByteAutomaton) -> np.ndarray:
-    """[S] bytes to the nearest acceptance."""
-    found = np.where(automaton.accepting, 0, len(automaton.moves) + 1)
-    while True:
-        reach = np.append(found, len(found) + 1)[automaton.moves].min(axis=1) + 1
-        shorter = np.minimum(found, reach)
-        if (shorter == found).all():
-            return found
-        found = shorter
-
-
-def words(automaton: ByteAutomaton, count: int, seed: int) -> Iterator[str]:
-    """Random walks, which after some bytes only come nearer to the end."""
-    draw, away = random.Random(seed), distances(automaton)
-    for _ in range(count):
-        state, text, most = 0, bytearray(), draw.choice([0, 5, 20, 60])
-        while not (automaton.accepting[state] and (len(text) >= most or draw.random() < 0.2)):
-            moves = automaton.moves[state]
-            open_ones = np.flatnonzero(moves >= 0)
-            if not len(open_ones):
-                break
-            if len(text) >= most:
-                open_ones = open_ones[away[moves[open_ones]] < away[state]]
-            # Bytes by their targets first, so that a quote is as likely as any letter.
-            target = draw.choice(sorted(set(moves[open_ones].tolist())))
-            byte = draw.choice(open_ones[moves[open_ones] == target].tolist())
-            text.append(byte)
-            state = target
-        yield text.decode()
