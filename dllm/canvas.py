@@ -29,7 +29,7 @@ class Request:
 
     start: where the answer begins, and with it the block grid (None: at the first masked position). number: the
     request's entry in per-request parameters (None: its place in the batch). temperature: 0 is the argmax (None: as
-    ``Canvas.of`` is told).
+    ``Canvas.of`` is told). infill: what is given behind ``start`` was asked for, and is no sampler's.
     """
 
     tokens: Sequence[int]
@@ -38,6 +38,7 @@ class Request:
     start: int | None = None
     number: int | None = None
     temperature: float | None = None
+    infill: bool = False
 
     @staticmethod
     def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:
@@ -50,6 +51,15 @@ class Request:
         if self.start is not None:
             return self.start
         return list(self.masked).index(True) if any(self.masked) else len(self.tokens)
+
+    @property
+    def head(self) -> Sequence[int] | None:
+        """Ids before the answer that begin an infilling's text. None: a plain answer, which ends at its first end of
+        text, since nothing that was asked for is given behind its first gap."""
+        gap = list(self.masked).index(True) if any(self.masked) else len(self.tokens)
+        if (self.start is not None and not self.infill) or all(self.masked[gap:]):
+            return None
+        return [] if self.start is not None else self.tokens[:gap]
 
 
 @dataclass(frozen=True)

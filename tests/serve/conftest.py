@@ -54,11 +54,14 @@ def config_of(model: Model) -> dict[str, Any]:
 class Place:
     """A server without a socket. ``ask`` posts, ``get`` gets; each call has a fresh client."""
 
-    def __init__(self, model: Model, scheduler: OneByOne | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: Model, scheduler: OneByOne | None = None, defaults: Defaults | None = None, **settings: Any
+    ) -> None:
         self.scheduler = scheduler or OneByOne(model)
         self.scheduler.start()
         chosen = replace(ServeSettings(), **settings)
-        self.service = Service(self.scheduler, defaults_of(model), chosen, config_of(model))  # type: ignore[arg-type]
+        defaults = defaults or defaults_of(model)
+        self.service = Service(self.scheduler, defaults, chosen, config_of(model))  # type: ignore[arg-type]
         self.app = self.service.app()
 
     def client(self, base: str = "http://127.0.0.1:8000") -> httpx.AsyncClient:

@@ -8,15 +8,18 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from dllm import Decoder
 from dllm.models.bundle import Model
 from dllm.serve import wire
 from dllm.serve.jobs import Failed, Job, Limits
-from tests.serve.conftest import ASK, CHAT, Place, events, streamed_text
+from dllm.setting import Sampling
+from tests.serve.conftest import ASK, CHAT, Place, defaults_of, events, streamed_text
 from tests.serve.stand_in import Deliver, OneByOne
 
 HOT = {"temperature": 1.0, "seed": 5}
@@ -118,6 +121,25 @@ def test_an_infilling_streams_its_text(place: Place) -> None:
         text = whole["choices"][0]["text"]
         assert text.startswith("w5w6") and text.endswith("w8") and whole["usage"]["completion_tokens"] == 6
         assert streamed_text(place.ask("/v1/completions", diffusion=canvas, prompt=prompt, stream=True)) == text
+
+
+@pytest.mark.parametrize("prompt", [None, "w5 w7"])
+def test_an_end_of_text_in_a_gap_does_not_end_what_is_given_behind_it(served: Model, prompt: str | None) -> None:
+    """The reply is the offline answer, and its text is the whole canvas without the ends of text."""
+    free = Place(served, defaults=replace(defaults_of(served), sampling=Sampling()))
+    body = {"diffusion": {"canvas": ["w5 w6", 4, "w7", 2, "w8"]}, "prompt": prompt, "temperature": 3}
+    (job,) = wire.asked(body, False, free.service.defaults).jobs
+    offline = Decoder(served, temperature=3.0, batch_size=60)([job.request] * 60)
+    end, head = served.ids.eos, [] if prompt else [5, 6]
+    seeds = [result.seed for result in offline if end in result.canvas][:3]
+    assert len(seeds) == 3, "an end of text stands in a gap"
+    for seed in seeds:
+        (choice,) = free.ask("/v1/completions", **body, seed=seed).json()["choices"]
+        whole = [token for token in [*head, *offline[seed].canvas] if token != end]
+        assert choice["text"] == served.tokenizer.decode(whole) == offline[seed].text  # type: ignore[union-attr]
+        assert choice["text"].startswith("w5w6") and choice["text"].endswith("w8")
+        assert streamed_text(free.ask("/v1/completions", stream=True, **body, seed=seed)) == choice["text"]
+    free.close()
 
 
 def test_models_parts_and_health(place: Place) -> None:

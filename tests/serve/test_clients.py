@@ -109,7 +109,8 @@ def drawn(dice: random.Random) -> dict[str, Any]:
     if dice.random() < 0.2:
         body["n"] = 2
     if dice.random() < 0.2:
-        del body["max_tokens"]
+        for name in ("max_tokens", "stop"):
+            body.pop(name, None)
         body["diffusion"]["canvas"] = ["w1", 5, "w2", 3]
     return body
 

@@ -197,7 +197,7 @@ def test_the_plain_fields_arrive(server: Defaults) -> None:
         diffusion={"snapshots": True, "trace": True}, max_completion_tokens=9, max_tokens=9, top_k=5,
     )  # fmt: skip
     assert found.chat and found.stream and found.include_usage and found.logprobs and found.snapshots and found.trace
-    assert found.stop == ("x", "y") and not found.infill and found.jobs[0].snapshots and found.jobs[0].trace
+    assert found.stop == ("x", "y") and found.jobs[0].snapshots and found.jobs[0].trace
     assert found.prompt_tokens == len(found.jobs[0].request.tokens) - 9 and found.jobs[0].chosen.sampling.top_k == 5
     plain = asked({"prompt": "a", "logprobs": 0, "stop": "x"}, False, server)
     assert plain.logprobs and plain.jobs[0].follow and plain.stop == ("x",)
@@ -222,7 +222,7 @@ def test_messages_go_through_the_template_and_prompts_do_not(server: Defaults) -
 def test_a_canvas_is_the_answer_with_holes(server: Defaults) -> None:
     pieces = ['["Kai", "', 2, '", "Hugo"]', 3]
     alone = asked({"diffusion": {"canvas": pieces}}, False, server)
-    assert alone.jobs[0].request == replace(server.prompts.infill(pieces), temperature=0.0) and alone.infill
+    assert alone.jobs[0].request == replace(server.prompts.infill(pieces), temperature=0.0)
     assert alone.prompt_tokens == sum(not masked for masked in alone.jobs[0].request.masked)
     behind = chat(server, diffusion={"canvas": pieces}).jobs[0].request
     begin = chat(server).jobs[0].request.answer_start
@@ -305,6 +305,7 @@ CHAT: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"diffusion": {"canvas": ["a"]}}, 400, "diffusion.canvas", "has nothing to fill in"),
     ({"diffusion": {"canvas": [10**9]}}, 400, "diffusion.canvas", "the model's limit is 256"),
     ({"diffusion": {"canvas": ["a", 250]}}, 400, "messages", "together more than the model's limit of 256"),
+    ({"diffusion": {"canvas": ["a", 2]}, "stop": ["x"]}, 400, "stop", "has given parts behind it. Drop one."),
     ({"diffusion": {"canvas": ["a", 2]}, "max_tokens": 5}, 400, "max_tokens", "both say how long the answer is"),
     ({"diffusion": {"cache": "dkv_greedy"}}, 400, "diffusion.cache", "The nearest that works is cache="),
     ({"diffusion": {"sampler": "credit"}, "temperature": 1}, 400, "diffusion.sampler", "sampling.temperature=1.0"),
