@@ -124,7 +124,8 @@ class PartsBuilder:
         resolved = validate(setting, sampler, cache, eos)
         shared = {**configs, "sampler": shared_options(configs["sampler"], sampler)}
         heat = {**fields, "temperature": fields["temperature"] > 0}
-        return Chosen(resolved, blocks, cache, eos, sampling, json.dumps([plain_numbers(shared), plain_numbers(heat)]))
+        key = json.dumps([plain_numbers(shared), plain_numbers(heat)])
+        return Chosen(resolved, blocks, cache, eos, sampling, configs, key)
 
     def _make_part(self, group: str, canonical: str) -> Any:
         return build_part(group, json.loads(canonical), per_request=False)

@@ -3,8 +3,9 @@ parts that decode them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
@@ -19,7 +20,7 @@ from dllm.setting import Sampling
 class Chosen:
     """The parts of one request, built, resolved and checked for the model.
 
-    key: equal for requests that may share a batch. It says all options but those of the sampler that are
+    config: what they were built from, by group, as a trace file has it. key: equal for requests that may share a batch. It says all options but those of the sampler that are
     ``per_request``, and of the temperature only whether it is 0.
     """
 
@@ -28,6 +29,7 @@ class Chosen:
     cache: Cache
     eos: EndOfText
     sampling: Sampling
+    config: Mapping[str, Mapping[str, Any]]
     key: Hashable
 
 

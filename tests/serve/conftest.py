@@ -23,6 +23,7 @@ from dllm.serve.app import Service
 from dllm.serve.choose import Defaults
 from dllm.serve.settings import ServeSettings
 from dllm.setting import Sampling
+from tests.serve.bodies import mini_defaults
 from tests.serve.stand_in import OneByOne
 
 ASK = {"messages": [{"role": "user", "content": "w5 w7 w9"}]}
@@ -32,6 +33,17 @@ CHAT = "/v1/chat/completions"
 @pytest.fixture(scope="session")
 def served(tiny: Path) -> Model:
     return load(tiny)
+
+
+@pytest.fixture(scope="session")
+def mini_model() -> Model:
+    return load("mini-llada")
+
+
+@pytest.fixture(scope="session")
+def mini(mini_model: Model) -> Defaults:
+    """A server of the shipped model, with the usual settings."""
+    return mini_defaults(mini_model)
 
 
 @cache

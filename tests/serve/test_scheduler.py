@@ -71,7 +71,7 @@ def chosen(combination: Combination, heat: float = 0.0, guidance: float = 0.0, *
     sampling = Sampling(temperature=heat, guidance=guidance, tempered=parts[0].tempered)
     for option, value in options.items():
         setattr(parts[0], option, value)
-    return Chosen(*parts, sampling, (str(combination), heat > 0, guidance))
+    return Chosen(*parts, sampling, {}, (str(combination), heat > 0, guidance))
 
 
 def job(request: Request, parts: Chosen, **options: Any) -> Job:
