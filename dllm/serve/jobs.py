@@ -3,6 +3,7 @@ parts that decode them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,3 +113,21 @@ class Limits:
     max_lanes: int = 4
     max_waiting: int = 64
     exact: bool = False
+
+
+@dataclass
+class Figures:
+    """What a scheduler has done so far, and what it has to do. ended: jobs by how they ended. wanted, computed: rows
+    that the caches asked for, and that the network ran, of finished jobs."""
+
+    waiting: int = 0
+    rows: int = 0
+    lanes: int = 0
+    cells: int = 0
+    turns: int = 0
+    turn_seconds: float = 0.0
+    forwards: int = 0
+    tokens: int = 0
+    wanted: int = 0
+    computed: int = 0
+    ended: Counter[str] = field(default_factory=Counter)
