@@ -28,6 +28,8 @@ from tests.serve.stand_in import OneByOne
 
 ASK = {"messages": [{"role": "user", "content": "w5 w7 w9"}]}
 CHAT = "/v1/chat/completions"
+HOT = {"temperature": 1.0, "seed": 5}
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="session")
@@ -136,3 +138,12 @@ def streamed_text(reply: httpx.Response, choice: int = 0) -> str:
     return "".join(
         one["delta"].get("content", "") if "delta" in one else one["text"] for one in pieces if one["index"] == choice
     )
+
+
+def error_of(reply: httpx.Response) -> dict[str, Any]:
+    """The error, which has OpenAI's four fields whatever went wrong."""
+    assert reply.headers["content-type"] == "application/json"
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"] and error["type"]
+    assert "Traceback" not in reply.text and 'File "' not in reply.text
+    return dict(error)
