@@ -72,9 +72,9 @@ class Runner:
         return Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
 
     @torch.inference_mode()
-    def fresh(self, canvas: Canvas, sampler: Sampler | None = None) -> Rows:
-        """Rows before their first turn. sampler: a request's own, with other ``per_request`` parameters."""
-        return fresh(canvas, self.forward, sampler or self.sampler, self.blocks, self.runtime.reads)
+    def fresh(self, canvas: Canvas, sampler: Sampler | None = None, blocks: Blocks | None = None) -> Rows:
+        """Rows before their first turn. sampler, blocks: a request's own, with other ``per_request`` parameters."""
+        return fresh(canvas, self.forward, sampler or self.sampler, blocks or self.blocks, self.runtime.reads)
 
     @torch.inference_mode()
     def stream(

@@ -22,7 +22,8 @@ class Chosen:
     """The parts of one request, built, resolved and checked for the model.
 
     config: what they were built from, by group, as a trace file has it. key: equal for requests that may share a batch.
-    It says all options but those of the sampler that are ``per_request``, and of the temperature only whether it is 0.
+    It says all options but those of sampler and blocks that are ``per_request``, and of the temperature only whether it
+    is 0.
     """
 
     sampler: Sampler

@@ -13,7 +13,6 @@ from dllm.record.cost import CostModel
 from dllm.record.stopwatch import Stopwatch
 from dllm.rows import Rows
 from dllm.runner import Runner
-from dllm.samplers.base import Sampler
 from dllm.serve.jobs import Event, Job, Progress
 from dllm.serve.progress import progress_of
 
@@ -117,16 +116,17 @@ class Lane:
         return progress_of(turn, rows, [names[row].job for row in rows], takes_back)
 
     def _fresh(self) -> Rows:
-        """The rows of the jobs that wait to join. Each starts with its own sampler, whose parameters it keeps."""
+        """The rows of the jobs that wait to join. Each starts with its own parts, whose parameters it keeps."""
         joining, self.waiting = self.waiting, []
-        samplers: dict[int, tuple[Sampler, list[Entry]]] = {}
+        alike: dict[tuple[int, int], list[Entry]] = {}
         for entry in joining:
-            samplers.setdefault(id(entry.job.chosen.sampler), (entry.job.chosen.sampler, []))[1].append(entry)
+            alike.setdefault((id(entry.job.chosen.sampler), id(entry.job.chosen.blocks)), []).append(entry)
         rows: Rows | None = None
-        for sampler, entries in samplers.values():
+        for entries in alike.values():
+            chosen = entries[0].job.chosen
             canvas = self.runner.canvas(
                 [entry.job.request for entry in entries], [entry.number for entry in entries], COLUMNS)
-            fresh = self.runner.fresh(canvas, sampler)
+            fresh = self.runner.fresh(canvas, chosen.sampler, chosen.blocks)
             rows = fresh if rows is None else rows.join(fresh)
             for entry in entries:
                 entry.started = entry.started or time.monotonic()

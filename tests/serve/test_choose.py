@@ -77,11 +77,12 @@ def test_rows_that_may_share_a_batch_have_one_key(mini: Defaults) -> None:
         key(threshold=0.5), key(length=7), key(sampler="confidence"),
         key(sampler={"name": "confidence", "threshold": 1}),
         key(blocks={"name": "fixed", "block_length": 32}, eos="fill_after_block"), key(guidance=0), key(top_p=1.0),
+        key(block_length=8), key(blocks={"name": "fixed", "min_forwards": 2}),
     ]  # fmt: skip
     assert same == [plain] * len(same)
     inner = {"name": "credit", "inner": {"name": "localleap", "radius": 1}}
     others = [
-        key(0.5), key(top_p=0.5), key(block_length=8), key(cache="dual"), key(eos="keep"), key(guidance=1.0),
+        key(0.5), key(top_p=0.5), key(blocks="whole"), key(cache="dual"), key(eos="keep"), key(guidance=1.0),
         key(sampler="localleap"), key(sampler="credit"), key(sampler=inner),
         key(sampler={"name": "credit", "slots": 8}),
     ]  # fmt: skip

@@ -180,6 +180,28 @@ def test_settings_of_the_sampler_travel_with_the_request() -> None:
     assert [(client.last.result.canvas, client.last.result.nfe) for client in clients] == expected
 
 
+@pytest.mark.parametrize(("sampler", "cache", "runtime"), [
+    ("confidence", "dual", "eager"), ("static", "none", "eager"), ("klass", "prefix", "eager"), ("ete", "none", "eager"),
+    ("confidence", "dual", "static"), ("klass", "none", "static"),
+])  # fmt: skip
+def test_settings_of_the_blocks_travel_with_the_request(sampler: str, cache: str, runtime: str) -> None:
+    combination = Combination(sampler, "fixed", cache, "keep", "tiny-llada")
+    todo = [Request.answer([3, 4, 5 + seed], 24, 60, seed) for seed in range(5)]
+    shapes = ((8, 1), (24, 1), (3, 1), (8, 3), (5, 2))
+    parts = [replace(chosen(combination), blocks=part("blocks", "fixed", block_length=length, min_forwards=least))
+             for length, least in shapes]  # fmt: skip
+    expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
+    assert len({nfe for _, nfe in expected}) > 1 or sampler == "static"
+    scheduler, clients = Scheduler(bundle("tiny-llada"), runtime), [Client() for _ in todo]
+    for one, own, client in zip(todo, parts, clients, strict=True):
+        scheduler.submit(job(one, own), client)
+        scheduler.step()
+        assert len(scheduler.lanes) == 1
+    while scheduler.lanes:
+        scheduler.step()
+    assert [(client.last.result.canvas, client.last.result.nfe) for client in clients] == expected
+
+
 def test_every_setting_has_a_lane_and_none_starves() -> None:
     ways = [Combination(name, "fixed", cache, "keep", "tiny-llada")
             for name, cache in (("confidence", "dual"), ("static", "none"), ("credit", "prefix"))]  # fmt: skip
