@@ -121,8 +121,7 @@ class BlockState(Rowwise):
     current block. masks: masks that it had when it opened. forwards: forwards that it has had, the one under way
     included. turn: forwards of the whole row. done [B]: nothing is left to decide. held: turns that the row still waits
     until the host knows that its block has opened. active [B]: takes part in the coming turn. own: the schedule's
-    parameters that rows may have of their own, each [B]. lookahead: how many further blocks are open with the current
-    one. shapes: how wide tensors may be.
+    parameters of each row [B]. lookahead: how many further blocks are open, too. shapes: how wide tensors may be.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")

@@ -21,7 +21,7 @@ from dllm.errors import UserError
 from dllm.models.chat_template import compile_template, render_messages
 from dllm.models.spelling import Span, plain_pieces, special_spans
 
-Piece = tuple[str, set[Span]]  # a text, and where the template's own special tokens stand in it
+Rendered = tuple[str, set[Span]]  # a text, and where the template's own special tokens stand in it
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class ChatTokens:
     def _marking(self) -> Template:
         return compile_template(self.template, lambda text: self._marks.around(text, self._spans(text)))
 
-    def pieces(self, messages: Sequence[Mapping[str, Any]]) -> list[Piece]:
+    def pieces(self, messages: Sequence[Mapping[str, Any]]) -> list[Rendered]:
         """The rendered conversation, cut where its messages spell special tokens. Raises UserError where a template
         that puts special tokens together cannot be told from messages that do."""
         found = self._rendered(changed(messages, self._cut))
@@ -60,7 +60,7 @@ class ChatTokens:
             )
         return [(text, own | set(spans)) for (text, own), spans in zip(found, others, strict=True)]
 
-    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> list[Piece]:
+    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> list[Rendered]:
         named = {key: self._marks.around(text, [(0, len(text))]) for key, text in self.named.items()}
         try:
             return self._marks.found(render_messages(self._marking, messages, named))
@@ -107,11 +107,11 @@ class Marks:
             at = end
         return "".join([*pieces, text[at:]])
 
-    def found(self, marked: str) -> list[Piece]:
+    def found(self, marked: str) -> list[Rendered]:
         """The pieces of a text as it is cut, without marks, and the spans that stood between two."""
         return [self._unmarked(piece) for piece in marked.split(self.cut)]
 
-    def _unmarked(self, marked: str) -> Piece:
+    def _unmarked(self, marked: str) -> Rendered:
         text, spans, begin = "", set(), -1
         for piece in re.split(f"({self.before}|{self.behind})", marked):
             if piece == self.before:

@@ -19,13 +19,13 @@ from dllm.common.kinds import of_kind
 from dllm.compose.parts import options_of_choices
 from dllm.errors import UserError
 from dllm.record.trace import ADVICE, Commits, Trace, TurnRecord, read_trace
+from dllm.view.page import PARTS
 
 TOLERANCE = 1e-6  # of confidences
 ALLOWED_SETTINGS = frozenset({"task", "task.packages", "trace", "model.path", "model.device"})
-GROUPS = ("sampler", "blocks", "cache", "eos")
 # What a trace's configuration says of its decode; the rest of a run's is not read.
-READ = frozenset({*GROUPS, "model", "sampling", "gen_length", "batch_size", "seed", "stop", "chat", "runtime", "lag",
-                  "kernels"})  # fmt: skip
+OF_A_DECODE = frozenset({*PARTS, "model", "sampling", "gen_length", "batch_size", "seed", "stop", "chat", "runtime",
+                         "lag", "kernels"})  # fmt: skip
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         raise UserError(f"task=replay needs trace=FILE. {ADVICE}")
     file = Path(config["trace"])
     data, recorded = read_trace(file)
-    plan = RunPlan.of(settings_of(data["config"], config, given))
+    plan = RunPlan.of(settings_of_trace(data["config"], config, given))
     difference = next(trace_differences(recorded, decoded_again(plan, file, data)), None)
     if difference is not None:
         print(f"{file}: {difference}")
@@ -45,17 +45,17 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     print(f"{file}: all {len(recorded.turns)} turns equal")
 
 
-def settings_of(recorded: Any, config: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:
+def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:
     """The settings of the recorded decode, which become those of this run. Raises UserError for settings that are none,
     and for parts of a stranger."""
     packages = of_kind("task.packages", config["task"]["packages"], "list[str]")
-    sections = [recorded.get(key) for key in (*GROUPS, "model")] if isinstance(recorded, Mapping) else [None]
+    sections = [recorded.get(key) for key in (*PARTS, "model")] if isinstance(recorded, Mapping) else [None]
     if not all(isinstance(section, Mapping) for section in sections):
         raise UserError(f"trace={config['trace']!r} does not hold the settings of its decode. {ADVICE}")
-    for group in GROUPS:
+    for group in PARTS:
         refuse_strangers(group, recorded[group], packages)
     moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
-    read = {key: value for key, value in recorded.items() if key in READ}
+    read = {key: value for key, value in recorded.items() if key in OF_A_DECODE}
     model = {**config["model"], **recorded["model"], **moved}
     return checked_settings({**config, **read, "model": model, "trace": False, "resume": None})
 
