@@ -57,8 +57,8 @@ def steering(name: str, rows: Sequence[Request], patterns: Sequence[str | None],
     found: list[Steered | None] = []
     for row, pattern in zip(rows, patterns, strict=True):
         cells = [MASK if hole else token for token, hole in zip(row.tokens, row.masked, strict=True)]
-        begin = 0 if row.infills else row.answer_start
-        gaps = max((at for at, cell in enumerate(cells) if cell != MASK), default=0) if row.infills else 0
+        begin = 0 if row.head is not None else row.answer_start
+        gaps = 0 if row.head is None else max(at for at, cell in enumerate(cells) if cell != MASK)
         sets = RowSets(language(name, pattern, ends).language, cells[begin:], gaps) if pattern else None
         found.append(Steered(language(name, pattern, ends), begin, [sets]) if pattern and sets else None)
     return Steering(tuple(found))
