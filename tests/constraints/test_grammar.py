@@ -140,6 +140,14 @@ def test_a_depth_lies_within_the_next_and_left_recursion_has_none() -> None:
         assert len(difference(small, large).moves) == 0 < len(difference(large, small).moves)
 
 
+@pytest.mark.parametrize("rest", ["", '%ignore " "\n', '%ignore " "\nunused: "(" start ")"\n'])
+def test_depth_is_counted_at_the_start_rule_whatever_is_ignored(rest: str) -> None:
+    rules = 'start: "1" | list\nlist: "[" ("a" "b" "c" "d" "e")? start? "]"\n'
+    automaton = automaton_of(Grammar(rules + rest, depth=1))
+    for text, belongs in {"[1]": True, "[[]]": True, "[[1]]": False, "[[[]]]": False, "1": True}.items():
+        assert automaton.accepts(text.encode()) == belongs, text
+
+
 @pytest.mark.parametrize(
     ("grammar", "says"),
     [

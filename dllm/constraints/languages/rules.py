@@ -48,7 +48,8 @@ def remaining(language: Language) -> dict[str, set[str]]:
     """The rules that stay, the start first, and which of them each calls once all others are written out.
 
     A rule that does not call itself is written where it is called, the cheapest first, until that would add more than
-    20,000 nodes. So what is left calls itself, but for the start.
+    20,000 nodes. So what is left calls itself, but for the start, and for the one rule that a start merely frames: the
+    depth is counted there whether something stands around it or not.
     """
     found = reached(language)
     calls = {rule: Counter(called) for rule, (called, _) in found.items()}
@@ -62,7 +63,8 @@ def remaining(language: Language) -> dict[str, set[str]]:
         return nodes[rule] * sum(calls[caller][rule] for caller in callers[rule])
 
     order = {rule: number for number, rule in enumerate(calls)}
-    waiting = [(cost(rule), order[rule], rule) for rule in calls if rule != language.start]
+    kept = {language.start, *_framed(language.start, calls)}
+    waiting = [(cost(rule), order[rule], rule) for rule in calls if rule not in kept]
     heapq.heapify(waiting)
     left = MOST
     while waiting:
@@ -78,6 +80,16 @@ def remaining(language: Language) -> dict[str, set[str]]:
         left -= now
         _write_out(rule, calls, nodes, callers)
     return {rule: set(calls[rule]) for rule in sorted(calls, key=lambda rule: (rule != language.start, order[rule]))}
+
+
+def _framed(start: str, calls: Mapping[str, Counter[str]]) -> list[str]:
+    """The only rule that the start calls, where that contains itself."""
+    if calls[start].total() != 1:
+        return []
+    (rule,) = calls[start]
+    circle = circles({name: set(called) for name, called in calls.items()})
+    contains = rule in calls[rule] or list(circle.values()).count(circle[rule]) > 1
+    return [rule] if contains else []
 
 
 def _write_out(
