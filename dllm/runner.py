@@ -66,9 +66,9 @@ class Runner:
         self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1,
         sampler: Sampler | None = None, blocks: Blocks | None = None,
     ) -> Rows:  # fmt: skip
-        """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. sampler, blocks: a
-        request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where everything
-        is the argmax, and for one whose constraint leaves it no text."""
+        """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. sampler, blocks:
+        a request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where
+        everything is the argmax, and for one whose constraint leaves it no text."""
         hot = next((one.temperature for one in requests if one.temperature), None)
         if hot and self.sampling.plain:
             raise UserError(
