@@ -45,10 +45,12 @@ class TokenLanguage:
     """A token automaton with the ids that end an answer: what all rows of one language share.
 
     classes [V] int32: the class of each id, ``end`` = C for the ends. A row of bits over classes, indexed by it, is a
-    row over the vocabulary. The symbol of a cell is the class of its id, or ``mask``. Threads may share a language.
+    row over the vocabulary. The symbol of a cell is the class of its id, or ``mask``. seconds: that compiling took.
+    Threads may share a language.
     """
 
-    def __init__(self, tokens: TokenAutomaton, ends: Iterable[int] = ()) -> None:
+    def __init__(self, tokens: TokenAutomaton, ends: Iterable[int] = (), seconds: float = 0.0) -> None:
+        self.seconds = seconds
         self.tokens, self.ends = tokens, tuple(sorted(set(ends)))
         self.transitions = Transitions(tokens, np.append(tokens.accepting, bool(self.ends)))
         self.end, self.mask = self.transitions.end, self.transitions.mask

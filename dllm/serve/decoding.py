@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -67,6 +67,7 @@ class Decoding:
         self.texts = [AnswerText.of(job.request, prompts.text, self.ends, asked.stop) for job in asked.jobs]
         self.box, self.numbers = Mailbox(len(asked.jobs)), dict[int, int]()
         self.first_text: float | None = None  # seconds until the first final text
+        self.language: object = None  # of its constraint: compiled, and kept at hand while its rows decode
 
     def submit(self) -> None:
         """Queue every row, or none. Raises Full, Closing or UserError as the scheduler does."""
@@ -91,7 +92,7 @@ class Decoding:
             try:
                 found = await self.box.take(until)
             except TimeoutError:
-                raise Refused(504, f"the request took more than {self.timeout:g} seconds.", code="timeout") from None
+                raise too_late(self.timeout) from None
             for row, mail in found:
                 for item in self._read(row, mail) if row in self.numbers else ():
                     if isinstance(item, Piece) and self.first_text is None:
@@ -150,10 +151,12 @@ class Decoding:
 
     def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
         result = done.result
-        cost = {
+        cost: dict[str, Any] = {
             "nfe": result.nfe, "tpf": written / result.nfe if result.nfe else 0.0, "query_tokens": result.query_tokens,
             "seed": result.seed, "waited": done.waited, "seconds": time.monotonic() - self.began, "turns": done.turns,
         }  # fmt: skip
+        if result.constraint is not None:
+            cost["constraint"] = asdict(result.constraint)
         if result.trace is None:
             return cost
         job = self.asked.jobs[row]
@@ -173,6 +176,10 @@ class Decoding:
         entries = list(zip(result.canvas, result.words, done.logprobs, strict=True))
         kept = [entry for entry in entries if entry[0] not in self.ends] if text.head is not None else entries
         return [(word, p if isfinite(p) else UNKNOWN) for _, word, p in kept[: len(ending.tokens)]]
+
+
+def too_late(seconds: float) -> Refused:
+    return Refused(504, f"the request took more than {seconds:g} seconds.", code="timeout")
 
 
 def written_of(job: Job, text: AnswerText, ending: Ending) -> int:

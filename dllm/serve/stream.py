@@ -61,7 +61,9 @@ class AnswerText:
         cut = first_stop(text, self.stop)
         if cut is not None:
             text, tokens = text[:cut], within(tokens, cut, self.text)
-        reason = "length" if cut is None and result.stop_reason == "length" else "stop"
+        # A constrained text ends where its language does, be it on the last of the masks.
+        cut_off = cut is None and result.stop_reason == "length" and result.constraint is None
+        reason = "length" if cut_off else "stop"
         return self._new(text), Ending(text, tokens, reason)
 
     def _kept(self, tokens: Sequence[int]) -> tuple[list[int], bool]:

@@ -23,6 +23,7 @@ from dllm.serve.fields import (
     stop_strings,
     wants_logprobs,
 )
+from dllm.serve.formats import constraint_of
 from dllm.serve.jobs import Job
 from dllm.serve.refused import Refused, as_refusal
 from dllm.setting import Sampling
@@ -60,13 +61,15 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
     count, stream = _in_range("n", fields.get("n", 1), 1, defaults.max_choices), flag("stream", fields, "stream")
     include_usage = _usage(fields, stream)
     logprobs, stop = wants_logprobs(fields, chat), stop_strings(fields)
+    constraint = constraint_of(fields, diffusion, stop)
     snapshots, trace = (flag(f"diffusion.{name}", diffusion, name) for name in ("snapshots", "trace"))
     temperature = _in_range("temperature", fields.get("temperature", defaults.sampling.temperature), 0, MAX_TEMPERATURE)
     sampling = _sampling(fields, diffusion, replace(defaults.sampling, temperature=temperature))
     length = _length(fields, diffusion, defaults)
     chosen = defaults.parts.chosen(diffusion, sampling, length)
     request = _request(fields, diffusion.get("canvas"), chat, length, defaults.prompts)
-    request, seed = replace(request, temperature=temperature), _seed(fields, temperature, count, defaults.seed)
+    request = replace(request, temperature=temperature, constraint=constraint)
+    seed = _seed(fields, temperature, count, defaults.seed)
     with as_refusal("diffusion.sampler"):
         chosen.sampler.prepare(request)  # refuses here what it could not write into the request later
     requests = [replace(request, seed=seed + number) for number in range(count)]

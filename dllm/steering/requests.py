@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from threading import Lock
-from time import perf_counter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from dllm.models.tokenizer import Tokenizer
 
 Silent = tuple[int, ...]
-TABLES: WeakKeyDictionary[Tokenizer, dict[tuple[int, Silent], Vocabulary]] = WeakKeyDictionary()
+COMPILERS: WeakKeyDictionary[Tokenizer, dict[tuple[int, Silent, Silent], Compiler]] = WeakKeyDictionary()
 LOCK = Lock()
 
 
@@ -39,18 +38,19 @@ class Constraints:
     def __init__(self, tokenizer: Tokenizer | None, size: int, ids: Ids, forbid_eos: bool, name: str = "") -> None:
         self.tokenizer, self.size, self.name = tokenizer, size, name
         self.silent = (ids.mask, *dict.fromkeys((ids.eos, *ids.stops)))
-        self.ends: Iterable[int] = () if forbid_eos else self.silent[1:]
+        self.ends: Silent = () if forbid_eos else self.silent[1:]
         self._compiler: Compiler | None = None
 
     def compiled(self, constraint: Constraint) -> CompiledConstraint:
         """A constraint for this model. Raises UserError for what cannot be compiled within its limits, allows no text,
         or cannot be written by the tokenizer."""
-        began = perf_counter()
-        if self._compiler is None:
-            self._compiler = Compiler(self._vocabulary(constraint), self.ends)
-        language = self._compiler.language(constraint)
+        language = self._shared(constraint).language(constraint)
         renormalised = constraint.confidence == "admissible"
-        return CompiledConstraint(language, constraint.kind, perf_counter() - began, renormalised, constraint.joint)
+        return CompiledConstraint(language, constraint.kind, language.seconds, renormalised, constraint.joint)
+
+    def knows(self, constraint: Constraint) -> bool:
+        """Whether it is compiled, and at hand. Raises UserError as ``compiled`` for a model that takes none."""
+        return self._shared(constraint).knows(constraint)
 
     def steering(self, requests: Sequence[Request]) -> Steering:
         """What steers these rows. Raises UserError as ``steered``."""
@@ -80,15 +80,20 @@ class Constraints:
         columns = enumerate(zip(request.tokens, request.masked, strict=True))
         return next(at for at, (token, masked) in columns if masked or texts[token] is not None)
 
-    def _vocabulary(self, constraint: Constraint) -> Vocabulary:
-        """What each id writes, found once for each tokenizer."""
+    def _shared(self, constraint: Constraint) -> Compiler:
+        """The compiler of all that decodes with this tokenizer, made once, with what each id writes."""
+        if self._compiler is not None:
+            return self._compiler
         if self.tokenizer is None:
             raise UserError(
                 f"constraint={constraint.kind}: model {self.name} has no tokenizer, so nothing says what its tokens "
                 "write. Give a model with a tokenizer, or drop the constraint."
             )
         with LOCK:
-            known = TABLES.setdefault(self.tokenizer, {})
-            if (self.size, self.silent) not in known:
-                known[self.size, self.silent] = Vocabulary.of(self.tokenizer, self.size, self.silent)
-            return known[self.size, self.silent]
+            known, alike = COMPILERS.setdefault(self.tokenizer, {}), (self.size, self.silent)
+            if (*alike, self.ends) not in known:
+                tables = [one.vocabulary for key, one in known.items() if key[:2] == alike]
+                vocabulary = tables[0] if tables else Vocabulary.of(self.tokenizer, *alike)
+                known[*alike, self.ends] = Compiler(vocabulary, self.ends)
+            self._compiler = known[*alike, self.ends]
+        return self._compiler

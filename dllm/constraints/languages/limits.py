@@ -17,6 +17,10 @@ LOOSE = 10
 UNMERGED = 4
 
 
+class TooSlow(UserError):
+    """A language that took more seconds than it was given; with more it might be compiled."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """states: of the finished automaton; seconds: to compile it; depth: the one to name in refusals, None: no such."""
@@ -50,12 +54,12 @@ class Budget:
             raise self.too_large()
 
     def time(self, count: int) -> None:
-        """Refuse more time than allowed; count: the states there are by now. Raises UserError."""
+        """Refuse more time than allowed; count: the states there are by now. Raises TooSlow."""
         if time.thread_time() > self._deadline:
             spent = f"the constraint took more than {self.limits.seconds:g} s to compile ({count} states)."
             lower = "Write it more simply." if self.limits.depth is None else (
                 "Lower constraint.depth, or write it more simply.")  # fmt: skip
-            raise UserError(f"{spent} {lower}")
+            raise TooSlow(f"{spent} {lower}")
 
     def too_large(self) -> UserError:
         needs, depth = f"the constraint needs more than {self.limits.states} states", self.limits.depth
