@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiny import make_tiny
+from tests.tiny import make_tiny, make_written
 
 INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
 os.environ["TRITON_INTERPRET"] = str(int(INTERPRETED))
@@ -34,3 +34,9 @@ def no_files_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete checkpoint folder, with tokenizer and chat template."""
     return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a byte-level tokenizer of 60 printable signs."""
+    return make_written(tmp_path_factory.mktemp("models") / "written")

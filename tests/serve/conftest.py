@@ -38,6 +38,11 @@ def served(tiny: Path) -> Model:
 
 
 @pytest.fixture(scope="session")
+def written_model(written: Path) -> Model:
+    return load(written)
+
+
+@pytest.fixture(scope="session")
 def mini_model() -> Model:
     return load("mini-llada")
 
@@ -58,6 +63,11 @@ def defaults_of(model: Model) -> Defaults:
     """A server's defaults, as the command line composes them. The tiny model's texts would end at once."""
     parts = {group: plain_config(usual()[group]) for group in ("sampler", "blocks", "cache", "eos")}
     return Defaults(model, "tiny", **parts, sampling=Sampling(forbid_eos=True), gen_length=16)
+
+
+def writing(model: Model) -> Defaults:
+    """The same of the model whose tokens are printable signs, which may end a text."""
+    return replace(defaults_of(model), sampling=Sampling(), gen_length=24)
 
 
 def config_of(model: Model) -> dict[str, Any]:
@@ -101,6 +111,14 @@ class Place:
 @pytest.fixture(scope="session")
 def place(served: Model) -> Iterator[Place]:
     made = Place(served)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def writer(written_model: Model) -> Iterator[Place]:
+    """A server of the model that takes constraints."""
+    made = Place(written_model, defaults=writing(written_model))
     yield made
     made.close()
 
