@@ -7,9 +7,15 @@ from dataclasses import replace
 
 import pytest
 from harness import Combination, full
+from recording import FakeGraph
 
+from dllm import runner
 from dllm.canvas import Request
 from dllm.compose.parts import part
+from dllm.constraints import Regex
+from dllm.models.bundle import Model
+from dllm.recorded import RecordedTurns
+from dllm.runtime.runtime import Runtime
 from dllm.serve.jobs import Done, Limits
 from dllm.serve.scheduler import Scheduler
 from tests.serve.test_scheduler import Client, alone, bundle, chosen, job, requests
@@ -67,3 +73,35 @@ def test_every_setting_has_a_lane_and_none_starves() -> None:
     while scheduler.lanes or scheduler.queue:
         scheduler.step()
     assert all(isinstance(client.last, Done) for client in clients)
+
+
+@pytest.mark.parametrize("cache", ["dual", *["none"] * full()])
+def test_whole_turns_are_replayed_again_when_a_constrained_row_has_left(
+    cache: str, written_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the runtime records whole turns, a lane takes plain ones as long as a row of it is under a constraint."""
+    parts, mask = chosen(Combination("static", "fixed", cache, "keep", "tiny-llada")), written_model.ids.mask
+    free = [Request.answer([3, 4, 5 + seed], 32, mask, seed) for seed in range(2)]
+    bound = replace(Request.answer([7, 8, 9], 16, mask, 2), constraint=Regex("[ab]{5}-[0-9]{3,9}"))
+
+    def decoded(scheduler: Scheduler, *todo: Request) -> list[tuple[list[int], int]]:
+        clients = [Client() for _ in todo]
+        for turn in range(60):
+            if turn in (0, 3, 11)[: len(todo)]:
+                at = (0, 3, 11).index(turn)
+                scheduler.submit(job(todo[at], parts), clients[at])
+            scheduler.step()
+            assert len(scheduler.lanes) < 2
+            replays.append((log.count("replay"), any(e.job.request.constraint for lane in scheduler.lanes.values()
+                                                     for e in lane.entries.values())))  # fmt: skip
+        return [(client.last.result.canvas, client.last.result.nfe) for client in clients]
+
+    log, replays = list[str](), list[tuple[int, bool]]()
+    alone = [decoded(Scheduler(written_model, "eager"), one)[0] for one in (free[0], bound, free[1])]
+    monkeypatch.setattr(runner, "prepared", lambda runtime, model, *_: (
+        model, RecordedTurns(model, lambda: FakeGraph(log))))  # fmt: skip
+    scheduler = Scheduler(written_model, Runtime("static", lag=1))
+    replays.clear()
+    assert decoded(scheduler, free[0], bound, free[1]) == alone
+    during = [count for count, steered in replays if steered]
+    assert len(during) > 5 and during[0] == during[-1] < replays[-1][0]

@@ -111,3 +111,41 @@ def test_mutations_of_sound_requests_are_served_or_told_what_is_wrong(place: Pla
 
     place.run(throw)
     assert seen[400] > 60 * (25 if full() else 1) and seen[200] > 3
+
+
+FORMS: list[dict[str, Any]] = [
+    {"prompt": "ab", "max_tokens": 6, "response_format": {"type": "regex", "pattern": "[ab]{2}c?"}},
+    {**ASK, "max_tokens": 8, "n": 2, "temperature": 1, "response_format": {"type": "json_schema", "json_schema": {
+        "name": "n", "description": "a number", "strict": True, "schema": {
+            "type": "array", "items": {"type": "integer", "minimum": 3, "enum": [3, 4, 5]}, "maxItems": 2}}},
+     "diffusion": {"constraint": {"whitespace": "none", "depth": 2, "additional": True, "confidence": "admissible"}}},
+    {"prompt": "ab", "response_format": {"type": "choice", "options": ["yes", "no", "{}"]},
+     "diffusion": {"canvas": [2, "e", 1], "constraint": {"confidence": "model"}}},
+    {**ASK, "max_tokens": 6, "stream": True, "response_format": {"type": "grammar", "grammar": 'start: "{" start? "}"'},
+     "diffusion": {"constraint": {"depth": 2, "words": True}}},
+    {**ASK, "max_tokens": 6, "response_format": {"type": "json_object"}, "diffusion": {"constraint": {"depth": 1}}},
+]  # fmt: skip
+
+
+def test_mutations_of_forms_are_served_or_told_what_is_wrong(writer: Place) -> None:
+    dice, seen = random.Random(12), {200: 0, 400: 0}
+
+    async def throw(client: httpx.AsyncClient) -> None:
+        for number in range(3000 if full() else 100):
+            body = FORMS[number % len(FORMS)]
+            path = CHAT if "messages" in body else "/v1/completions"
+            told = {key: value for key, value in body.items() if key in ("response_format", "diffusion")}
+            content = mutated(told, dice) if number >= len(FORMS) else json.dumps(told).encode()
+            rest = json.dumps({key: value for key, value in body.items() if key not in told}).encode()
+            reply = await client.post(path, content=rest[:-1] + b", " + content.lstrip()[1:], headers=JSON)
+            assert reply.status_code in seen, (content, reply.text)
+            assert "Traceback" not in reply.text
+            if reply.status_code != 200:
+                assert error_of(reply)["message"].endswith((".", "?", "...")), (content, reply.text)
+            elif body.get("stream"):
+                assert reply.text.endswith("data: [DONE]\n\n"), (content, reply.text)
+            seen[reply.status_code] += 1
+            assert number >= len(FORMS) or reply.status_code == 200, reply.text
+
+    writer.run(throw)
+    assert seen[400] > 30 * (25 if full() else 1) and seen[200] > 10
