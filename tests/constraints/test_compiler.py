@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +53,12 @@ def test_the_languages_asked_for_last_are_kept(compiler: Compiler, monkeypatch: 
     assert compiler.language(Regex("a")) is first
     compiler.language(Regex("ab"))
     assert compiler.language(Regex("a")) is first
-    again = compiler.language(Regex("b"))
-    assert again is not second and again.tokens is second.tokens
+    assert compiler.language(Regex("b")) is second, "somebody holds it"
+    left = weakref.ref(second)
+    del second
+    for pattern in ("a", "ab"):
+        compiler.language(Regex(pattern))
+    assert left() is None and not compiler.knows(Regex("b")) and compiler.knows(Regex("ab"))
 
 
 @pytest.mark.parametrize(

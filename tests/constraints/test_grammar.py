@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+import time
 
 import pytest
 from harness import full
@@ -177,3 +178,16 @@ def test_without_lark_a_grammar_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "lark.load_grammar", None)
     with pytest.raises(UserError, match=r"constraint=grammar needs lark, .* pip install 'dllm\[constraints\]'"):
         automaton_of(Grammar("start: \"x\""))
+
+
+def test_terminals_that_double_each_other_are_refused_at_once() -> None:
+    """Lark's own loader takes a second for 14 of them, and twice as long for each more."""
+    doubling = "".join(f"A{number}: A{number + 1} A{number + 1}\n" for number in range(60))
+    for text, says in (
+        (f'start: A0\n{doubling}A60: "a"\n', r"its terminals have 2\S+ parts .*, more than 20000. Make rules"),
+        ("start: A\nA: B B\nB: A A\n", "Recursion in terminal 'A'"), ("start: A\nA: A A\n", "Recursion in"),
+    ):  # fmt: skip
+        began = time.thread_time()
+        with pytest.raises(UserError, match=f"constraint.grammar: {says}"):
+            automaton_of(Grammar(text))
+        assert time.thread_time() - began < 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from dllm.constraints.languages.compiled import compiled
@@ -13,6 +14,7 @@ from dllm.constraints.languages.words import without_marks
 from dllm.errors import UserError, first_line, nearest, not_installed
 
 LIBRARIES = ("common", "lark", "python", "unicode")  # what Lark brings along
+MOST_PARTS = 20_000  # of all terminals; Lark takes a second for as many
 
 
 def grammar_language(text: str, *, start: str = "start", depth: int = 4, words: bool = False) -> Language:
@@ -24,10 +26,11 @@ def grammar_language(text: str, *, start: str = "start", depth: int = 4, words: 
     """
     try:
         from lark.exceptions import LarkError
+        from lark.load_grammar import GrammarBuilder
     except ImportError:
         raise not_installed("constraint=grammar", "lark", "constraints") from None
     try:
-        grammar = _loaded(text)
+        grammar = _loaded(text, GrammarBuilder)
         _known(start, [name for name, parameters, _, _ in grammar.rule_defs if not parameters])
         rules = without_left_recursion(Rules(grammar, marked=words).trees(start))
     except (LarkError, OSError, AssertionError) as error:
@@ -36,12 +39,12 @@ def grammar_language(text: str, *, start: str = "start", depth: int = 4, words: 
     return Language({"start": Machine(without_marks(compiled(language)))}, depth=depth) if words else language
 
 
-def _loaded(text: str) -> Any:
+def _loaded(text: str, base: Any) -> Any:
     """The ``lark.load_grammar.Grammar`` of a text, which imports from Lark's own grammars alone: Lark would look for
     others beside the program that runs, and a text that strangers send must read no file."""
-    from lark.load_grammar import GrammarBuilder
+    from lark.load_grammar import _parse_grammar
 
-    class Closed(GrammarBuilder):  # type: ignore[misc]  # Lark is not annotated here
+    class Closed(base):  # type: ignore[misc]  # Lark's ``GrammarBuilder``, which is not annotated
         def do_import(self, dotted_path: tuple[str, ...], base_path: Any, *more: Any) -> None:
             name = ".".join(dotted_path)
             if base_path is not None or name not in LIBRARIES:
@@ -51,9 +54,41 @@ def _loaded(text: str) -> Any:
                 )
             super().do_import(dotted_path, base_path, *more)
 
+    _check_terminals(_parse_grammar(text, "<string>"))
     builder = Closed()
     builder.load_grammar(text, "<string>")
     return builder.build()
+
+
+def _check_terminals(tree: Any) -> None:
+    """Refuse terminals that name each other in circles, or grow too large where their names are written out: Lark's
+    loader walks them so, without a limit, and 20 that double each other take it a minute."""
+    from lark.grammar import Terminal
+
+    own, named = Counter[str](), dict[str, list[str]]()
+    for definition in tree.find_data("term"):
+        name = str(definition.children[0])
+        own[name] += sum(1 for _ in definition.iter_subtrees())
+        named.setdefault(name, []).extend(
+            node.name for node in definition.scan_values(lambda value: isinstance(value, Terminal)))
+    sizes: dict[str, int] = {}
+
+    def size(name: str) -> int:
+        if name not in sizes:
+            sizes[name] = 0  # as long as it is under way
+            sizes[name] = own[name] + sum(size(other) for other in named[name] if other in named)
+        if not sizes[name]:
+            raise UserError(
+                f"constraint.grammar: Recursion in terminal {name!r} (recursion is only allowed in rules, not "
+                "terminals)."
+            )
+        return sizes[name]
+
+    if (parts := sum(map(size, named))) > MOST_PARTS:
+        raise UserError(
+            f"constraint.grammar: its terminals have {parts:.3g} parts with the terminals in them written out, more "
+            f"than {MOST_PARTS}. Make rules of those that repeat."
+        )
 
 
 def _known(start: str, names: list[str]) -> None:
