@@ -16,11 +16,11 @@ from dllm.serve.refused import Refused, as_refusal
 
 # The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
 MOST = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
-DEEPEST = 32
+MAX_NESTING = 32
 
 _CONFIDENCE = Option("text", "model", choices=CONFIDENCE, note="of a proposal among all tokens, or the admissible ones")
 _WHITESPACE = Option("text", "any", choices=WHITESPACE, note="wherever JSON allows it, one after , and :, or none")
-_DEPTH = Option("integer", 4, most=DEEPEST, note="how often what contains itself is entered in itself")
+_DEPTH = Option("integer", 4, most=MAX_NESTING, note="how often what contains itself is entered in itself")
 _WORDS = Option("boolean", False, note="two words in a row have something between them")
 _ADDITIONAL = Option("boolean", False, note="members that the schema does not speak of may be added")
 _JSON = {"confidence": _CONFIDENCE, "whitespace": _WHITESPACE, "depth": _DEPTH}
