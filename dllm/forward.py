@@ -143,7 +143,7 @@ class Forward:
             lookup = stored(logits, self.proposer.triton) if few else None
         else:
             rows = hidden.take(at)
-            found = self.proposer.unstored(rows, self.model, canvas, inside)
+            found = self.proposer.unstored(rows, self.model, canvas, inside, blocks.shapes.entries(columns < length))
             if few and weight is not None:
                 lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
         statistics = spread(found, columns, length)

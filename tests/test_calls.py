@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +17,6 @@ from dllm.cache.calls import ROWS_PER_CALL, grouped
 from dllm.canvas import Canvas, Request
 from dllm.denoise import denoise
 from dllm.forward import Hidden
-from dllm.models.fused import fuse_products
 from dllm.models.transformer import Transformer
 from dllm.runtime.runtime import Network
 from dllm.setting import Sampling
@@ -112,15 +110,12 @@ STREAMED = [
 
 
 @pytest.mark.parametrize(("sampler", "kv", "name", "sampling"), STREAMED, ids=lambda one: str(one)[:12])
-@pytest.mark.parametrize("fused", [False, True])
 def test_calls_in_one_stream_are_calls_apart(
-    sampler: str, kv: str, name: str, sampling: Sampling, fused: bool, monkeypatch: pytest.MonkeyPatch
+    sampler: str, kv: str, name: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of other widths run in calls of their own, and every row scores what it scores in a call by itself."""
     monkeypatch.setitem(ROWS_PER_CALL, "cpu", 0)
-    network = copy.deepcopy(model(name))
-    if fused:
-        fuse_products(network)
+    network = model(name)
     case = Combination(sampler, "whole" if kv == "window" else "fixed", kv, model=name)
     several = 0
     for one, other in zip(scored(case, network, network, sampling), scored(case, network, network.__call__, sampling),
