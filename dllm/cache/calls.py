@@ -7,6 +7,8 @@ a block, eight times as wide. In a call of its own it costs another reading of t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -52,11 +54,25 @@ class RowNumbers:
         return self.made[key]
 
 
-def rows_by_call(
-    widths: Sequence[int], device: torch.device, numbers: RowNumbers
-) -> list[tuple[Tensor | None, int]]:
-    """The calls of ``grouped``: row numbers as a tensor [b] (None: all rows), and the width of each."""
+@dataclass(frozen=True)
+class Group:
+    """Rows that share a call: their numbers [b] (None: all rows), how many columns the widest computes, and the same
+    rows as ranges of neighbours (None: all rows)."""
+
+    rows: Tensor | None
+    width: int
+    ranges: tuple[tuple[int, int], ...] | None = None
+
+
+def rows_by_call(widths: Sequence[int], device: torch.device, numbers: RowNumbers) -> list[Group]:
+    """The calls of ``grouped``."""
     found = grouped(widths, ROWS_PER_CALL.get(device.type, 256))
     if len(found) == 1 and len(found[0]) == len(widths):
-        return [(None, max(widths))]
-    return [(numbers(rows, device), max(widths[row] for row in rows)) for rows in found]
+        return [Group(None, max(widths))]
+    return [Group(numbers(rows, device), max(widths[row] for row in rows), ranges_of(rows)) for rows in found]
+
+
+def ranges_of(rows: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending numbers as ranges of neighbours: the first one, and the one behind the last."""
+    breaks = [at for at in range(1, len(rows)) if rows[at] != rows[at - 1] + 1]
+    return tuple((rows[first], rows[end - 1] + 1) for first, end in pairwise([0, *breaks, len(rows)]))

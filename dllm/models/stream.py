@@ -8,12 +8,12 @@ of the stream meets the call's own memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dllm.models.memory import Memory, Projected
+from dllm.models.memory import Memory, Projected, apart
 from dllm.models.transformer import Transformer
 
 
@@ -37,7 +37,7 @@ class Stream(Memory):
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         assert columns is not None, "a stream names the column of every row"
-        calls = zip(self.memories, projected_apart(fresh, self.shapes), apart(columns, self.shapes), strict=True)
+        calls = zip(self.memories, fresh.apart(self.shapes), apart(columns, self.shapes), strict=True)
         return torch.cat([memory.attend(layer, part, own).flatten(0, 1) for memory, part, own in calls])[None]
 
 
@@ -48,16 +48,3 @@ def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
     columns = torch.cat([call.columns.flatten() for call in calls if call.columns is not None])[None]
     positions = calls[0].positions[:1]  # a column has the same position in every row
     return apart(model(tokens, positions, Stream([call.memory for call in calls], shapes), columns)[0], shapes)
-
-
-def apart(stream: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """Views [b, n, ...] of the parts of a stream [1, sum of b n, ...]."""
-    parts = stream[0].split([rows * width for rows, width in shapes])
-    return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def projected_apart(fresh: Projected, shapes: Sequence[tuple[int, int]]) -> list[Projected]:
-    """The projections of the parts of a stream."""
-    found = (apart(one, shapes) for one in (fresh.query, fresh.key, fresh.value, *fresh.angles))
-    return [replace(fresh, query=query, key=key, value=value, angles=(cos, sin))
-            for query, key, value, cos, sin in zip(*found, strict=True)]  # fmt: skip
