@@ -93,10 +93,16 @@ class Forward:
 
     def start(self, canvas: Canvas) -> Session:
         """The cache's session for the rows of ``canvas`` [B]."""
-        if not self.proposer.sampling.guidance:
-            return self.cache.start(canvas, self.model.config, self.shrinks)
-        inner = self.cache.start(self._guided(canvas), self.model.config, self.shrinks)
-        return Guided(inner, len(canvas.request))
+        guided = bool(self.proposer.sampling.guidance)
+        session = self.cache.start(self._guided(canvas) if guided else canvas, self.model.config, self.shrinks)
+        session.row_numbers.streams = self.streams
+        return Guided(session, len(canvas.request)) if guided else session
+
+    @property
+    def streams(self) -> bool:
+        """Whether the calls of a forward run as one stream. A network that is compiled or recorded for the shapes of
+        one call runs them one after the other: pairs of shapes would multiply what is recorded."""
+        return self.network is self.model
 
     def __call__(self, rows: Rows) -> tuple[Scores, Tensor, Pass, ForwardCost]:
         """Run a forward of the candidates [N] of ``rows``. Returns their scores, the positions that the cache forces
@@ -188,9 +194,8 @@ class Forward:
         return Inputs(beside.lay(tokens), positions[beside.candidates[:, 0]], memory, beside.lay(queries))
 
     def _run(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
-        """Hidden rows of each call and their columns. A network that is compiled or recorded for the shapes of one
-        call runs them one after the other."""
-        if len(calls) > 1 and self.network is self.model:
+        """Hidden rows of each call and their columns."""
+        if len(calls) > 1 and self.streams:
             return [(hidden, call.columns) for hidden, call in zip(run_together(self.model, calls), calls, strict=True)]
         return [self.network(call.tokens, call.positions, call.memory, call.columns) for call in calls]
 

@@ -153,9 +153,8 @@ def noted(calls: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("kv", ["dual", "prefix", "none"])
-def test_a_turn_runs_every_linear_layer_once(kv: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_runs_every_linear_layer_once(kv: str) -> None:
     """Rows that open a block while others do not made a second call, which read all weights again."""
-    monkeypatch.setitem(ROWS_PER_CALL, "cpu", 0)
     network, ran = model("tiny-llada"), list[str]()
     handles = [
         part.register_forward_hook(lambda *_, name=name: ran.append(name))  # type: ignore[misc]

@@ -8,7 +8,7 @@ that forwards through it can be recorded, replayed and compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -32,9 +32,9 @@ Exchanged = tuple[Tensor, Tensor, Tensor, Visible]
 class Projected:
     """A layer's projections of its rows, before norms and rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
 
-    angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them (None: the rows are rotated). wide: rotate in float32 (LLaDA's
-    ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel. varlen: attention can
-    take counts of keys. norms: of the heads of queries and keys, if the model has them.
+    angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them (None: the rows are rotated). wide: rotate in
+    float32 (LLaDA's ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel.
+    varlen: attention can take counts of keys. norms: of the heads of queries and keys, if the model has them.
     """
 
     query: Tensor
@@ -61,7 +61,7 @@ class Projected:
         """The rows of a stream [1, T, ...] by the calls of ``shapes`` (b, n) that make it up, rotated together."""
         query, key, value = self.rotated()
         calls = (apart(one, shapes) for one in (query, key.transpose(1, 2), value.transpose(1, 2)))
-        return [replace(self, query=query, key=key, value=value, angles=None)
+        return [Projected(query, key, value, None, self.wide, self.triton, self.varlen)
                 for query, key, value in zip(*calls, strict=True)]  # fmt: skip
 
     def into(self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
@@ -189,8 +189,8 @@ KeyValues = tuple[Tensor, Tensor]  # of one layer: keys, values [B, H_kv, S, h]
 class Access(Memory):
     """visible: which of its keys. slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n).
     reach: how many slots count as keys. rows [b]: which rows of the stores these are (None: all). ranges: the same rows
-    as ranges of neighbours, where the host knows them: attention then reads their keys where they lie (copying took
-    twice the time of the attention itself, TODO). Without stores nothing is kept, and the rows see each other."""
+    as ranges of neighbours, where the host knows them: attention then reads their keys where they lie, not a copy.
+    Without stores nothing is kept, and the rows see each other."""
 
     visible: Visible = ALL
     slots: Tensor | None = None
