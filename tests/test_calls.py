@@ -13,7 +13,7 @@ import torch
 from harness import Combination, forward_of, full, model, parts_of, turns, with_mask
 
 from dllm import Decoder, load
-from dllm.cache.calls import ROWS_PER_CALL, grouped
+from dllm.cache.calls import ROWS_PER_CALL, grouped, ranges_of
 from dllm.canvas import Canvas, Request
 from dllm.denoise import denoise
 from dllm.forward import Hidden
@@ -55,6 +55,11 @@ def test_no_other_grouping_costs_less(seed: int) -> None:
 def test_rows_without_columns_are_in_no_call() -> None:
     assert grouped([8, 0, 8, 90], 16) == [[3], [0, 2]]
     assert grouped([0, 0], 16) == [[0, 1]]
+
+
+def test_neighbours_are_ranges() -> None:
+    assert ranges_of([0, 1, 2, 5, 7, 8]) == ((0, 3), (5, 6), (7, 9))
+    assert ranges_of([4]) == ((4, 5),)
 
 
 def mixed(number: int) -> list[Request]:

@@ -31,7 +31,7 @@ def test_logits_exist_only_for_the_open_rows_of_the_block(logit_rows: list[tuple
 
 
 def test_the_head_runs_on_no_padding(logit_rows: list[tuple[int, ...]]) -> None:
-    """Rows with few open positions were padded to the row with the most: 200 rows for the 176 that were scored."""
+    """Rows with few open positions were padded to the row with the most: 124 rows for the 118 that were scored."""
     found = list(turns(Combination("confidence", "fixed"), requests()))
     scored = [int(turn.view.scores.scored.sum()) for turn in found]
     assert [shape[0] for shape in logit_rows] == scored == [int(turn.cost.scored.sum()) for turn in found]
