@@ -57,10 +57,10 @@ class Projected:
         query, key = (rotated(x, *self.angles, self.wide) for x in (query, key))
         return query, key.transpose(1, 2), value
 
-    def apart(self, shapes: Sequence[tuple[int, int]]) -> list[Projected]:
+    def by_call(self, shapes: Sequence[tuple[int, int]]) -> list[Projected]:
         """The rows of a stream [1, T, ...] by the calls of ``shapes`` (b, n) that make it up, rotated together."""
         query, key, value = self.rotated()
-        calls = (apart(one, shapes) for one in (query, key.transpose(1, 2), value.transpose(1, 2)))
+        calls = (by_call(one, shapes) for one in (query, key.transpose(1, 2), value.transpose(1, 2)))
         return [Projected(query, key, value, None, self.wide, self.triton, self.varlen)
                 for query, key, value in zip(*calls, strict=True)]  # fmt: skip
 
@@ -81,7 +81,7 @@ class Projected:
         return query
 
 
-def apart(stream: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+def by_call(stream: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
     """Views [b, n, ...] of the parts of a stream [1, T, ...], T the sum of all b n."""
     parts = stream[0].split([rows * width for rows, width in shapes])
     return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dllm.models.memory import Memory, Projected, apart
+from dllm.models.memory import Memory, Projected, by_call
 from dllm.models.transformer import Transformer
 
 
@@ -37,7 +37,7 @@ class Stream(Memory):
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         assert columns is not None, "a stream names the column of every row"
-        calls = zip(self.memories, fresh.apart(self.shapes), apart(columns, self.shapes), strict=True)
+        calls = zip(self.memories, fresh.by_call(self.shapes), by_call(columns, self.shapes), strict=True)
         return torch.cat([memory.attend(layer, part, own).flatten(0, 1) for memory, part, own in calls])[None]
 
 
@@ -47,4 +47,4 @@ def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
     tokens = torch.cat([call.tokens.flatten() for call in calls])[None]
     columns = torch.cat([call.columns.flatten() for call in calls if call.columns is not None])[None]
     positions = calls[0].positions[:1]  # a column has the same position in every row
-    return apart(model(tokens, positions, Stream([call.memory for call in calls], shapes), columns)[0], shapes)
+    return by_call(model(tokens, positions, Stream([call.memory for call in calls], shapes), columns)[0], shapes)
