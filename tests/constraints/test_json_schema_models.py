@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Optional
 from uuid import UUID
 
 import pytest
-from constraints_languages import drawn_words
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from word_samples import drawn_words
 
 from dllm.constraints import JsonSchema, automaton_of
 from dllm.errors import UserError
