@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, Regex
+from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, OfItem, Regex
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.grammar import grammar_language
 from dllm.constraints.languages.json import json_language
@@ -27,6 +27,11 @@ def language_of(constraint: Constraint) -> Language:
             return schema_language(schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict)
         case Grammar(grammar=grammar, start=start, depth=depth, words=words):
             return grammar_language(grammar, start=start, depth=depth, words=words)
+        case OfItem():
+            raise UserError(
+                "constraint=item is what each question of a task says of its answer, and here is no question. Choose a "
+                "task with questions, or give the constraint itself."
+            )
     raise TypeError(f"{type(constraint).__name__} is no kind of constraint")
 
 

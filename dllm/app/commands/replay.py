@@ -9,6 +9,7 @@ from typing import Any
 from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
 from dllm.canvas import Request
+from dllm.compose.parts import part_of
 from dllm.errors import UserError
 from dllm.record.trace import ADVICE, Commits, Trace, TurnRecord, read_trace
 
@@ -55,8 +56,16 @@ def mates_of(file: Path, data: dict[str, Any]) -> tuple[int, list[Request]]:
 
 
 def request_of(data: dict[str, Any]) -> Request:
-    trace = data["trace"]
-    return Request(trace["prompt"], [not given for given in trace["given"]], data["seed"], trace["start"])
+    trace, asked = data["trace"], data.get("constraint")
+    constraint = None if asked is None else part_of("constraint", asked)
+    masked = [not given for given in trace["given"]]
+    start = None if infills(trace) else trace["start"]
+    return Request(trace["prompt"], masked, data["seed"], start, constraint=constraint, begun=data.get("begun", ""))
+
+
+def infills(trace: dict[str, Any]) -> bool:
+    """Whether text is given behind the answer's first mask."""
+    return any(trace["given"][trace["start"] : trace["length"]])
 
 
 def trace_differences(recorded: Trace, again: Trace) -> Iterator[str]:

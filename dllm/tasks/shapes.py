@@ -1,0 +1,86 @@
+"""What a sound answer of a task looks like, right or wrong, as a constraint; and whether a text is one.
+
+A shape says what a client would write down before asking: how long a list is and which words it may hold, which names a
+record has. It does not say which answer is right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from dllm.constraints.automata import automaton_of
+from dllm.constraints.kinds import Constraint, JsonSchema, Regex
+from dllm.constraints.languages.trees import ByteAutomaton
+
+KEPT = 256  # automata of shapes; one has some 100 kB
+LONGER = {"insert_index": 1, "insert_random": 1, "remove_index": -1, "remove_random": -1}  # by how many words
+
+Truth = Mapping[str, Any]
+
+
+def shape_of(task: str, truth: Truth) -> Constraint | None:
+    """The shape of an item's answers. None: for this task nothing is said."""
+    makes: dict[str, Callable[[Truth], Constraint]] = {
+        "latin_square": latin_square, "sudoku": sudoku, "records": records, "assign": assigned,
+    }  # fmt: skip
+    if task in makes:
+        return makes[task](truth)
+    return word_list(truth, LONGER.get(task, 0)) if "input" in truth else None
+
+
+def word_list(truth: Truth, more: int) -> Constraint:
+    """A JSON list of the words that the task names, so many ``more`` than it gives."""
+    words = sorted({*truth["input"], *([truth["word"]] if "word" in truth else [])})
+    return exactly(len(truth["input"]) + more, {"enum": words})
+
+
+def exactly(count: int, entry: Mapping[str, Any]) -> Constraint:
+    """A JSON list of ``count`` entries under one schema."""
+    return JsonSchema({"type": "array", "items": entry, "minItems": count, "maxItems": count})
+
+
+def latin_square(truth: Truth) -> Constraint:
+    """As many rows as there are symbols, each of as many symbols."""
+    symbols: Sequence[str] = truth["symbols"]
+    one, more = f"(?:{'|'.join(map(re.escape, symbols))})", len(symbols) - 1
+    row = f"{one}(?:,{one}){{{more}}}"
+    return Regex(f"{row}(?:\n{row}){{{more}}}")
+
+
+def sudoku(truth: Truth) -> Constraint:
+    """Digits where the solution has digits."""
+    digits = "".join(sorted({sign for sign in truth["solution"] if sign.isdigit()}))
+    return Regex(re.sub(r"\d", f"[{digits}]", truth["solution"]))
+
+
+def records(truth: Truth) -> Constraint:
+    """As many records as are given, of the kinds that these have."""
+    kinds = {name: {"type": "integer" if isinstance(value, int) else "string"}
+             for name, value in truth["records"][0].items()}  # fmt: skip
+    entry = {"type": "object", "properties": kinds, "required": list(kinds), "additionalProperties": False}
+    return exactly(len(truth["records"]), entry)
+
+
+def assigned(truth: Truth) -> Constraint:
+    """A name and a town for each that is given."""
+    known = {"name": {"enum": truth["names"]}, "town": {"enum": truth["towns"]}}
+    entry = {"type": "object", "properties": known, "required": list(known), "additionalProperties": False}
+    return exactly(len(truth["names"]), entry)
+
+
+def is_word(constraint: Constraint, text: str) -> bool:
+    """Whether a text is what a constraint asks for. Raises UserError for one that cannot be compiled."""
+    automaton, state = _automaton(constraint), 0
+    for byte in text.encode(errors="replace"):
+        state = int(automaton.moves[state, byte])
+        if state < 0:
+            return False
+    return bool(automaton.accepting[state])
+
+
+@lru_cache(KEPT)
+def _automaton(constraint: Constraint) -> ByteAutomaton:
+    return automaton_of(constraint)
