@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, OfItem, Regex
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.grammar import grammar_language
@@ -24,6 +26,7 @@ def language_of(constraint: Constraint) -> Language:
         case Json(depth=depth, whitespace=whitespace):
             return json_language(depth, whitespace)
         case JsonSchema(schema=schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict):
+            assert isinstance(schema, Mapping | bool), "a constraint keeps what its schema says, however it was given"
             return schema_language(schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict)
         case Grammar(grammar=grammar, start=start, depth=depth, words=words):
             return grammar_language(grammar, start=start, depth=depth, words=words)

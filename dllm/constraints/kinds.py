@@ -180,4 +180,5 @@ def _parsed(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         shown = repr(text if len(text) <= 40 else text[:40] + "...")
-        raise UserError(f"constraint.schema={shown} is no JSON: {first_line(error)}. Give JSON, or a FILE.json.") from None
+        why = first_line(error)
+        raise UserError(f"constraint.schema={shown} is no JSON: {why}. Give JSON, or a FILE.json.") from None

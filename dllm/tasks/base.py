@@ -23,8 +23,8 @@ class Item:
     id: unique in the suite. task: the task within the suite (``waiting_line/copy``). truth: whatever the scorer needs
     (JSON values). budget: tokens that the answer may take. stop: strings that end it. choices: if there are any, the
     answer is the likeliest of them behind the prompt (``dllm.tasks.choices.likeliest_choice``) instead of a decoded
-    text, and ``Task.score`` gets its text. constraint: what every sound answer is (None: anything). Whether an answer is
-    that is scored as ``valid``, and ``constraint=item`` decodes under it.
+    text, and ``Task.score`` gets its text. constraint: what every sound answer is (None: anything). Whether an answer
+    is that is scored as ``valid``, and ``constraint=item`` decodes under it.
     """
 
     id: str

@@ -96,7 +96,7 @@ def checked_sampling(config: Mapping[str, Any]) -> Sampling:
 
 
 def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` with text where a number stands for text (a folder named 2026), and with what a constraint's files say.
+    """``config`` with text where a number stands for text (a folder named 2026), and what a constraint's files hold.
 
     Raises UserError for a value of the wrong kind in the settings that every task reads.
     """

@@ -165,8 +165,8 @@ def row_of(sample: PlannedSample, result: Result, batch: Sequence[PlannedSample]
     """A line of results.jsonl. Rows with the same ``batch`` were decoded together and share their seconds."""
     mates = f"{batch[0].id}/{batch[0].sample}"
     asked = constraint_digest(sample.request)
-    under = {} if asked is None else {"constraint_digest": asked}
-    return {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.shown, "batch": mates, **under}
+    row = {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.shown, "batch": mates}
+    return row if asked is None else {**row, "constraint_digest": asked}
 
 
 def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView | None) -> Iterator[tuple[int, Result]]:

@@ -42,8 +42,9 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {"exact": exact, "contains": co
 
 
 class JsonLines(Task):
-    """path: a file of {"prompt": text or messages, "answer": text, or a list of which any counts}; an "id" and a
-    "task" may stand beside them, and a "constraint", such as {"name": "regex", "pattern": "a+"}. match: how answers are compared. budget: tokens of an answer; stop: what ends it."""
+    """path: a file of {"prompt": text or messages, "answer": text, or a list of which any counts}; an "id", a "task"
+    and a "constraint", such as {"name": "regex", "pattern": "a+"}, may stand beside them. match: how answers are
+    compared. budget: tokens of an answer; stop: what ends it."""
 
     name = "jsonl"
 
