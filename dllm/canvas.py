@@ -29,8 +29,9 @@ class Request:
 
     start: where the answer begins, and with it the block grid (None: at the first masked position). number: the
     request's entry in per-request parameters (None: its place in the batch). temperature: 0 is the argmax (None: as
-    ``Canvas.of`` is told). constraint: what its text must be (one of ``dllm.constraints``; None: anything). begun: the
-    answer's beginning, where it stands in the prompt.
+    ``Canvas.of`` is told). infill: what is given behind ``start`` was asked for, and is no sampler's. constraint: what
+    its text must be (one of ``dllm.constraints``; None: anything). begun: the answer's beginning, where it stands in
+    the prompt.
     """
 
     tokens: Sequence[int]
@@ -39,6 +40,7 @@ class Request:
     start: int | None = None
     number: int | None = None
     temperature: float | None = None
+    infill: bool = False
     constraint: Hashable | None = None
     begun: str = ""
 
@@ -55,9 +57,13 @@ class Request:
         return list(self.masked).index(True) if any(self.masked) else len(self.tokens)
 
     @property
-    def infills(self) -> bool:
-        """Whether text is given behind masks, and what is decoded is the whole row."""
-        return self.start is None and not all(self.masked[self.answer_start :])
+    def head(self) -> Sequence[int] | None:
+        """Ids before the answer that begin an infilling's text. None: a plain answer, which ends at its first end of
+        text, since nothing that was asked for is given behind its first gap."""
+        gap = list(self.masked).index(True) if any(self.masked) else len(self.tokens)
+        if (self.start is not None and not self.infill) or all(self.masked[gap:]):
+            return None
+        return [] if self.start is not None else self.tokens[:gap]
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,8 @@ class BlockState(Rowwise):
     of the last open block (= end without lookahead); in_open: the columns of all open blocks. number: index of the
     current block. masks: masks that it had when it opened. forwards: forwards that it has had, the one under way
     included. turn: forwards of the whole row. done [B]: nothing is left to decide. held: turns that the row still waits
-    until the host knows that its block has opened. active [B]: takes part in the coming turn. lookahead: how many
-    further blocks are open with the current one. shapes: how wide tensors may be.
+    until the host knows that its block has opened. active [B]: takes part in the coming turn. own: the schedule's
+    parameters of each row [B]. lookahead: how many further blocks are open, too. shapes: how wide tensors may be.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")
@@ -143,6 +143,7 @@ class BlockState(Rowwise):
     active: Tensor
     in_block: Tensor
     in_open: Tensor
+    own: dict[str, Tensor]
     lookahead: int
     shapes: Shapes
 

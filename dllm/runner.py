@@ -64,11 +64,11 @@ class Runner:
     @torch.inference_mode()
     def start(
         self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1,
-        sampler: Sampler | None = None,
+        sampler: Sampler | None = None, blocks: Blocks | None = None,
     ) -> Rows:  # fmt: skip
-        """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. sampler: a
-        request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where everything
-        is the argmax, and for one whose constraint leaves it no text."""
+        """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. sampler, blocks:
+        a request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where
+        everything is the argmax, and for one whose constraint leaves it no text."""
         hot = next((one.temperature for one in requests if one.temperature), None)
         if hot and self.sampling.plain:
             raise UserError(
@@ -79,8 +79,9 @@ class Runner:
         at_zero = self.model.config.attention_block is not None
         device = self.model.transformer.device
         canvas = Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
-        steering, sampler = self.constraints.steering(requests), sampler or self.sampler
-        return fresh(canvas, self.forward, sampler, self.blocks, self.runtime.reads, steering)
+        return fresh(
+            canvas, self.forward, sampler or self.sampler, blocks or self.blocks, self.runtime.reads,
+            self.constraints.steering(requests))
 
     @torch.inference_mode()
     def stream(

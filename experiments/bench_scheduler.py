@@ -54,7 +54,7 @@ def model_of(width: int, layers: int, vocab: int) -> Model:
 def chosen(sampler: str, cache: str, model: Model) -> Chosen:
     options = {"steps": None} if sampler == "static" else {"threshold": 0.02}  # of a random model's flat confidences
     rule = part("sampler", sampler, **options)
-    return Chosen(rule, part("blocks", "fixed"), part("cache", cache), part("eos", "keep"), Sampling(), sampler)
+    return Chosen(rule, part("blocks", "fixed"), part("cache", cache), part("eos", "keep"), Sampling(), {}, sampler)
 
 
 def requests(count: int, model: Model, noise: random.Random) -> list[Request]:

@@ -198,6 +198,7 @@ def decode(
 def results(
     network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], batch: Sequence[Request],
     sampling: Sampling | None = None, lag: int | None = None, runs: Network | None = None, take: TakeTurn | None = None,
+    steering: Steering | None = None,
 ) -> list[Result]:  # fmt: skip
     """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config, (sampler, blocks, _, eos) = network.config, parts
@@ -208,7 +209,7 @@ def results(
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, sampler, blocks, eos, lag, take):
+        for turn in denoise(canvas, forward, sampler, blocks, eos, lag, take, steering):
             collector.observe(turn)
     return collector.results()
 

@@ -133,14 +133,14 @@ class Collector:
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]
-        infill = request.infills
-        if infill:
+        if request.head is not None:
             tokens, reason = self._filled(decided), "length"
-            text = self.text([*request.tokens[:start], *tokens])
+            text = self.text([*request.head, *tokens])
         else:
             tokens, text, reason = self._answer(decided)
         # An answer may hold given tokens, such as a sampler's anchor. Only those before its end count.
-        given = list(request.masked[start:] if infill else request.masked[start : start + len(tokens)]).count(False)
+        kept = length if request.head is not None else start + len(tokens)
+        given = list(request.masked[start:kept]).count(False)
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
             nfe=row.nfe, query_tokens=round(row.query_tokens), seconds=row.seconds, cpu_seconds=row.cpu_seconds,

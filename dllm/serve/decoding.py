@@ -99,32 +99,44 @@ class Decoding:
                     yield item
 
     def _read(self, row: int, mail: Mail) -> Iterator[Piece | Shot | Completed]:
-        job, text, progress = self.asked.jobs[row], self.texts[row], mail.latest
-        if progress is not None:
-            if job.snapshots:
-                yield Shot(row, progress)
-            # A stop string counts from the turn in which it stood there, not from the one in which we looked.
-            for turn, final in mail.grown if text.stop else mail.grown[-1:]:
-                new, ending = text.follow(progress.tokens, final)
-                if new:
-                    yield Piece(row, new)
-                if ending is not None and not (self.asked.logprobs or job.trace):  # those come with the whole answer
-                    self.scheduler.abort(self.numbers.pop(row))
-                    written = written_of(job, text, ending)
-                    yield Completed(row, ending, written, [], self._cost_so_far(job, written, turn))
-                    return
+        """What the mail of a row says. Raises Refused if the row has failed."""
+        if mail.latest is not None:
+            yield from self._grown(row, mail.latest, mail.grown)
+        if row not in self.numbers:  # a stop string has ended it
+            return
         if isinstance(mail.end, Failed):
             raise Refused(STATUS.get(mail.end.kind, 500), self._sentence(mail.end), code=mail.end.kind)
         if mail.end is not None:
             del self.numbers[row]
-            if job.snapshots:
-                yield Shot(row, self._last(mail.end, progress))
-            new, ending = text.finish(mail.end.result)
+            yield from self._finished(row, mail.end, mail.latest)
+
+    def _grown(self, row: int, now: Progress, grown: list[tuple[int, int]]) -> Iterator[Piece | Shot | Completed]:
+        """What a row's newest state adds to its text, and its end if a stop string stands there."""
+        job, text = self.asked.jobs[row], self.texts[row]
+        if job.snapshots:
+            yield Shot(row, now)
+        # A stop string counts from the turn in which it stood there, not from the one in which we looked.
+        for turn, final in grown if text.stop else grown[-1:]:
+            new, ending = text.follow(now.tokens, final)
             if new:
                 yield Piece(row, new)
-            scored = self._scored(text, ending, mail.end) if self.asked.logprobs else []
-            written = written_of(job, text, ending)
-            yield Completed(row, ending, written, scored, self._cost(row, mail.end, written))
+            if ending is not None and not (self.asked.logprobs or job.trace):  # those come with the whole answer
+                self.scheduler.abort(self.numbers.pop(row))
+                written = written_of(job, text, ending)
+                yield Completed(row, ending, written, [], self._cost_so_far(job, written, turn))
+                return
+
+    def _finished(self, row: int, done: Done, before: Progress | None) -> Iterator[Piece | Shot | Completed]:
+        """The rest of a row's text, and its end. before: what has come with it."""
+        job, text = self.asked.jobs[row], self.texts[row]
+        if job.snapshots:
+            yield Shot(row, self._last(done, before))
+        new, ending = text.finish(done.result)
+        if new:
+            yield Piece(row, new)
+        scored = self._scored(text, ending, done) if self.asked.logprobs else []
+        written = written_of(job, text, ending)
+        yield Completed(row, ending, written, scored, self._cost(row, done, written))
 
     @staticmethod
     def _sentence(failed: Failed) -> str:

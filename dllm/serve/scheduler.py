@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 
@@ -23,29 +23,11 @@ from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.runner import Runner
 from dllm.runtime.runtime import Runtime
-from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits
+from dllm.serve.jobs import Closing, Done, Event, Failed, Figures, Full, Job, Limits
 from dllm.serve.lane import Entry, Lane
 
 LOG = logging.getLogger("dllm.serve")
 KEPT = 16  # runners of past settings that are kept for the next request
-
-
-@dataclass
-class Figures:
-    """What a scheduler has done so far, and what it has to do. ended: jobs by how they ended. wanted, computed: rows
-    that the caches asked for, and that the network ran, of finished jobs."""
-
-    waiting: int = 0
-    rows: int = 0
-    lanes: int = 0
-    cells: int = 0
-    turns: int = 0
-    turn_seconds: float = 0.0
-    forwards: int = 0
-    tokens: int = 0
-    wanted: int = 0
-    computed: int = 0
-    ended: Counter[str] = field(default_factory=Counter)
 
 
 class Scheduler:

@@ -36,7 +36,7 @@ MAX_PIECES = 1024  # texts and holes of a canvas
 @dataclass(frozen=True)
 class Asked:
     """What a request asks for. jobs: one for each choice; their deadlines are the caller's to set. prompt_tokens: what
-    was given. seed: of the first choice; the next ones follow. infill: the answer has given parts."""
+    was given. seed: of the first choice; the next ones follow."""
 
     jobs: tuple[Job, ...]
     chat: bool
@@ -48,7 +48,6 @@ class Asked:
     stop: tuple[str, ...]
     prompt_tokens: int
     seed: int
-    infill: bool
 
 
 def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
@@ -75,7 +74,7 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
     return Asked(
         jobs=tuple(Job(one, chosen, inf, follow, snapshots=snapshots, trace=trace) for one in requests), chat=chat,
         stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
-        prompt_tokens=sum(not masked for masked in request.masked), seed=seed, infill="canvas" in diffusion,
+        prompt_tokens=sum(not masked for masked in request.masked), seed=seed,
     )  # fmt: skip
 
 
@@ -115,6 +114,8 @@ def _length(fields: Mapping[str, Any], diffusion: Mapping[str, Any], defaults: D
     if len({fields[name] for name in names}) > 1:
         raise Refused(400, f"{names[0]} and {names[1]} say the same thing differently. Drop one.", names[0])
     if "canvas" in diffusion:
+        if fields.get("stop"):
+            raise Refused(400, "stop ends an answer, and diffusion.canvas has given parts behind it. Drop one.", "stop")
         if names:
             raise Refused(400, f"{names[0]} and diffusion.canvas both say how long the answer is. Drop one.", names[0])
         return None
@@ -150,7 +151,8 @@ def _request(fields: Mapping[str, Any], canvas: Any, chat: bool, length: int | N
     _check_length(len(tokens), len(answer.tokens), name, prompts)
     if not tokens:
         return answer
-    return Request([*tokens, *answer.tokens], [False] * len(tokens) + [*answer.masked], start=len(tokens))
+    masked = [False] * len(tokens) + [*answer.masked]
+    return Request([*tokens, *answer.tokens], masked, start=len(tokens), infill=canvas is not None)
 
 
 def _check_length(prompt: int, answer: int, name: str, prompts: Prompts) -> None:

@@ -66,14 +66,15 @@ class Constraints:
         compiled, begin = self.compiled(constraint), self._first(request)
         pairs = list(zip(request.tokens, request.masked, strict=True))[begin:]
         cells = [MASK if masked else token for token, masked in pairs]
-        gaps = max((at for at, cell in enumerate(cells) if cell != MASK), default=0) if request.infills else 0
+        given = [at for at, cell in enumerate(cells) if cell != MASK]
+        gaps = given[-1] if given and request.head is not None else 0
         sets = RowSets(compiled.language, cells, gaps, request.begun.encode())
         check(sets, constraint.kind)
         return Steered(compiled, begin, [sets])
 
     def _first(self, request: Request) -> int:
         """The first column of a row's text: that of its answer, or in infilling the row's, behind special tokens."""
-        if not request.infills or self._compiler is None:
+        if not request.head or self._compiler is None:
             return request.answer_start
         texts = self._compiler.vocabulary.texts
         columns = enumerate(zip(request.tokens, request.masked, strict=True))

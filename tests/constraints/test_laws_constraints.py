@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 
-from harness import Combination, Decoded, combinations, decode, full, model, requests
+from harness import Combination, Decoded, combinations, decode, full, model, parts_of, requests, results
 from law import law
+from recording import FakeGraph
+from test_law_runtimes import Case, cases
 
 from dllm.canvas import Request
 from dllm.constraints import Regex
@@ -19,6 +21,8 @@ from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
+from dllm.recorded import RecordedTurns
+from dllm.setting import Sampling
 from dllm.steering.batch import Steering
 from dllm.steering.compiled import CompiledConstraint
 from dllm.steering.steered import Steered
@@ -53,8 +57,8 @@ def steering(name: str, rows: Sequence[Request], patterns: Sequence[str | None],
     found: list[Steered | None] = []
     for row, pattern in zip(rows, patterns, strict=True):
         cells = [MASK if hole else token for token, hole in zip(row.tokens, row.masked, strict=True)]
-        begin = 0 if row.infills else row.answer_start
-        gaps = max((at for at, cell in enumerate(cells) if cell != MASK), default=0) if row.infills else 0
+        begin = 0 if row.head is not None else row.answer_start
+        gaps = 0 if row.head is None else max(at for at, cell in enumerate(cells) if cell != MASK)
         sets = RowSets(language(name, pattern, ends).language, cells[begin:], gaps) if pattern else None
         found.append(Steered(language(name, pattern, ends), begin, [sets]) if pattern and sets else None)
     return Steering(tuple(found))
@@ -167,3 +171,19 @@ def test_drafts_over_a_schedule_give_its_text_in_no_more_forwards(combination: C
     for one, other in zip(found, expected, strict=True):
         assert one.result is not None and other.result is not None
         assert one.result.tokens == other.result.tokens and one.result.nfe <= other.result.nfe
+
+
+@law(partial(cases, "static"), daily=16, least=5000)
+def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
+    """Draws from what fits, and a host that reads late: as in eager turns. Recorded turns give way to plain ones."""
+    combination, parts = case.combination, parts_of(case.combination)
+    patterns, rows = patterns_of(combination), requests()
+    sampling = Sampling(temperature=case.heat, tempered=parts[0].tempered)
+    steers, take = partial(steering, combination.model, rows, patterns), None
+    if not (parts[0].asks or parts[3].asks):
+        take = RecordedTurns(model(combination.model), lambda: FakeGraph([]))
+    decoded = partial(results, model(combination.model), parts, rows, sampling)
+    found, eager = decoded(lag=case.lag, take=take, steering=steers()), decoded(steering=steers())
+    assert [one.canvas for one in found] == [one.canvas for one in eager]
+    for one, pattern in zip(found, patterns, strict=True):
+        assert pattern is None or re.fullmatch(pattern, text_of(combination, one.tokens))

@@ -23,15 +23,29 @@ from dllm.serve.app import Service
 from dllm.serve.choose import Defaults
 from dllm.serve.settings import ServeSettings
 from dllm.setting import Sampling
+from tests.serve.bodies import mini_defaults
 from tests.serve.stand_in import OneByOne
 
 ASK = {"messages": [{"role": "user", "content": "w5 w7 w9"}]}
 CHAT = "/v1/chat/completions"
+HOT = {"temperature": 1.0, "seed": 5}
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="session")
 def served(tiny: Path) -> Model:
     return load(tiny)
+
+
+@pytest.fixture(scope="session")
+def mini_model() -> Model:
+    return load("mini-llada")
+
+
+@pytest.fixture(scope="session")
+def mini(mini_model: Model) -> Defaults:
+    """A server of the shipped model, with the usual settings."""
+    return mini_defaults(mini_model)
 
 
 @cache
@@ -54,11 +68,14 @@ def config_of(model: Model) -> dict[str, Any]:
 class Place:
     """A server without a socket. ``ask`` posts, ``get`` gets; each call has a fresh client."""
 
-    def __init__(self, model: Model, scheduler: OneByOne | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: Model, scheduler: OneByOne | None = None, defaults: Defaults | None = None, **settings: Any
+    ) -> None:
         self.scheduler = scheduler or OneByOne(model)
         self.scheduler.start()
         chosen = replace(ServeSettings(), **settings)
-        self.service = Service(self.scheduler, defaults_of(model), chosen, config_of(model))  # type: ignore[arg-type]
+        defaults = defaults or defaults_of(model)
+        self.service = Service(self.scheduler, defaults, chosen, config_of(model))  # type: ignore[arg-type]
         self.app = self.service.app()
 
     def client(self, base: str = "http://127.0.0.1:8000") -> httpx.AsyncClient:
@@ -121,3 +138,12 @@ def streamed_text(reply: httpx.Response, choice: int = 0) -> str:
     return "".join(
         one["delta"].get("content", "") if "delta" in one else one["text"] for one in pieces if one["index"] == choice
     )
+
+
+def error_of(reply: httpx.Response) -> dict[str, Any]:
+    """The error, which has OpenAI's four fields whatever went wrong."""
+    assert reply.headers["content-type"] == "application/json"
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"] and error["type"]
+    assert "Traceback" not in reply.text and 'File "' not in reply.text
+    return dict(error)

@@ -13,8 +13,7 @@ from typing import Any
 from dllm import Decoder
 from dllm.contract import Turn
 from dllm.models.bundle import Model
-from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, Progress
-from dllm.serve.scheduler import Figures
+from dllm.serve.jobs import Closing, Done, Event, Failed, Figures, Full, Job, Limits, Progress
 
 Deliver = Callable[[Event], None]
 

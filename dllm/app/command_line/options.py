@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dllm.app.command_line.contents import with_contents
 from dllm.common.kinds import of_kind
-from dllm.errors import UserError
+from dllm.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from dllm.setting import Sampling
@@ -89,9 +89,11 @@ def check_name(name: str) -> None:
 
 
 def checked_sampling(config: Mapping[str, Any]) -> Sampling:
-    """How tokens are proposed. Raises UserError for values out of range."""
+    """How tokens are proposed. Raises UserError for values out of range, and for what is no setting of it."""
     from dllm.setting import Sampling  # here, since it imports torch, which takes longer than refusing a misspelt name
 
+    if unknown := [key for key in config if key not in SAMPLING_KINDS]:
+        raise UserError(f"sampling.{unknown[0]} does not exist.{nearest(unknown[0], SAMPLING_KINDS)}")
     return Sampling(**{key: of_kind(f"sampling.{key}", value, SAMPLING_KINDS[key]) for key, value in config.items()})
 
 
