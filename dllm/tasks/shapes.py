@@ -15,7 +15,7 @@ from dllm.constraints.automata import automaton_of
 from dllm.constraints.kinds import Constraint, JsonSchema, Regex
 from dllm.constraints.languages.trees import ByteAutomaton
 
-KEPT = 256  # automata of shapes; one has some 100 kB
+KEPT_AUTOMATA = 256  # automata of shapes; one has some 100 kB
 LONGER = {"insert_index": 1, "insert_random": 1, "remove_index": -1, "remove_random": -1}  # by how many words
 
 Truth = Mapping[str, Any]
@@ -24,14 +24,14 @@ Truth = Mapping[str, Any]
 def shape_of(task: str, truth: Truth) -> Constraint | None:
     """The shape of an item's answers. None: for this task nothing is said."""
     makes: dict[str, Callable[[Truth], Constraint]] = {
-        "latin_square": latin_square, "sudoku": sudoku, "records": records, "assign": assigned,
+        "latin_square": latin_square_shape, "sudoku": sudoku_shape, "records": records_shape, "assign": assigned_shape,
     }  # fmt: skip
     if task in makes:
         return makes[task](truth)
-    return word_list(truth, LONGER.get(task, 0)) if "input" in truth else None
+    return list_shape(truth, LONGER.get(task, 0)) if "input" in truth else None
 
 
-def word_list(truth: Truth, more: int) -> Constraint:
+def list_shape(truth: Truth, more: int) -> Constraint:
     """A JSON list of the words that the task names, so many ``more`` than it gives."""
     words = sorted({*truth["input"], *([truth["word"]] if "word" in truth else [])})
     return exactly(len(truth["input"]) + more, {"enum": words})
@@ -42,7 +42,7 @@ def exactly(count: int, entry: Mapping[str, Any]) -> Constraint:
     return JsonSchema({"type": "array", "items": entry, "minItems": count, "maxItems": count})
 
 
-def latin_square(truth: Truth) -> Constraint:
+def latin_square_shape(truth: Truth) -> Constraint:
     """As many rows as there are symbols, each of as many symbols."""
     symbols: Sequence[str] = truth["symbols"]
     one, more = f"(?:{'|'.join(map(re.escape, symbols))})", len(symbols) - 1
@@ -50,13 +50,13 @@ def latin_square(truth: Truth) -> Constraint:
     return Regex(f"{row}(?:\n{row}){{{more}}}")
 
 
-def sudoku(truth: Truth) -> Constraint:
+def sudoku_shape(truth: Truth) -> Constraint:
     """Digits where the solution has digits."""
     digits = "".join(sorted({sign for sign in truth["solution"] if sign.isdigit()}))
     return Regex(re.sub(r"\d", f"[{digits}]", truth["solution"]))
 
 
-def records(truth: Truth) -> Constraint:
+def records_shape(truth: Truth) -> Constraint:
     """As many records as are given, of the kinds that these have."""
     kinds = {name: {"type": "integer" if isinstance(value, int) else "string"}
              for name, value in truth["records"][0].items()}  # fmt: skip
@@ -64,7 +64,7 @@ def records(truth: Truth) -> Constraint:
     return exactly(len(truth["records"]), entry)
 
 
-def assigned(truth: Truth) -> Constraint:
+def assigned_shape(truth: Truth) -> Constraint:
     """A name and a town for each that is given."""
     known = {"name": {"enum": truth["names"]}, "town": {"enum": truth["towns"]}}
     entry = {"type": "object", "properties": known, "required": list(known), "additionalProperties": False}
@@ -81,6 +81,6 @@ def is_word(constraint: Constraint, text: str) -> bool:
     return bool(automaton.accepting[state])
 
 
-@lru_cache(KEPT)
+@lru_cache(KEPT_AUTOMATA)
 def _automaton(constraint: Constraint) -> ByteAutomaton:
     return automaton_of(constraint)

@@ -60,11 +60,11 @@ def constraint_facts(asked: Mapping[str, Any] | None) -> dict[str, str]:
     """What the text had to be, in words; nothing where it was free."""
     if asked is None:
         return {}
-    words = [f"{key}={shortened(value)}" for key, value in asked.items() if key not in ("name", *COMMON)]
+    words = [f"{key}={short_fact(value)}" for key, value in asked.items() if key not in ("name", *COMMON)]
     return {"constraint": " ".join([str(asked["name"]), *words])}
 
 
-def shortened(value: Any) -> str:
+def short_fact(value: Any) -> str:
     """A value as JSON, or a text as it is, in at most ``MAX_FACT`` characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_FACT else text[: MAX_FACT - 3] + "..."

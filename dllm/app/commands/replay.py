@@ -96,13 +96,8 @@ def request_of(data: dict[str, Any]) -> Request:
     trace, asked = data["trace"], data.get("constraint")
     constraint = None if asked is None else part_of("constraint", asked)
     masked = [not given for given in trace["given"]]
-    start = None if infills(trace) else trace["start"]
-    return Request(trace["prompt"], masked, data["seed"], start, constraint=constraint, begun=data.get("begun", ""))
-
-
-def infills(trace: dict[str, Any]) -> bool:
-    """Whether text is given behind the answer's first mask."""
-    return any(trace["given"][trace["start"] : trace["length"]])
+    start, begun = data.get("start", trace["start"]), data.get("begun", "")
+    return Request(trace["prompt"], masked, data["seed"], start, constraint=constraint, begun=begun)
 
 
 def trace_differences(recorded: Trace, again: Trace) -> Iterator[str]:

@@ -58,9 +58,10 @@ def trace_content(
     """
     if result.trace is None:
         return None
+    request = sample.request
     return {
         "id": sample.id, "sample": sample.sample, "seed": result.seed, "batch": [list(key) for key in batch],
-        "config": config, "constraint": constraint_json(sample.request), "begun": sample.request.begun,
+        "config": config, "constraint": constraint_json(request), "begun": request.begun, "start": request.start,
         "trace": result.trace.to_json(),
     }  # fmt: skip
 
@@ -135,7 +136,7 @@ def _entry(
     own = CONSTRAINT in data
     if own:
         constraint = None if data[CONSTRAINT] is None else part_of(CONSTRAINT, data[CONSTRAINT])
-    if own or request.infills:  # what is wrong with all other lines is no mistake of this one
+    if own or request.head is not None:  # what is wrong with all other lines is no mistake of this one
         check(replace(request, constraint=constraint))
     value = data[present[0]]
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
