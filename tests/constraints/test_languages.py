@@ -210,11 +210,11 @@ resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 sys.path.insert(0, "tests")
 from exploding import EXPLODING
 from dllm.constraints.languages.compiled import compiled
-from dllm.constraints.languages.limits import Limits
+from dllm.constraints.languages.limits import CompileLimits
 from dllm.errors import UserError
 for name in {names}:
     try:
-        compiled(EXPLODING[name], Limits({states}, {seconds}))
+        compiled(EXPLODING[name], CompileLimits({states}, {seconds}))
         sys.exit(name + " was not refused")
     except UserError as error:
         print(name, error)
