@@ -214,7 +214,7 @@ def _unknown_key(override: Override, key: str, choice: Sequence[list[str]], each
         group = key.rpartition(".")[0]
         owner = next((name for name in choice[0] if name.startswith(f"{group}=")), group)
         yield f"{line} is unknown: {owner} has {_listed(group, beside)}.{nearest(key, beside)}"
-    elif owners := owners_of(key):
+    elif key not in keys and (owners := owners_of(key)):
         group = key.partition(".")[0]
         yield f"{line} has no meaning here: it is an option of {group}={f', {group}='.join(owners)}. Choose that, too."
     elif key not in keys:
