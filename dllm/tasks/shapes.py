@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 from dllm.constraints.automata import automaton_of
@@ -16,6 +17,7 @@ from dllm.constraints.kinds import Constraint, JsonSchema, Regex
 from dllm.constraints.languages.trees import ByteAutomaton
 
 KEPT_AUTOMATA = 256  # automata of shapes; one has some 100 kB
+LIBRARIES = {"json_schema": "jsonschema", "grammar": "lark"}  # of the extra dllm[constraints]
 LONGER = {"insert_index": 1, "insert_random": 1, "remove_index": -1, "remove_random": -1}  # by how many words
 
 Truth = Mapping[str, Any]
@@ -69,6 +71,12 @@ def assigned_shape(truth: Truth) -> Constraint:
     known = {"name": {"enum": truth["names"]}, "town": {"enum": truth["towns"]}}
     entry = {"type": "object", "properties": known, "required": list(known), "additionalProperties": False}
     return exactly(len(truth["names"]), entry)
+
+
+def lacking_library(constraint: Constraint) -> str | None:
+    """The library that compiling a constraint needs, where it is not installed."""
+    library = LIBRARIES.get(constraint.kind)
+    return None if library is None or find_spec(library) is not None else library
 
 
 def is_word(constraint: Constraint, text: str) -> bool:

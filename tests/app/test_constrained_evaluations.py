@@ -16,6 +16,7 @@ from dllm.app.engines.replica import Replica
 from dllm.app.runs.evaluation import Evaluation
 from dllm.canvas import Request
 from dllm.compose.parts import composed, part, part_of
+from dllm.tasks import shapes
 from tests.app.conftest import Run, rows_of, timeless
 
 DIGITS = {"name": "regex", "pattern": "[0-9]{3}"}
@@ -109,6 +110,15 @@ def test_a_constraint_of_a_question_that_cannot_be_read_names_it(run: Run, tmp_p
     (tmp_path / "asked.jsonl").write_text(json.dumps({**ASKED[0], "constraint": {"name": "regx"}}) + "\n")
     outcome = run(*TASK, bare=True)
     assert outcome.code == 2 and "question 1: " in outcome.err and "Did you mean 'regex'?" in outcome.err
+
+
+def test_validity_that_nothing_judges_is_missing_and_never_0(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(shapes, "find_spec", lambda name: None)
+    lines = [ASKED[0], {**ASKED[1], "constraint": {"name": "json_schema", "schema": {"type": "integer"}}}]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    outcome = run(*TASK, "name=lacking", bare=True)
+    assert outcome.code == 0 and outcome.err.count("the score valid needs jsonschema") == 1
+    assert {row["id"]: row["scores"]["valid"] for row in rows_of(Path("runs/lacking"))} == {"digits": 0.0, "word": None}
 
 
 @pytest.mark.parametrize("asked", [

@@ -22,7 +22,7 @@ from dllm.common.digest import seed_from
 from dllm.compose.parts import build_part, choice_of
 from dllm.constraints.kinds import Constraint, OfItem
 from dllm.decoder import Decoder, stretch
-from dllm.errors import UserError
+from dllm.errors import UserError, not_installed
 from dllm.models import bundle
 from dllm.prompts import PrefilledPrompt
 from dllm.record.folders import SampleKey
@@ -30,7 +30,7 @@ from dllm.record.results import Result, ResultRow
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.build import task_of
 from dllm.tasks.choices import likeliest_choice
-from dllm.tasks.shapes import is_word
+from dllm.tasks.shapes import is_word, lacking_library
 
 
 class AnswerShape(NamedTuple):
@@ -116,7 +116,17 @@ class Evaluation:
     def _scores(self, row: ResultRow) -> AnswerScores:
         item, text = self.items[row["id"]], row["text"]
         scores = self.task.score(item, text)
-        return scores if item.constraint is None else {**scores, "valid": float(is_word(item.constraint, text))}
+        if item.constraint is None:
+            return scores
+        judged = lacking_library(item.constraint) is None
+        return {**scores, "valid": float(is_word(item.constraint, text)) if judged else None}
+
+    def unjudged(self) -> list[str]:
+        """Why tasks cannot be asked, and scores not be judged, in sentences."""
+        asked = [item.constraint for item in self.items.values() if item.constraint is not None]
+        lacking = sorted({library for one in asked if (library := lacking_library(one)) is not None})
+        validity = [str(not_installed("the score valid", library, "constraints")) for library in lacking]
+        return [*self.task.missing().values(), *validity]
 
     def _decoded(self, batch: Batch) -> Iterator[FinishedSample]:
         """The samples of one batch, still without scores."""
