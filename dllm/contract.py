@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, Rowwise
-from dllm.constraints.exchanged import Again, Constrained, Marks
+from dllm.constraints.exchanged import Again, Constrained, ConstraintMarks
 from dllm.shapes import Shapes
 
 State = dict[str, Tensor]  # what a sampler or a cache remembers of its rows, by name; every tensor [B, ...]
@@ -360,7 +360,7 @@ class Turn:
     blocks: BlockState
     ledger: Ledger
     steering: Constrained
-    marks: Marks
+    marks: ConstraintMarks
     finished: tuple[int, ...]
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import replace
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, select, update_rows
-from dllm.constraints.exchanged import Marks
+from dllm.constraints.exchanged import ConstraintMarks
 from dllm.contract import Turn, View
 from dllm.eos.base import EndOfText
 from dllm.forward import Forward
@@ -108,6 +108,6 @@ def advance(
     ledger = rows.ledger.after(cost, owner, view)
     after = replace(
         rows, candidates=candidates, owner=step.owner, blocks=now, state=state, announced=step.announced, ledger=ledger)
-    marks = Marks(steered, refused, replaced)
+    marks = ConstraintMarks(steered, refused, replaced)
     return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, ledger, steering, marks, ())
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from dllm.canvas import Canvas
 from dllm.common.noise import mixed
 from dllm.common.ranking import one_of
-from dllm.common.rowwise import Rowwise
+from dllm.common.rowwise import Rowwise, some
 from dllm.contract import Logits, Lookup
 from dllm.kernels.gumbel_argmax import gumbel_argmax
 from dllm.kernels.head_statistics import can_fuse, head_statistics
@@ -97,16 +97,22 @@ class Proposer:
         current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
         return self.ends_last(statistics(scored, self.wanted, token, current, self.triton))
 
-    def unstored(self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor) -> dict[str, Tensor]:
+    def unstored(
+        self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor, entries: Tensor | None
+    ) -> dict[str, Tensor]:
         """The same for hidden rows [B, n, D], without storing more than a chunk of their logits. For plain sampling
-        only."""
+        only. entries [k]: which of the B n rows are no padding (None: all may be); the head runs on no others."""
         current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
+        hidden, current = some((hidden.flatten(0, 1), current), entries)
         found = head_statistics(
-            hidden.flatten(0, 1), lambda rows: self.ban(model.logits(rows)), model.head_weight, self._banned(),
+            hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self._banned(),
             model.config.logit_scale, required(self.wanted), current, self.triton,
         )  # fmt: skip
-        out = renamed(found, self.wanted)
-        return self.ends_last({name: value.view(columns.shape) for name, value in out.items()})
+        out = self.ends_last(renamed(found, self.wanted))
+        if entries is not None:
+            blank = {name: value.new_zeros(columns.numel()) for name, value in out.items()}
+            out = {name: blank[name].index_copy(0, entries, value) for name, value in out.items()}
+        return {name: value.view(columns.shape) for name, value in out.items()}
 
     def lookup(self, columns: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
         """A lookup of logits of a few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from dllm.constraints.automata import automaton_of
 from dllm.constraints.kinds import Constraint
-from dllm.constraints.languages.limits import Limits, budget, within
+from dllm.constraints.languages.limits import CompileLimits, budget, within_limits
 from dllm.constraints.sets import TokenLanguage
 from dllm.constraints.store import IN_MEMORY, Store
 from dllm.constraints.vocabulary import Vocabulary
@@ -40,7 +40,7 @@ class Compiler:
         """
         key = language_key(constraint)
         known, began = self._known(key), perf_counter()
-        with within(Limits(constraint.limit, constraint.seconds, getattr(constraint, "depth", None))):
+        with within_limits(CompileLimits(constraint.limit, constraint.seconds, getattr(constraint, "depth", None))):
             tokens = known.tokens if known else self.store.get(key, self.vocabulary, lambda: automaton_of(constraint))
             budget().states(len(tokens.accepting))  # an equal one may have been compiled with a higher limit
         language = known or TokenLanguage(tokens, self.ends, perf_counter() - began)

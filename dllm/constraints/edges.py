@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.languages.arrays import heads, mixed, spread
+from dllm.constraints.languages.arrays import heads, mixed_hashes, spread_ranges
 
 Indices = NDArray[np.intp]  # numpy looks up by other integers three times as slowly
 NEVER = 1 << 40  # more tokens than any answer has
@@ -33,8 +33,8 @@ class TokenEdges:
         key.sort()
         ends, symbol = key // classes, key % classes
         first = heads(ends)
-        number, ends = spread(first, np.diff(first, append=len(ends)))[1], ends[first]
-        sums = np.add.reduceat(mixed(symbol), first) if len(first) else np.zeros(0, np.uint64)
+        number, ends = spread_ranges(first, np.diff(first, append=len(ends)))[1], ends[first]
+        sums = np.add.reduceat(mixed_hashes(symbol), first) if len(first) else np.zeros(0, np.uint64)
         _, shown, label = np.unique(sums, return_index=True, return_inverse=True)
         shows = np.zeros(len(first), bool)
         shows[shown] = True
@@ -51,7 +51,7 @@ class TokenEdges:
         last = np.flatnonzero(ends)
         while len(last):
             steps += 1
-            before = np.unique(source[spread(begin[last], begin[last + 1] - begin[last])[0]])
+            before = np.unique(source[spread_ranges(begin[last], begin[last + 1] - begin[last])[0]])
             last = before[found[before] == NEVER]
             found[last] = steps
         return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.languages.arrays import mixed
+from dllm.constraints.languages.arrays import mixed_hashes
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.trie import Trie
 from dllm.errors import UserError
@@ -97,4 +97,4 @@ class Effects:
 
 def _sums(origins: States, targets: States) -> NDArray[np.uint64]:
     """What each pair adds to the number by which an effect is known."""
-    return mixed((origins.astype(np.int64) << 32) + targets)
+    return mixed_hashes((origins.astype(np.int64) << 32) + targets)

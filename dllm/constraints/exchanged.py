@@ -31,7 +31,7 @@ class Again(Protocol):
 
 
 @dataclass(frozen=True)
-class Marks:
+class ConstraintMarks:
     """What a constraint changed in a turn. steered [B, L]: proposals that are not the model's own. refused, replaced
     [N, L]: commits that wait because they do not go together with others, and those of another token that does."""
 
@@ -44,7 +44,8 @@ class Marks:
 class ConstraintReport:
     """What a constraint did to a row. kind: its name. states, classes: of its automaton over tokens. fewest: tokens of
     its shortest text. compile_seconds; seconds: of the host while the row decoded. steered: cells whose proposal was
-    not the model's own, counted in every turn. refused, replaced: as in ``Marks``. restored: cuts that were undone."""
+    not the model's own, counted in every turn. refused, replaced: as in ``ConstraintMarks``. restored: cuts
+    that were undone."""
 
     kind: str
     states: int

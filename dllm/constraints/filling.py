@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.edges import NEVER, Indices
-from dllm.constraints.languages.arrays import heads, spread
+from dllm.constraints.languages.arrays import heads, spread_ranges
 from dllm.constraints.sets import StateSet, TokenLanguage
 from dllm.constraints.transitions import GAP_CELL, TAIL_CELL
 
@@ -55,7 +55,7 @@ class Moves:
         order = np.argsort(target, kind="stable")
         source, number, target = source[order], number[order], target[order]
         first = heads(target)
-        return Moves(source, number, target, first, spread(first, np.diff(first, append=len(target)))[1])
+        return Moves(source, number, target, first, spread_ranges(first, np.diff(first, append=len(target)))[1])
 
 
 def best_filling(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar
 
 from dllm.errors import UserError, first_line, in_choices
@@ -28,11 +28,22 @@ class Constraint:
     limit: int = 20_000
     seconds: float = 10.0
 
+    def to_json(self) -> dict[str, Any]:
+        """Its name and options, of which ``dllm.compose.parts.part_of`` makes an equal one."""
+        return {"name": self.kind, **{entry.name: getattr(self, entry.name) for entry in fields(self) if entry.init}}
+
     def __post_init__(self) -> None:
         in_choices("constraint.confidence", self.confidence, CONFIDENCE)
         _flag("joint", self.joint)
         _number("limit", self.limit, 1, int)
         _number("seconds", self.seconds, 0.001, (int, float))
+
+
+@dataclass(frozen=True)
+class OfItem(Constraint):
+    """In an evaluation what each question says of its answer, with these options."""
+
+    kind = "item"
 
 
 @dataclass(frozen=True)
@@ -79,7 +90,8 @@ class Json(Constraint):
 
 @dataclass(frozen=True)
 class JsonSchema(Constraint):
-    """JSON that validates under ``schema`` (Draft 2020-12): a mapping, true, false, or a class of pydantic's.
+    """JSON that validates under ``schema`` (Draft 2020-12): a mapping, true, false, any of these as JSON text, or a
+    class of pydantic's.
 
     depth: how often definitions that contain themselves are entered in each other; additional: members that the schema
     does not speak of may be added; strict: keywords that are not known are refused. Members come in the order of
@@ -87,7 +99,7 @@ class JsonSchema(Constraint):
     """
 
     kind = "json_schema"
-    schema: Any = field(compare=False)
+    schema: Mapping[str, Any] | bool | str | type = field(compare=False)
     depth: int = 4
     whitespace: str = "any"
     additional: bool = False
@@ -151,6 +163,8 @@ def _flag(name: str, value: object) -> None:
 
 def _schema_text(schema: Any) -> str:
     """The schema as JSON in its own order; of a class of pydantic's the schema that it gives of itself."""
+    if isinstance(schema, str):
+        schema = _parsed(schema)
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         schema = schema.model_json_schema()
     try:
@@ -159,3 +173,12 @@ def _schema_text(schema: Any) -> str:
         raise UserError(f"constraint.schema is no JSON: {first_line(error)}. Give a mapping, or a FILE.json.") from None
     except RecursionError:
         raise UserError("constraint.schema is nested too deeply. Write it with definitions.") from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        shown = repr(text if len(text) <= 40 else text[:40] + "...")
+        why = first_line(error)
+        raise UserError(f"constraint.schema={shown} is no JSON: {why}. Give JSON, or a FILE.json.") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from dllm.constraints.exchanged import ConstraintReport
@@ -92,7 +92,8 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Everything but the trace, which goes to a file of its own, and the words."""
         row = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in NOT_STORED}
-        return {**row, "useful_tokens": self.useful_tokens}
+        report = None if self.constraint is None else asdict(self.constraint)
+        return {**row, "constraint": report, "useful_tokens": self.useful_tokens}
 
     def _repr_html_(self) -> str:
         """In a notebook: the text, each token in the colour of the turn that fixed it."""

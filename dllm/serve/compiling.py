@@ -22,7 +22,7 @@ from dllm.serve.jobs import Chosen, Full, Job
 
 MOMENT = 0.5  # seconds of a thread; 95 of 100 schemas that people write take less
 MAX_LONG = 4  # constraints that wait for their full time
-Compiled = TypeVar("Compiled")
+Made = TypeVar("Made")
 
 
 class Compiling:
@@ -71,7 +71,7 @@ class _Queue:
     def __init__(self, name: str, most: int) -> None:
         self.threads, self.most, self.waiting = ThreadPoolExecutor(1, thread_name_prefix=name), most, 0
 
-    async def run(self, act: Callable[[], Compiled]) -> Compiled:
+    async def run(self, act: Callable[[], Made]) -> Made:
         """What ``act`` returns. Raises Full. If the caller is cancelled, what has not begun never does."""
         if self.waiting > self.most:
             raise Full(self.waiting)

@@ -47,7 +47,7 @@ class Decided:
 
 def admitted(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[Step, Tensor, Tensor]:
     """The step [N] with what goes together; where commits wait, and where they are made with another token [N, L]."""
-    nothing, numbers, decided = view.canvas.nothing, *copied(rows, step, view)
+    nothing, numbers, decided = view.canvas.nothing, *copied_steps(rows, step, view)
     changed = [at for at, one in enumerate(decided) if not admit(rows, one, view)]
     if not changed:
         return step, step.owner.each(nothing), step.owner.each(nothing)
@@ -67,7 +67,7 @@ def admitted(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[St
     return step, waits, other
 
 
-def copied(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[list[int], list[Decided]]:
+def copied_steps(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[list[int], list[Decided]]:
     """The candidates of steered rows by number, and their steps, in one copy from the device."""
     owners = list(range(len(rows))) if step.owner.is_single else step.owner.row.tolist()
     numbers = [number for number, row in enumerate(owners) if rows[row]]

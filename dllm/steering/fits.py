@@ -38,7 +38,7 @@ def proposed_anew(scores: Scores, cells: Sequence[SteeredCell]) -> tuple[Scores,
     if asked:
         values = {name: value.clone() for name, value in values.items()}
     for part in asked:
-        row, column = places(part, scores.token.device)
+        row, column = cell_places(part, scores.token.device)
         for name, new in anew(scores.again, part, row, column, scores.token[row, column]).items():
             values[name][row, column] = torch.where(new.isnan(), values[name][row, column], new).to(values[name].dtype)
     other = values["token"] != scores.token
@@ -73,7 +73,7 @@ def unfit(cells: Sequence[SteeredCell], columns: Tensor, vocab: int) -> Tensor:
     """Which ids fit nowhere [N, n, V], at ``columns`` [N, n]."""
     out = torch.zeros(*columns.shape, vocab, dtype=torch.bool, device=columns.device)
     for part in chunks(cells):
-        row, column = places(part, columns.device)
+        row, column = cell_places(part, columns.device)
         at = (columns[row] == column[:, None]).long().argmax(1)
         out[row, at] = ~part[0].compiled.ids([cell.allowed for cell in part], columns.device, vocab)
     return out
@@ -86,7 +86,7 @@ def chunks(cells: Sequence[SteeredCell]) -> Iterator[list[SteeredCell]]:
         yield from (same[at : at + CELLS_AT_ONCE] for at in range(0, len(same), CELLS_AT_ONCE))
 
 
-def places(cells: Sequence[SteeredCell], device: torch.device) -> tuple[Tensor, Tensor]:
+def cell_places(cells: Sequence[SteeredCell], device: torch.device) -> tuple[Tensor, Tensor]:
     """Candidate and column [k] of each cell."""
     both = torch.tensor([(cell.candidate, cell.column) for cell in cells]).to(device)
     return both[:, 0], both[:, 1]

@@ -17,7 +17,7 @@ from word_samples import drawn_words
 
 from dllm.constraints import JsonSchema, automaton_of
 from dllm.constraints.languages.compiled import compiled
-from dllm.constraints.languages.limits import Limits, within
+from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.schema import schema_language
 from dllm.constraints.languages.trees import ByteAutomaton
 from dllm.errors import UserError
@@ -36,7 +36,7 @@ def is_date_time(value: object) -> bool:
 
 
 def automaton(schema: Any, **options: Any) -> ByteAutomaton:
-    with within(Limits(depth=options.get("depth", 4))):
+    with within_limits(CompileLimits(depth=options.get("depth", 4))):
         return compiled(schema_language(schema, **options))
 
 

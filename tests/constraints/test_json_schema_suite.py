@@ -12,7 +12,7 @@ import pytest
 from harness import DATA, full
 
 from dllm.constraints.languages.compiled import compiled
-from dllm.constraints.languages.limits import Limits, within
+from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.schema import schema_language
 from dllm.errors import UserError
 
@@ -31,7 +31,7 @@ def groups() -> list[tuple[str, dict[str, Any]]]:
 
 def wrong(group: dict[str, Any], additional: bool) -> Iterator[str]:
     """Invalid instances that are words. Raises UserError where the schema is refused."""
-    with within(Limits()):
+    with within_limits(CompileLimits()):
         found = compiled(schema_language(group["schema"], strict=False, additional=additional))
     for test in group["tests"]:
         if not test["valid"] and found.accepts(json.dumps(test["data"], ensure_ascii=False).encode()):

@@ -15,14 +15,14 @@ from harness import full
 from word_samples import texts_over
 
 from dllm.constraints.languages.compiled import compiled
-from dllm.constraints.languages.limits import Limits, within
+from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.products import complement, difference, intersection, union
-from dllm.constraints.languages.trees import Alt, ByteAutomaton, Bytes, Call, Cat, Language, Machine, Rep, Tree
-from dllm.constraints.languages.utf8 import literal, texts
+from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Bytes, Cat, Language, Rep, RuleCall, Tree
+from dllm.constraints.languages.utf8 import literal_text, texts
 from dllm.errors import UserError
 
-A, B, X = literal("a"), literal("b"), literal("x")
-OPEN, CLOSE = literal("("), literal(")")
+A, B, X = literal_text("a"), literal_text("b"), literal_text("x")
+OPEN, CLOSE = literal_text("("), literal_text(")")
 
 
 def words(automaton: ByteAutomaton, alphabet: str = "ab", length: int = 5) -> set[str]:
@@ -42,7 +42,7 @@ def random_tree(draw: random.Random, depth: int = 4) -> tuple[Tree, str]:
     trees, patterns = tuple(tree for tree, _ in parts), [f"(?:{text})" for _, text in parts]
     if kind == "alt":
         return Alt(trees), f"(?:{'|'.join(patterns)})" if parts else "(?!)"
-    return (Cat(trees) if kind == "cat" else Machine(compiled(Language({"start": Cat(trees)})))), "".join(patterns)
+    return (Cat(trees) if kind == "cat" else Automaton(compiled(Language({"start": Cat(trees)})))), "".join(patterns)
 
 
 @pytest.mark.parametrize("seed", range(2000 if full() else 30))
@@ -62,7 +62,7 @@ def test_random_trees_and_their_products_have_the_right_words(seed: int) -> None
 @pytest.mark.parametrize("seed", range(300 if full() else 20))
 def test_equal_languages_have_equal_tables_and_no_state_too_many(seed: int) -> None:
     a = compiled(Language({"start": random_tree(random.Random(seed))[0]}))
-    for same in (complement(complement(a)), union(a, a), compiled(Language({"start": Machine(a)}))):
+    for same in (complement(complement(a)), union(a, a), compiled(Language({"start": Automaton(a)}))):
         assert np.array_equal(same.moves, a.moves) and np.array_equal(same.accepting, a.accepting)
     # Myhill and Nerode: states are told apart by texts shorter than their number.
     futures = {frozenset(words(from_state(a, state), "ab", min(6, len(a.moves)))) for state in range(len(a.moves))}
@@ -85,7 +85,7 @@ def test_random_automata_are_minimal_and_multiplied_as_by_hand(seed: int) -> Non
     draw = random.Random(seed)
     letters = draw.randint(1, 6)
     raw, other = random_automaton(draw, letters), random_automaton(draw, letters)
-    made = compiled(Language({"start": Machine(raw)}))
+    made = compiled(Language({"start": Automaton(raw)}))
     both, without = intersection(raw, other), difference(raw, other)
     assert len(made.moves) == naive_count(raw)
     for text in short_words(raw, letters):
@@ -139,8 +139,8 @@ def test_two_complements_of_everything_are_nothing() -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_depth_counts_brackets(depth: int) -> None:
-    rule = Alt((X, Cat((OPEN, Rep(Call("a"), 1), CLOSE))))
-    automaton = compiled(Language({"start": Call("a"), "a": rule}, depth=depth))
+    rule = Alt((X, Cat((OPEN, Rep(RuleCall("a"), 1), CLOSE))))
+    automaton = compiled(Language({"start": RuleCall("a"), "a": rule}, depth=depth))
     for text in texts_over("(x)", 7):
         deepest = max(text[:at].count("(") - text[:at].count(")") for at in range(len(text) + 1))
         assert automaton.accepts(text.encode()) == (balanced(text) and deepest <= depth), text
@@ -157,13 +157,14 @@ def balanced(text: str) -> bool:
 
 
 def test_right_recursion_needs_no_depth() -> None:
-    rules = {"start": Alt((Cat((A, Call("next"))), A)), "next": Alt((Cat((B, Call("start"))), B))}
+    rules = {"start": Alt((Cat((A, RuleCall("next"))), A)), "next": Alt((Cat((B, RuleCall("start"))), B))}
     assert words(compiled(Language(rules, depth=0))) == {"ababa"[:size] for size in range(1, 6)}
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_a_round_of_rules_that_call_each_other_counts_once(depth: int) -> None:
-    rules = {"start": Cat((A, Call("a"), B)), "a": Alt((X, Cat((OPEN, Call("b"), CLOSE)))), "b": Cat((A, Call("a"), B))}
+    around = Cat((A, RuleCall("a"), B))
+    rules = {"start": around, "a": Alt((X, Cat((OPEN, RuleCall("b"), CLOSE)))), "b": around}
     automaton = compiled(Language(rules, depth=depth))
     for rounds in range(5):
         text = "a" + "(a" * rounds + "x" + "b)" * rounds + "b"
@@ -171,24 +172,24 @@ def test_a_round_of_rules_that_call_each_other_counts_once(depth: int) -> None:
 
 
 def test_each_circle_of_rules_has_the_whole_depth() -> None:
-    inner = Alt((X, Cat((OPEN, Call("inner"), CLOSE))))
-    outer = Alt((Call("inner"), Cat((A, Call("outer"), B))))
-    automaton = compiled(Language({"start": Call("outer"), "outer": outer, "inner": inner}, depth=2))
+    inner = Alt((X, Cat((OPEN, RuleCall("inner"), CLOSE))))
+    outer = Alt((RuleCall("inner"), Cat((A, RuleCall("outer"), B))))
+    automaton = compiled(Language({"start": RuleCall("outer"), "outer": outer, "inner": inner}, depth=2))
     assert automaton.accepts(b"aa((x))bb")
     assert not automaton.accepts(b"aaa((x))bbb") and not automaton.accepts(b"aa(((x)))bb")
 
 
 def test_rules_that_both_contain_themselves_share_their_depth() -> None:
-    rules = {"start": Alt((X, Cat((OPEN, Call("start"), CLOSE)), Cat((A, Call("b"), B)))),
-             "b": Alt((X, Cat((A, Call("b"), B)), Cat((OPEN, Call("start"), CLOSE))))}  # fmt: skip
+    rules = {"start": Alt((X, Cat((OPEN, RuleCall("start"), CLOSE)), Cat((A, RuleCall("b"), B)))),
+             "b": Alt((X, Cat((A, RuleCall("b"), B)), Cat((OPEN, RuleCall("start"), CLOSE))))}  # fmt: skip
     automaton = compiled(Language(rules, depth=2))
     assert automaton.accepts(b"(axb)") and automaton.accepts(b"a(x)b") and automaton.accepts(b"((x))")
     assert not automaton.accepts(b"(a(x)b)") and not automaton.accepts(b"aaaxbbb")
 
 
 def test_long_chains_of_rules_are_read_without_recursion() -> None:
-    chain: dict[str, Tree] = {f"r{number}": Cat((A, Call(f"r{number + 1}"))) for number in range(3000)}
-    automaton = compiled(Language({"start": Call("r0"), **chain, "r3000": B}))
+    chain: dict[str, Tree] = {f"r{number}": Cat((A, RuleCall(f"r{number + 1}"))) for number in range(3000)}
+    automaton = compiled(Language({"start": RuleCall("r0"), **chain, "r3000": B}))
     assert automaton.accepts(b"a" * 3000 + b"b") and len(automaton.moves) == 3002
 
 
@@ -196,7 +197,7 @@ def test_long_chains_of_rules_are_read_without_recursion() -> None:
 def test_what_explodes_is_refused_in_time(name: str) -> None:
     language, begun = EXPLODING[name], time.thread_time()
     with pytest.raises(UserError, match=r"more than (2000 states|0.5 s)"):
-        compiled(language, Limits(2000, 0.5, language.depth))
+        compiled(language, CompileLimits(2000, 0.5, language.depth))
     assert time.thread_time() - begun < 1.5
 
 
@@ -209,11 +210,11 @@ resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 sys.path.insert(0, "tests")
 from exploding import EXPLODING
 from dllm.constraints.languages.compiled import compiled
-from dllm.constraints.languages.limits import Limits
+from dllm.constraints.languages.limits import CompileLimits
 from dllm.errors import UserError
 for name in {names}:
     try:
-        compiled(EXPLODING[name], Limits({states}, {seconds}))
+        compiled(EXPLODING[name], CompileLimits({states}, {seconds}))
         sys.exit(name + " was not refused")
     except UserError as error:
         print(name, error)
@@ -224,20 +225,20 @@ for name in {names}:
 
 def test_too_many_states_and_too_much_time_say_so() -> None:
     with pytest.raises(UserError) as refusal:
-        compiled(EXPLODING["three times"], Limits(2000, 10, 4))
+        compiled(EXPLODING["three times"], CompileLimits(2000, 10, 4))
     assert str(refusal.value) == (
         "the constraint needs more than 2000 states at depth 4. Lower constraint.depth, or shorten counted repetitions."
     )
     with pytest.raises(UserError) as refusal:
-        compiled(Language({"start": Rep(A, 1500, 1500)}), Limits(1000, 10, None))
+        compiled(Language({"start": Rep(A, 1500, 1500)}), CompileLimits(1000, 10, None))
     assert str(refusal.value) == (
         "the constraint needs more than 1000 states. Shorten counted repetitions, or write it more simply."
     )
     with pytest.raises(UserError, match=r"took more than 1e-06 s to compile \(\d+ states\)\. Lower"):
-        compiled(Language({"start": Rep(A, 500)}), Limits(2000, 1e-6, 4))
-    assert len(compiled(Language({"start": Rep(A, 1999, 1999)}), Limits(2000)).moves) == 2000
+        compiled(Language({"start": Rep(A, 500)}), CompileLimits(2000, 1e-6, 4))
+    assert len(compiled(Language({"start": Rep(A, 1999, 1999)}), CompileLimits(2000)).moves) == 2000
 
 
 def test_limits_hold_for_everything_inside() -> None:
-    with pytest.raises(UserError, match="more than 10 states"), within(Limits(10)):
-        union(compiled(Language({"start": literal("abcdef")})), compiled(Language({"start": literal("b" * 9)})))
+    with pytest.raises(UserError, match="more than 10 states"), within_limits(CompileLimits(10)):
+        union(*(compiled(Language({"start": literal_text(text)})) for text in ("abcdef", "b" * 9)))

@@ -12,7 +12,7 @@ from small_languages import random_automaton
 
 from dllm.constraints import effects, store
 from dllm.constraints.edges import NEVER
-from dllm.constraints.languages.limits import Limits, within
+from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.trees import ByteAutomaton
 from dllm.constraints.store import Store, cache_folder, load_tokens
 from dllm.constraints.tokens import TokenAutomaton, token_automaton
@@ -98,7 +98,8 @@ def test_work_in_chunks_changes_nothing(limit: str, monkeypatch: pytest.MonkeyPa
 
 def test_too_much_time_or_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     automaton, table = random_automaton(random.Random(3), 9, LETTERS), random_vocabulary(random.Random(3))
-    with within(Limits(seconds=0)), pytest.raises(UserError, match=r"took more than 0 s to compile \(9 states\)"):
+    said = r"took more than 0 s to compile \(9 states\)"
+    with within_limits(CompileLimits(seconds=0)), pytest.raises(UserError, match=said):
         token_automaton(automaton, table)
     monkeypatch.setattr(effects, "LARGEST", 20)
     with pytest.raises(UserError, match=r"too much memory for this vocabulary \(9 states\)"):

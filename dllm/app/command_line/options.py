@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from dllm.app.command_line.contents import with_contents
 from dllm.common.kinds import of_kind
 from dllm.errors import UserError, nearest
 
@@ -97,7 +98,7 @@ def checked_sampling(config: Mapping[str, Any]) -> Sampling:
 
 
 def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` with text where a number stands for text (a folder named 2026).
+    """``config`` with text where a number stands for text (a folder named 2026), and what a constraint's files hold.
 
     Raises UserError for a value of the wrong kind in the settings that every task reads.
     """
@@ -111,7 +112,7 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         target = part.get("_target_", "a.b") if isinstance(part, Mapping) else "a.b"
         if not isinstance(target, str) or "." not in target:
             raise UserError(f"{group}._target_={target!r} must be MODULE.CLASS. Choose one of ours by {group}=NAME.")
-    out = {**config, "model": dict(config["model"])}
+    out = {**config, "model": dict(config["model"]), "constraint": with_contents(config["constraint"])}
     for name, kind in SETTING_KINDS.items():
         group, _, key = name.rpartition(".")
         section = out[group] if group else out

@@ -16,7 +16,7 @@ from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
 from dllm.canvas import Request
 from dllm.common.kinds import of_kind
-from dllm.compose.parts import options_of_choices
+from dllm.compose.parts import options_of_choices, part_of
 from dllm.errors import UserError
 from dllm.record.trace import ADVICE, Commits, Trace, TurnRecord, read_trace
 from dllm.view.page import PARTS
@@ -93,8 +93,11 @@ def mates_of(file: Path, data: dict[str, Any]) -> tuple[int, list[Request]]:
 
 
 def request_of(data: dict[str, Any]) -> Request:
-    trace = data["trace"]
-    return Request(trace["prompt"], [not given for given in trace["given"]], data["seed"], trace["start"])
+    trace, asked = data["trace"], data.get("constraint")
+    constraint = None if asked is None else part_of("constraint", asked)
+    masked = [not given for given in trace["given"]]
+    start, begun = data.get("start", trace["start"]), data.get("begun", "")
+    return Request(trace["prompt"], masked, data["seed"], start, constraint=constraint, begun=begun)
 
 
 def trace_differences(recorded: Trace, again: Trace) -> Iterator[str]:

@@ -13,7 +13,7 @@ Hashes = NDArray[np.uint64]
 ASIDE = 1 << 40
 
 
-def mixed(numbers: NDArray[np.generic]) -> Hashes:
+def mixed_hashes(numbers: NDArray[np.generic]) -> Hashes:
     """A 64-bit hash of each number (splitmix64); sums of them tell sets apart, as random weights would."""
     x = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -26,7 +26,7 @@ def pointers(owners: NDArray[np.generic], count: int) -> Long:
     return np.searchsorted(owners, np.arange(count + 1)).astype(np.int64)
 
 
-def spread(begins: Long, lengths: Long) -> tuple[Long, Long]:
+def spread_ranges(begins: Long, lengths: Long) -> tuple[Long, Long]:
     """The indices begins[i] to begins[i] + lengths[i] - 1 of all i in a row, and of each the i it comes from."""
     owner = np.repeat(np.arange(len(lengths)), lengths)
     ends = np.cumsum(lengths)
@@ -46,7 +46,7 @@ def sums(owners: NDArray[np.generic], values: Hashes) -> tuple[NDArray[np.generi
     return ordered[begins], np.add.reduceat(values[order], begins) if len(begins) else values[:0]
 
 
-def numbered(values: NDArray[np.generic]) -> tuple[Long, Long]:
+def numbered_values(values: NDArray[np.generic]) -> tuple[Long, Long]:
     """Values numbered in the order in which they first occur: where each first occurs, and the number of each."""
     _, first, number = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(first)

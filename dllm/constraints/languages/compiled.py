@@ -10,19 +10,19 @@ import numpy as np
 
 from dllm.constraints.languages.arrays import Long
 from dllm.constraints.languages.graph import CALLS, Graph, Wiring, runs
-from dllm.constraints.languages.limits import Limits, budget, within
+from dllm.constraints.languages.limits import CompileLimits, budget, within_limits
 from dllm.constraints.languages.rules import circles, remaining
-from dllm.constraints.languages.subsets import Table, determinised
+from dllm.constraints.languages.subsets import StateTable, determinised
 from dllm.constraints.languages.trees import ByteAutomaton, IntArray, Language, Tree
 
 
-def compiled(language: Language, limits: Limits | None = None) -> ByteAutomaton:
+def compiled(language: Language, limits: CompileLimits | None = None) -> ByteAutomaton:
     """The minimal automaton of the words of ``language``.
 
-    limits: None for those of ``within``, or the default ones. Raises UserError where they do not suffice.
+    limits: None for those of ``within_limits``, or the default ones. Raises UserError where they do not suffice.
     """
     if limits is not None:
-        with within(limits):
+        with within_limits(limits):
             return compiled(language)
     clock, calls = budget(), remaining(language)
     numbers = {rule: number for number, rule in enumerate(calls)} if any(calls.values()) else {}
@@ -33,7 +33,7 @@ def compiled(language: Language, limits: Limits | None = None) -> ByteAutomaton:
     return ByteAutomaton(table.over(slice(0, CALLS)), table.accepting)
 
 
-def table_of(rules: Mapping[str, Tree], rule: str, numbers: Mapping[str, int]) -> Table:
+def table_of(rules: Mapping[str, Tree], rule: str, numbers: Mapping[str, int]) -> StateTable:
     """One rule's automaton over bytes and calls of the rules with ``numbers``."""
     graph = Graph()
     start, final = graph.states(2), 1
@@ -42,10 +42,10 @@ def table_of(rules: Mapping[str, Tree], rule: str, numbers: Mapping[str, int]) -
 
 
 @dataclass(frozen=True)
-class Rule:
+class CompiledRule:
     """A rule's automaton, ready to be copied. calls: source, rule, state to return to, whether that is the end."""
 
-    table: Table
+    table: StateTable
     circle: int
 
     @cached_property
@@ -72,14 +72,14 @@ class Unrolled:
     that the stack does not grow and right recursion needs no depth.
     """
 
-    def __init__(self, tables: list[Table], calls: Mapping[str, set[str]], depth: int) -> None:
+    def __init__(self, tables: list[StateTable], calls: Mapping[str, set[str]], depth: int) -> None:
         circle = circles(calls)
-        self.rules = [Rule(table, circle[name]) for table, name in zip(tables, calls, strict=True)]
+        self.rules = [CompiledRule(table, circle[name]) for table, name in zip(tables, calls, strict=True)]
         self.depth, self.graph = depth, Graph()
         self._copies: dict[tuple[int, int, int], int] = {}  # (returns to, rule, calls in its circle): first state
         self._waiting: list[tuple[int, int, int]] = []
 
-    def table(self) -> Table:
+    def table(self) -> StateTable:
         """The minimal automaton over bytes."""
         end = self.graph.states(1)
         start = self._copy(end, 0, 0)

@@ -9,7 +9,7 @@ from typing import Any
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.lark_trees import ENTRY, Rules
 from dllm.constraints.languages.left import without_left_recursion
-from dllm.constraints.languages.trees import Language, Machine
+from dllm.constraints.languages.trees import Automaton, Language
 from dllm.constraints.languages.words import without_marks
 from dllm.errors import UserError, first_line, nearest, not_installed
 
@@ -36,7 +36,7 @@ def grammar_language(text: str, *, start: str = "start", depth: int = 4, words: 
     except (LarkError, OSError, AssertionError) as error:
         raise UserError(f"constraint.grammar: {first_line(error).rstrip(': ')}.") from None
     language = Language(rules, ENTRY, depth)
-    return Language({"start": Machine(without_marks(compiled(language)))}, depth=depth) if words else language
+    return Language({"start": Automaton(without_marks(compiled(language)))}, depth=depth) if words else language
 
 
 def _loaded(text: str, base: Any) -> Any:

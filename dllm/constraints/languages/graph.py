@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dllm.constraints.languages.arrays import Long, heads
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.trees import Alt, Bytes, Call, Cat, IntArray, Machine, Rep, Some, Tree
+from dllm.constraints.languages.trees import Alt, Automaton, Bytes, Cat, IntArray, Rep, RuleCall, Some, Tree
 
 CALLS = 256  # symbols below are bytes, and CALLS + r is a call of rule number r
 
@@ -102,11 +102,11 @@ class Wiring:
                 return self._repeated(part, low, high, source, target)
             case Some(parts, between, again):
                 return self._some(parts, between, again, source, target)
-            case Call(rule) if rule in self.numbers:
+            case RuleCall(rule) if rule in self.numbers:
                 self.graph.arc(source, CALLS + self.numbers[rule], CALLS + self.numbers[rule], target)
-            case Call(rule):
+            case RuleCall(rule):
                 return [(self.rules[rule], source, target)]
-            case Machine(automaton):
+            case Automaton(automaton):
                 self._machine(automaton.moves, automaton.accepting, source, target)
         return ()
 

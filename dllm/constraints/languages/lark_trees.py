@@ -8,9 +8,9 @@ from typing import Any
 
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.regex import REFUSED, End, regex_tree, shown
-from dllm.constraints.languages.trees import Alt, Call, Cat, Language, Machine, Rep, Tree
-from dllm.constraints.languages.words import BEGINS, ENDS
+from dllm.constraints.languages.regex import REFUSED_PARTS, End, regex_tree, shown_pattern
+from dllm.constraints.languages.trees import Alt, Automaton, Cat, Language, Rep, RuleCall, Tree
+from dllm.constraints.languages.words import WORD_BEGINS, WORD_ENDS
 from dllm.errors import UserError, nearest
 
 ENTRY = " start"  # no name of Lark's: the start rule with what may be ignored in front of it
@@ -18,7 +18,7 @@ OPERATORS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+"
 FLAGS = {"i": re.IGNORECASE, "s": re.DOTALL}
 USES = 1000  # of templates; one that calls itself with ever longer arguments has no end
 
-Value = tuple[str, Tree]  # what a template is given: a name for it, and its tree
+TemplateValue = tuple[str, Tree]  # what a template is given: a name for it, and its tree
 
 
 class Terminals:
@@ -44,11 +44,11 @@ class Terminals:
     def _followed(self, key: str, name: str, node: Any) -> Tree:
         if key not in self._made:
             alone = self._alone(name, node)
-            marked = Cat((BEGINS, alone, ENDS)) if self.marked else alone
+            marked = Cat((WORD_BEGINS, alone, WORD_ENDS)) if self.marked else alone
             self._made[key] = _machine(Cat((marked, self.ignored)))
         return self._made[key]
 
-    def _alone(self, name: str, node: Any) -> Machine:
+    def _alone(self, name: str, node: Any) -> Automaton:
         """Raises UserError for a terminal that may be empty, which Lark's parser does not take."""
         if node is None:
             raise UserError(f"constraint.grammar: terminal {name} is declared without a text. Define it: {name}: ...")
@@ -59,12 +59,12 @@ class Terminals:
         return made
 
 
-def _machine(tree: Tree) -> Machine:
-    return Machine(compiled(Language({"start": tree})))
+def _machine(tree: Tree) -> Automaton:
+    return Automaton(compiled(Language({"start": tree})))
 
 
 def _quoted(node: Any) -> str:
-    return shown(str(node.children[0]))
+    return shown_pattern(str(node.children[0]))
 
 
 class _Terminal:
@@ -84,9 +84,9 @@ class _Terminal:
         from lark.load_grammar import PrepareLiterals
 
         (pattern,) = PrepareLiterals().transform(LarkTree(node.data, list(node.children))).children
-        where = f"constraint.grammar: terminal {self.label}{shown(pattern.value)}"
+        where = f"constraint.grammar: terminal {self.label}{shown_pattern(pattern.value)}"
         if set(pattern.flags) - set(FLAGS):
-            raise UserError(f"{where} {REFUSED['FLAG']}")
+            raise UserError(f"{where} {REFUSED_PARTS['FLAG']}")
         source = re.escape(pattern.value) if pattern.type == "str" else pattern.value
         return regex_tree(source, where, End.INNER, sum(FLAGS[flag] for flag in pattern.flags))
 
@@ -97,7 +97,7 @@ class Rules:
     def __init__(self, grammar: Any, marked: bool) -> None:
         self.terminals = Terminals(grammar, marked)
         self.definitions = {name: (parameters, tree) for name, parameters, tree, _ in grammar.rule_defs}
-        self._waiting: list[tuple[str, str, dict[str, Value]]] = []
+        self._waiting: list[tuple[str, str, dict[str, TemplateValue]]] = []
         self._seen: set[str] = set()
 
     def trees(self, start: str) -> dict[str, Tree]:
@@ -109,12 +109,12 @@ class Rules:
             budget().time(len(found))
         return found
 
-    def _tree(self, node: Any, given: Mapping[str, Value]) -> Tree:
+    def _tree(self, node: Any, given: Mapping[str, TemplateValue]) -> Tree:
         if node.data == "value":
             return self._value(node, given)[1]
         return _plain(lambda inner: self._tree(inner, given), node)
 
-    def _value(self, node: Any, given: Mapping[str, Value]) -> Value:
+    def _value(self, node: Any, given: Mapping[str, TemplateValue]) -> TemplateValue:
         (inner,) = node.children
         kind = getattr(inner, "data", None)
         if kind == "template_usage":
@@ -127,16 +127,16 @@ class Rules:
             return inner.name, self.terminals.named(inner.name)
         return given[inner.name] if inner.name in given else self._use(inner.name, [])
 
-    def _use(self, name: str, values: list[Value]) -> Value:
+    def _use(self, name: str, values: list[TemplateValue]) -> TemplateValue:
         """A call of a rule, or of a template with ``values``."""
         use = f"{name}{{{','.join(key for key, _ in values)}}}" if values else name
         if use not in self._seen:
             self._check(name, use, values)
             self._seen.add(use)
             self._waiting.append((use, name, dict(zip(self.definitions[name][0], values, strict=True))))
-        return use, Call(use)
+        return use, RuleCall(use)
 
-    def _check(self, name: str, use: str, values: list[Value]) -> None:
+    def _check(self, name: str, use: str, values: list[TemplateValue]) -> None:
         if name not in self.definitions:
             raise UserError(f"constraint.grammar: the rule {name!r} is not defined.{nearest(name, self.definitions)}")
         parameters, tree = self.definitions[name]

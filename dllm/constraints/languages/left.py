@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dllm.constraints.languages.rules import circles
-from dllm.constraints.languages.trees import Alt, Call, Cat, Machine, Rep, Tree
+from dllm.constraints.languages.trees import Alt, Automaton, Cat, Rep, RuleCall, Tree
 from dllm.errors import UserError
 
 
@@ -50,9 +50,9 @@ class Left:
                 return any(map(self.empty, cases))
             case Rep(part, low):
                 return low == 0 or self.empty(part)
-            case Call(rule):
+            case RuleCall(rule):
                 return rule in self._empty
-            case Machine(automaton):
+            case Automaton(automaton):
                 return automaton.accepts(b"")
         return False
 
@@ -70,7 +70,7 @@ class Left:
                 return set().union(*map(self.firsts, cases))
             case Rep(part):
                 return self.firsts(part)
-            case Call(rule):
+            case RuleCall(rule):
                 return {rule}
         return set()
 
@@ -117,6 +117,6 @@ class Left:
             case Rep(part, _, high):
                 more = Rep(part, 0, None if high is None else high - 1)
                 return Cat((self._filled(part, rule), more)) if high != 0 else Alt()
-            case Call():
+            case RuleCall():
                 raise _indirect(rule)
         return Alt()

@@ -22,7 +22,7 @@ class TooSlow(UserError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class CompileLimits:
     """states: of the finished automaton; seconds: to compile it; depth: the one to name in refusals, None: no such."""
 
     states: int = 20_000
@@ -31,10 +31,10 @@ class Limits:
 
 
 class Budget:
-    """``Limits`` with a clock that runs since it was made: the time of this thread, so that what is refused does not
-    depend on what else the machine does."""
+    """``CompileLimits`` with a clock that runs since it was made: the time of this thread, so that what is refused does
+    not depend on what else the machine does."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: CompileLimits) -> None:
         self.limits, self.loose = limits, LOOSE * limits.states
         self._deadline = time.thread_time() + limits.seconds
 
@@ -72,7 +72,7 @@ _BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
 @contextmanager
-def within(limits: Limits) -> Iterator[None]:
+def within_limits(limits: CompileLimits) -> Iterator[None]:
     """Every automaton made inside shares these limits and one clock; elsewhere each has the default ones for itself."""
     token = _BUDGET.set(Budget(limits))
     try:
@@ -82,4 +82,4 @@ def within(limits: Limits) -> Iterator[None]:
 
 
 def budget() -> Budget:
-    return _BUDGET.get() or Budget(Limits())
+    return _BUDGET.get() or Budget(CompileLimits())

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dllm.constraints.languages.arrays import ASIDE, Hashes, Long, heads, mixed, numbered, pointers, spread, sums
+from dllm.constraints.languages.arrays import (
+    ASIDE,
+    Hashes,
+    Long,
+    heads,
+    mixed_hashes,
+    numbered_values,
+    pointers,
+    spread_ranges,
+    sums,
+)
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import BoolArray, IntArray
 
@@ -27,7 +37,7 @@ class Edges:
         for first in range(0, count, chunk):
             row, symbol = np.nonzero(moves[first : first + chunk] >= 0)
             keys = moves[first + row, symbol] * np.int64(count) + (first + row)
-            pair, weight = sums(keys, mixed(symbol))
+            pair, weight = sums(keys, mixed_hashes(symbol))
             pairs.append(pair.astype(np.int64))
             weights.append(weight)
         pair, weight = np.concatenate(pairs), np.concatenate(weights)
@@ -37,7 +47,7 @@ class Edges:
 
     def into(self, states: Long) -> tuple[Long, Long]:
         """The edges into ``states``, and of each the index in ``states`` of its target."""
-        return spread(self.begins[states], self.begins[states + 1] - self.begins[states])
+        return spread_ranges(self.begins[states], self.begins[states + 1] - self.begins[states])
 
 
 def distances(edges: Edges, accepting: BoolArray) -> Long:
@@ -63,7 +73,7 @@ def blocks(edges: Edges, first: Long) -> Long:
         clock.time(len(sizes))
         states = np.flatnonzero(active[block])
         edge, owner = edges.into(states)
-        home = mixed(block[states[owner]] + ASIDE) | np.uint64(1)
+        home = mixed_hashes(block[states[owner]] + ASIDE) | np.uint64(1)
         seen, marks = sums(edges.source[edge], edges.weight[edge] * home)
         block, sizes, active = _split(block, sizes, seen.astype(np.int64), marks)
     return block
@@ -118,7 +128,7 @@ def minimised(moves: IntArray, accepting: BoolArray) -> tuple[IntArray, BoolArra
     place[alive] = np.arange(len(alive))
     moves, accepting = place[moves[alive]].astype(np.int32), accepting[alive]
     _, start = np.unique(away[alive], return_inverse=True)
-    first, number = numbered(blocks(Edges.of(moves), start.reshape(-1)))
+    first, number = numbered_values(blocks(Edges.of(moves), start.reshape(-1)))
     merged = np.append(number, -1)[moves[first]]
     order, place = _reached(merged)
     return np.append(place, -1)[merged[order]].astype(np.int32), accepting[first][order]

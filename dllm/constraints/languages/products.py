@@ -6,28 +6,28 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dllm.constraints.languages.arrays import ASIDE, Long, mixed, numbered
+from dllm.constraints.languages.arrays import ASIDE, Long, mixed_hashes, numbered_values
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.minimal import minimised
 from dllm.constraints.languages.trees import BoolArray, ByteAutomaton, IntArray
 from dllm.constraints.languages.utf8 import texts
 
-Keep = Callable[[BoolArray, BoolArray], BoolArray]
+KeepPair = Callable[[BoolArray, BoolArray], BoolArray]
 
 
 def intersection(a: ByteAutomaton, b: ByteAutomaton) -> ByteAutomaton:
     """The words of both."""
-    return product(a, b, np.logical_and)
+    return product_automaton(a, b, np.logical_and)
 
 
 def union(a: ByteAutomaton, b: ByteAutomaton) -> ByteAutomaton:
     """The words of either."""
-    return product(a, b, np.logical_or)
+    return product_automaton(a, b, np.logical_or)
 
 
 def difference(a: ByteAutomaton, b: ByteAutomaton) -> ByteAutomaton:
     """The words of ``a`` that are none of ``b``."""
-    return product(a, b, lambda in_a, in_b: in_a & ~in_b)
+    return product_automaton(a, b, lambda in_a, in_b: in_a & ~in_b)
 
 
 def complement(a: ByteAutomaton) -> ByteAutomaton:
@@ -35,9 +35,9 @@ def complement(a: ByteAutomaton) -> ByteAutomaton:
     return difference(texts(), a)
 
 
-def product(a: ByteAutomaton, b: ByteAutomaton, keep: Keep) -> ByteAutomaton:
+def product_automaton(a: ByteAutomaton, b: ByteAutomaton, keep: KeepPair) -> ByteAutomaton:
     """The words of which ``keep(in a, in b)`` holds, which may not hold of (False, False). Raises UserError."""
-    first, number = numbered(_columns(a.moves, b.moves))
+    first, number = numbered_values(_columns(a.moves, b.moves))
     left, right = _complete(a.moves[:, first]), _complete(b.moves[:, first])
     width = len(right)
     codes, moves = _pairs(left, right)
@@ -51,8 +51,8 @@ def _columns(*tables: IntArray) -> Long:
     """[256] a hash of what each byte does in all tables."""
     found = np.zeros(256, np.uint64)
     for number, moves in enumerate(tables):
-        weights = mixed(np.arange(len(moves)) + (number + 1) * ASIDE)[:, None]
-        found += ((mixed(moves + 1) | np.uint64(1)) * weights).sum(axis=0, dtype=np.uint64)
+        weights = mixed_hashes(np.arange(len(moves)) + (number + 1) * ASIDE)[:, None]
+        found += ((mixed_hashes(moves + 1) | np.uint64(1)) * weights).sum(axis=0, dtype=np.uint64)
     return found.astype(np.int64)
 
 
@@ -72,7 +72,7 @@ def _pairs(left: Long, right: Long) -> tuple[Long, IntArray]:
         front = codes[start:]
         start = len(codes)
         reached = left[front // width] * width + right[front % width]
-        first, number = numbered(reached.reshape(-1))
+        first, number = numbered_values(reached.reshape(-1))
         found = reached.reshape(-1)[first].tolist()
         ids = np.array([seen.setdefault(code, len(seen)) for code in found], np.int32)
         rows.append(ids[number].reshape(reached.shape))

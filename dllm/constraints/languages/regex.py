@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, Tree
-from dllm.constraints.languages.utf8 import ALL, LAST, Ranges, characters, inverted
+from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, characters, inverted
 from dllm.errors import UserError, first_line
 
-Item = tuple[Any, Any]
+ParsedItem = tuple[Any, Any]
 Spell = Callable[[Ranges], Tree]
-KNOWN = re.IGNORECASE | re.DOTALL | re.UNICODE
+KNOWN_FLAGS = re.IGNORECASE | re.DOTALL | re.UNICODE
 NOT_REGULAR = "which is no regular language here. Write the alternatives out."
-REFUSED = {
+REFUSED_PARTS = {
     "ASSERT": f"looks ahead or behind, {NOT_REGULAR}", "ASSERT_NOT": f"looks ahead or behind, {NOT_REGULAR}",
     "GROUPREF": f"refers back to a group, {NOT_REGULAR}", "GROUPREF_EXISTS": f"refers back to a group, {NOT_REGULAR}",
     "ATOMIC_GROUP": f"has an atomic part, {NOT_REGULAR}", "POSSESSIVE_REPEAT": f"has a possessive part, {NOT_REGULAR}",
@@ -39,10 +39,10 @@ class End(Enum):
 
 def regex_language(pattern: str) -> Language:
     """The texts of ``re.fullmatch``. Raises UserError for what is no regular expression, or no regular language."""
-    return Language({"start": regex_tree(pattern, f"constraint.pattern={shown(pattern)}", End.CLOSED)})
+    return Language({"start": regex_tree(pattern, f"constraint.pattern={shown_pattern(pattern)}", End.CLOSED)})
 
 
-def shown(pattern: str) -> str:
+def shown_pattern(pattern: str) -> str:
     """The pattern as refusals quote it, at most some 80 characters."""
     return repr(pattern if len(pattern) <= 80 else f"{pattern[:80]}...")
 
@@ -56,8 +56,8 @@ def regex_tree(pattern: str, where: str, end: End, flags: int = 0, spell: Spell 
         raise UserError(f"{where} is no regular expression: {first_line(error)}.") from None
     except RecursionError:
         raise UserError(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
-    if parsed.state.flags & ~KNOWN:
-        raise UserError(f"{where} {REFUSED['FLAG']}")
+    if parsed.state.flags & ~KNOWN_FLAGS:
+        raise UserError(f"{where} {REFUSED_PARTS['FLAG']}")
     return Reader(where, parsed.state.flags, spell).sequence(list(parsed), end, end)
 
 
@@ -67,7 +67,7 @@ class Reader:
     def __init__(self, where: str, flags: int, spell: Spell) -> None:
         self.where, self.flags, self.spell = where, flags, spell
 
-    def sequence(self, items: Sequence[Item], front: End, back: End) -> Tree:
+    def sequence(self, items: Sequence[ParsedItem], front: End, back: End) -> Tree:
         """Items one after the other; what is open in front or behind and has no anchor there takes any text."""
         items, lead = list(items), front
         while items and front is not End.INNER and _is_anchor(items[0], "AT_BEGINNING"):
@@ -79,12 +79,12 @@ class Reader:
             self.item(item, lead if number == 0 else End.INNER, tail if number == len(items) - 1 else End.INNER)
             for number, item in enumerate(items)
         ]
-        anything = Rep(self.spell(ALL))
+        anything = Rep(self.spell(ALL_CHARACTERS))
         before = [anything] if lead is End.OPEN and not (items and _is_group(items[0])) else []
         behind = [anything] if tail is End.OPEN and not (items and _is_group(items[-1])) else []
         return Cat((*before, *parts, *behind))
 
-    def item(self, item: Item, front: End, back: End) -> Tree:
+    def item(self, item: ParsedItem, front: End, back: End) -> Tree:
         kind, value = item
         match str(kind):
             case "LITERAL" if not self.flags & re.IGNORECASE:
@@ -92,25 +92,25 @@ class Reader:
             case "LITERAL" | "NOT_LITERAL" | "IN":
                 return self.spell(matched(kind, tuple(value) if isinstance(value, list) else value, self.flags))
             case "ANY":
-                return self.spell(ALL if self.flags & re.DOTALL else ((0, 9), (11, LAST)))
+                return self.spell(ALL_CHARACTERS if self.flags & re.DOTALL else ((0, 9), (11, LAST)))
             case "BRANCH":
                 return Alt(tuple(self.sequence(case, front, back) for case in value[1]))
             case "SUBPATTERN":
                 if value[1] or value[2]:
-                    raise UserError(f"{self.where} {REFUSED['FLAG']}")
+                    raise UserError(f"{self.where} {REFUSED_PARTS['FLAG']}")
                 return self.sequence(value[3], front, back)
             case "MAX_REPEAT" | "MIN_REPEAT":
                 low, high, part = value
                 tree = self.sequence(part, End.INNER, End.INNER)
                 return Rep(tree, int(low), None if high is _constants.MAXREPEAT else int(high))
-        raise UserError(f"{self.where} {REFUSED.get(str(kind), 'has a part that is not known here.')}")
+        raise UserError(f"{self.where} {REFUSED_PARTS.get(str(kind), 'has a part that is not known here.')}")
 
 
-def _is_anchor(item: Item, name: str) -> bool:
+def _is_anchor(item: ParsedItem, name: str) -> bool:
     return str(item[0]) == "AT" and str(item[1]) in (name, f"{name}_STRING")
 
 
-def _is_group(item: Item) -> bool:
+def _is_group(item: ParsedItem) -> bool:
     return str(item[0]) in ("BRANCH", "SUBPATTERN")
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.trees import Alt, Call, Cat, Language, Rep, Some, Tree
+from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, RuleCall, Some, Tree
 
-MOST = 20_000  # nodes that writing out calls may add
+MAX_ADDED_NODES = 20_000  # nodes that writing out calls may add
 
 
 def calls_of(tree: Tree) -> tuple[Counter[str], int]:
@@ -27,7 +27,7 @@ def calls_of(tree: Tree) -> tuple[Counter[str], int]:
                 waiting.append(part)
             case Some(parts, between):
                 waiting.extend((*parts, *[between] * len(parts)))
-            case Call(rule):
+            case RuleCall(rule):
                 calls[rule] += 1
     return calls, nodes
 
@@ -66,7 +66,7 @@ def remaining(language: Language) -> dict[str, set[str]]:
     kept = {language.start, *_framed(language.start, calls)}
     waiting = [(cost(rule), order[rule], rule) for rule in calls if rule not in kept]
     heapq.heapify(waiting)
-    left = MOST
+    left = MAX_ADDED_NODES
     while waiting:
         old, _, rule = heapq.heappop(waiting)
         now = cost(rule)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dllm.constraints.languages.arrays import Long, heads, mixed, numbered, pointers, spread
+from dllm.constraints.languages.arrays import Long, heads, mixed_hashes, numbered_values, pointers, spread_ranges
 from dllm.constraints.languages.graph import Graph
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.minimal import minimised
@@ -17,7 +17,7 @@ CHUNK = 2_000_000
 
 
 @dataclass(frozen=True)
-class Table:
+class StateTable:
     """A minimal deterministic automaton: moves [S, K] over classes of symbols; classes [symbols], -1: in no arc."""
 
     moves: IntArray
@@ -47,19 +47,19 @@ class Sparse:
 
     def at(self, owners: Long) -> tuple[Long, Long]:
         """The values of all ``owners`` in a row, and of each the index in ``owners`` that it comes from."""
-        index, which = spread(self.begins[owners], self.lengths(owners))
+        index, which = spread_ranges(self.begins[owners], self.lengths(owners))
         return self.values[index], which
 
 
 def classes_of(arcs: Long, symbols: int) -> tuple[Long, Long]:
     """Symbols that all arcs read alike: the class [symbols] of each, -1 in none, in order; and where runs begin."""
-    pairs = mixed(mixed(arcs[:, 0]) + arcs[:, 3].astype(np.uint64))
+    pairs = mixed_hashes(mixed_hashes(arcs[:, 0]) + arcs[:, 3].astype(np.uint64))
     marks = np.zeros(symbols + 1, np.uint64)
     np.add.at(marks, arcs[:, 1], pairs)
     np.subtract.at(marks, arcs[:, 2] + 1, pairs)
     marks = np.cumsum(marks[:-1], dtype=np.uint64)
     number = np.full(symbols, -1)
-    number[marks > 0] = numbered(marks[marks > 0])[1]
+    number[marks > 0] = numbered_values(marks[marks > 0])[1]
     return number, heads(number)
 
 
@@ -68,7 +68,7 @@ def by_class(arcs: Long, number: Long, runs: Long, clock: Budget) -> Long:
     first = np.searchsorted(runs, arcs[:, 1], "right") - 1
     last = np.searchsorted(runs, arcs[:, 2], "right") - 1
     clock.nondeterministic(int((last - first + 1).sum()) // 40)
-    index, owner = spread(first, last - first + 1)
+    index, owner = spread_ranges(first, last - first + 1)
     found = np.stack([arcs[owner, 0], number[runs[index]], arcs[owner, 3]], axis=1)
     order = np.lexsort((found[:, 2], found[:, 1], found[:, 0]))
     found = found[order]
@@ -94,7 +94,7 @@ def reach(steps: Long, useful: BoolArray, clock: Budget) -> Sparse:
     return Sparse(pointers(known // size, size), known % size)
 
 
-def determinised(graph: Graph, start: int, final: Long, symbols: int) -> Table:
+def determinised(graph: Graph, start: int, final: Long, symbols: int) -> StateTable:
     """The minimal automaton of a graph from ``start`` to the states ``final``. Raises UserError beyond a limit."""
     size, number, runs = graph.size, *classes_of(graph.arcs, symbols)
     arcs = by_class(graph.arcs, number, runs, graph.budget)
@@ -107,7 +107,7 @@ def determinised(graph: Graph, start: int, final: Long, symbols: int) -> Table:
         Sparse(pointers(arcs[:, 0], size), arcs[:, 1] * size + arcs[:, 2]), reach(graph.steps, useful, graph.budget),
         accepts, width, graph.budget,
     )  # fmt: skip
-    return Table(*minimised(*work.moves(start)), number)
+    return StateTable(*minimised(*work.moves(start)), number)
 
 
 class Subsets:
@@ -118,7 +118,7 @@ class Subsets:
 
     def __init__(self, arcs: Sparse, reach: Sparse, accepts: BoolArray, width: int, clock: Budget) -> None:
         self.arcs, self.reach, self.accepts, self.width, self.clock = arcs, reach, accepts, width, clock
-        self.size, self.marks = len(accepts), mixed(np.arange(len(accepts)))
+        self.size, self.marks = len(accepts), mixed_hashes(np.arange(len(accepts)))
         self.known: dict[int, int] = {}
 
     def moves(self, start: int) -> tuple[IntArray, BoolArray]:
@@ -172,7 +172,7 @@ class Subsets:
         keys = np.unique(groups[which] * self.size + state)
         group, state = np.divmod(keys, self.size)
         begins = heads(group)
-        first, number = numbered(np.add.reduceat(self.marks[state], begins) if len(begins) else self.marks[:0])
+        first, number = numbered_values(np.add.reduceat(self.marks[state], begins) if len(begins) else self.marks[:0])
         before = len(self.known)
         hashes = np.add.reduceat(self.marks[state], begins)[first].tolist() if len(begins) else []
         ids = np.array([self.known.setdefault(mark, len(self.known)) for mark in hashes], np.int64)
@@ -180,4 +180,4 @@ class Subsets:
         table[np.divmod(group[begins], self.width)] = ids[number]
         lengths = np.diff(np.append(begins, len(group)))
         new = first[ids >= before]
-        return lengths[new], state[spread(begins[new], lengths[new])[0]]
+        return lengths[new], state[spread_ranges(begins[new], lengths[new])[0]]

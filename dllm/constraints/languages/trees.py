@@ -55,20 +55,20 @@ class Some:
 
 
 @dataclass(frozen=True)
-class Call:
+class RuleCall:
     """A word of the rule of this name."""
 
     rule: str
 
 
 @dataclass(frozen=True)
-class Machine:
+class Automaton:
     """A word of an automaton made before: of a product or a complement."""
 
     automaton: ByteAutomaton
 
 
-Tree = Bytes | Cat | Alt | Rep | Some | Call | Machine
+Tree = Bytes | Cat | Alt | Rep | Some | RuleCall | Automaton
 
 
 @dataclass(frozen=True)

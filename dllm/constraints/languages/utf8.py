@@ -6,16 +6,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from dllm.constraints.languages.arrays import ASIDE, Long, mixed, numbered
+from dllm.constraints.languages.arrays import ASIDE, Long, mixed_hashes, numbered_values
 from dllm.constraints.languages.minimal import minimised
-from dllm.constraints.languages.trees import ByteAutomaton, Bytes, Cat, Machine, Tree
+from dllm.constraints.languages.trees import Automaton, ByteAutomaton, Bytes, Cat, Tree
 
 Ranges = tuple[tuple[int, int], ...]
 LAST = 0x10FFFF
-ALL: Ranges = ((0, 0xD7FF), (0xE000, LAST))
+ALL_CHARACTERS: Ranges = ((0, 0xD7FF), (0xE000, LAST))
 
 
-def literal(text: str) -> Cat:
+def literal_text(text: str) -> Cat:
     """Exactly this text."""
     return Cat(tuple(Bytes(((byte, byte),)) for byte in text.encode("utf-8")))
 
@@ -27,8 +27,8 @@ def characters(ranges: Ranges) -> Tree:
     if not found or found[-1][1] < 0x80:
         return Bytes(found)
     if len(found) == 1 and found[0][0] == found[0][1]:
-        return literal(chr(found[0][0]))
-    return Machine(_automaton(found))
+        return literal_text(chr(found[0][0]))
+    return Automaton(_automaton(found))
 
 
 def joined(ranges: Ranges) -> Ranges:
@@ -61,7 +61,7 @@ def _automaton(ranges: Ranges) -> ByteAutomaton:
     for first, last in ranges:
         points[first : last + 1] = True
     rows: list[Long] = [np.full((2, 256), -1)]
-    distinct, number = numbered(np.packbits(points).view(np.uint64))
+    distinct, number = numbered_values(np.packbits(points).view(np.uint64))
     ends = _blocks(np.where(points.reshape(-1, 64)[distinct], 1, -1), rows)[number]
     two, three, four = ends[:32], ends[:1024].copy(), np.append(ends, np.full(48 * 64, -1))
     three[:32], four[:1024] = -1, -1  # longer spellings of smaller code points
@@ -76,7 +76,8 @@ def _automaton(ranges: Ranges) -> ByteAutomaton:
 def _blocks(tables: Long, rows: list[Long]) -> Long:
     """For each 64 states, to which 0x80 to 0xBF lead, the one state that does so, appended to ``rows``; -1 for none."""
     count = sum(map(len, rows))
-    first, number = numbered((mixed(tables) * mixed(np.arange(64) + ASIDE)).sum(axis=1, dtype=np.uint64))
+    hashes = mixed_hashes(tables) * mixed_hashes(np.arange(64) + ASIDE)
+    first, number = numbered_values(hashes.sum(axis=1, dtype=np.uint64))
     new = np.full((len(first), 256), -1)
     new[:, 0x80:0xC0] = tables[first]
     rows.append(new)
@@ -86,6 +87,6 @@ def _blocks(tables: Long, rows: list[Long]) -> Long:
 @lru_cache(maxsize=1)
 def texts() -> ByteAutomaton:
     """Every text: any characters, also none."""
-    one = _automaton(ALL)
+    one = _automaton(ALL_CHARACTERS)
     moves = np.where(one.moves == np.flatnonzero(one.accepting)[0], 0, one.moves)
     return ByteAutomaton(*minimised(moves.astype(np.int32), np.arange(len(moves)) == 0))

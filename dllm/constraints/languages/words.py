@@ -8,15 +8,15 @@ import numpy as np
 
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.graph import CALLS, Graph, runs
-from dllm.constraints.languages.limits import Limits, within
+from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.products import difference, intersection
 from dllm.constraints.languages.regex import End, regex_tree
 from dllm.constraints.languages.subsets import determinised
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Bytes, Cat, Language, Rep
-from dllm.constraints.languages.utf8 import ALL, characters
+from dllm.constraints.languages.utf8 import ALL_CHARACTERS, characters
 
 # Two bytes that no text holds.
-ENDS, BEGINS = Bytes(((0xFE, 0xFE),)), Bytes(((0xFF, 0xFF),))
+WORD_ENDS, WORD_BEGINS = Bytes(((0xFE, 0xFE),)), Bytes(((0xFF, 0xFF),))
 FIRST_MARK = 0xFE
 
 
@@ -38,7 +38,7 @@ def without_marks(marked: ByteAutomaton) -> ByteAutomaton:
 def _apart() -> ByteAutomaton:
     """All marked texts but those where a terminal that ends in a word character meets one that begins with such."""
     word = regex_tree(r"\w", "", End.INNER)
-    anything = Rep(Alt((characters(ALL), ENDS, BEGINS)))
-    together = Cat((anything, word, ENDS, BEGINS, word, anything))
-    with within(Limits()):  # no part of what a constraint may take
+    anything = Rep(Alt((characters(ALL_CHARACTERS), WORD_ENDS, WORD_BEGINS)))
+    together = Cat((anything, word, WORD_ENDS, WORD_BEGINS, word, anything))
+    with within_limits(CompileLimits()):  # no part of what a constraint may take
         return difference(compiled(Language({"start": anything})), compiled(Language({"start": together})))

@@ -8,6 +8,7 @@ from dllm.prompts import Message
 from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.parallelbench import mini
 from dllm.tasks.parallelbench.classic import Questions
+from dllm.tasks.shapes import shape_of
 
 MINI_BUDGET, MINI_COUNT = 32, 100
 PUZZLES = ("latin_square", "sudoku")
@@ -29,7 +30,8 @@ def mini_questions(tasks: Sequence[str], count: int | None, seed: int) -> Questi
         samples = mini.generate(SHORT_NAMES[name], seed, MINI_COUNT if count is None else count)
         for number, sample in enumerate(samples):
             chat: list[Message] = sample.messages
-            found.items.append(Item(f"{name}/{number}", name, chat, sample.truth, MINI_BUDGET))
+            shape = shape_of(SHORT_NAMES[name], sample.truth)
+            found.items.append(Item(f"{name}/{number}", name, chat, sample.truth, MINI_BUDGET, constraint=shape))
         # The wording is code: a fixed question represents it.
         found.wording[name] = mini.generate(SHORT_NAMES[name], 0, 1)[0].prompt
     return found

@@ -9,12 +9,11 @@ from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.json import around
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.schema.facts import Arrays
-from dllm.constraints.languages.schema.places import Node, refused
-from dllm.constraints.languages.schema.values import comma, distinct, enclosed, key_of
-from dllm.constraints.languages.trees import Alt, Call, Cat, Language, Machine, Rep, Some, Tree
-from dllm.constraints.languages.utf8 import literal
+from dllm.constraints.languages.schema.places import Node, ValueTree, refused
+from dllm.constraints.languages.schema.values import comma, distinct, enclosed, value_key
+from dllm.constraints.languages.trees import Alt, Automaton, Cat, Language, Rep, RuleCall, Some, Tree
+from dllm.constraints.languages.utf8 import literal_text
 
-Value = Callable[[tuple[Node, ...]], Tree]
 # The values of a goal, each with its texts, where all are listed; None: there are others.
 Few = tuple[tuple[Any, Tree], ...]
 Finite = Callable[[tuple[Node, ...]], Few | None]
@@ -22,7 +21,7 @@ Finite = Callable[[tuple[Node, ...]], Few | None]
 MOST_UNIQUE = 10
 
 
-def arrays(said: Arrays, value: Value, finite: Finite, whitespace: str) -> Tree:
+def arrays(said: Arrays, value: ValueTree, finite: Finite, whitespace: str) -> Tree:
     """A list with its brackets. Raises UserError where uniqueItems cannot be kept."""
     _joinable(said)
     places = [value(said.item(place)) for place in range(_shown(said))]
@@ -50,7 +49,7 @@ def sequence(places: list[Tree], rest: Tree, low: int, high: int | None, whitesp
     if high is not None and high < low:
         return Alt()
     filled = _filled(places, rest, low, high, whitespace) if places else _alike(rest, low, high, whitespace)
-    empty = Cat((literal("["), around(whitespace), literal("]"))) if low == 0 else Alt()
+    empty = Cat((literal_text("["), around(whitespace), literal_text("]"))) if low == 0 else Alt()
     return Alt((empty, enclosed("[", filled, "]", whitespace) if high is None or high > 0 else Alt()))
 
 
@@ -82,20 +81,20 @@ def _unique(said: Arrays, finite: Finite, whitespace: str) -> Tree:
     if any(few is None for few in choices) or len(known) > MOST_UNIQUE:
         few = f"the keyword 'uniqueItems' is supported where items are at most {MOST_UNIQUE} values, by enum or const."
         raise refused(said.unique or "#", f"{few} Leave it out, or list them.")
-    bits = {key_of(value): 1 << index for index, value in enumerate(known)}
+    bits = {value_key(value): 1 << index for index, value in enumerate(known)}
     rules: dict[str, Tree] = {}
     waiting = [0]
     while waiting:
         used = waiting.pop()
         place = used.bit_count()
-        cases: list[Tree] = [Cat((around(whitespace), literal("]")))] if place >= said.low else []
+        cases: list[Tree] = [Cat((around(whitespace), literal_text("]")))] if place >= said.low else []
         left = () if said.high is not None and place >= said.high else choices[min(place, len(choices) - 1)] or ()
         for value, text in left:
-            after = used | bits[key_of(value)]
+            after = used | bits[value_key(value)]
             if after == used:
                 continue
-            cases.append(Cat((comma(text, whitespace) if place else text, Call(str(after)))))
+            cases.append(Cat((comma(text, whitespace) if place else text, RuleCall(str(after)))))
             waiting += [] if str(after) in rules else [after]
         rules[str(used)] = Alt(tuple(cases))
-    start = Cat((literal("["), around(whitespace), Call("0")))
-    return Machine(compiled(Language({**rules, "start": start})))
+    start = Cat((literal_text("["), around(whitespace), RuleCall("0")))
+    return Automaton(compiled(Language({**rules, "start": start})))

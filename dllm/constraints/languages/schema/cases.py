@@ -18,7 +18,7 @@ from dllm.errors import UserError
 
 Case = tuple[Node, ...]
 # The cases of one value; each becomes a piece of its automaton.
-MOST = 5_000
+MAX_CASES = 5_000
 # Ends the place of a node whose ``not`` is no more than types and enumerations; no JSON pointer has such an end.
 EXCLUDED = "~excluded"
 # The keywords that cases are made of.
@@ -61,8 +61,8 @@ class Cases:
         return found
 
     def _joined(self, node: Node, left: list[Case], right: list[Case]) -> list[Case]:
-        if len(left) * len(right) > MOST:
-            raise refused(node.place, f"anyOf, oneOf and dependentRequired make more than {MOST} cases together. "
+        if len(left) * len(right) > MAX_CASES:
+            raise refused(node.place, f"anyOf, oneOf and dependentRequired make more than {MAX_CASES} cases together. "
                                       "Nest them, or write fewer.")  # fmt: skip
         self.clock.time(len(left) * len(right))
         return [tuple(dict.fromkeys(a + b)) for a in left for b in right]

@@ -8,7 +8,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from dllm.constraints.languages.limits import Budget
-from dllm.constraints.languages.schema.keywords import KNOWN, NUMBER, PASSED_OVER, REFUSED, SPEAKS, TYPES
+from dllm.constraints.languages.schema.keywords import (
+    KNOWN_KEYWORDS,
+    NUMBER_KINDS,
+    PASSED_OVER,
+    REFUSED_KEYWORDS,
+    SPEAKS,
+    TYPES,
+)
 from dllm.constraints.languages.schema.metaschema import check_schema
 from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
 from dllm.errors import UserError, first_line, nearest
@@ -64,7 +71,7 @@ class Document:
                 hint = self._nearest_definition(place.rpartition("/")[2])
                 raise refused(origin.place, f"$ref {ref!r} points to nothing.{hint}")
             if isinstance(found, Mapping) and isinstance(found.get("$id"), str):
-                raise refused(origin.place, f"$ref {ref!r} leads to an $id of its own. {REFUSED['$id']}")
+                raise refused(origin.place, f"$ref {ref!r} leads to an $id of its own. {REFUSED_KEYWORDS['$id']}")
         node = Node(place, found)
         if not isinstance(found, Mapping | bool):
             raise refused(origin.place, f"$ref {ref!r} points to no schema.")
@@ -81,17 +88,17 @@ class Document:
             self._check_keyword(node, keyword)
             spoken = SPEAKS.get(keyword)
             if self.strict and types is not None and spoken is not None and not spoken & types:
-                kind = "number" if spoken == NUMBER else min(spoken)
+                kind = "number" if spoken == NUMBER_KINDS else min(spoken)
                 raise refused(node.place, f"the keyword {keyword!r} says nothing of type {node.get('type')!r}, only of "
                                           f"{kind}. Leave it out, or change type.")  # fmt: skip
 
     def _check_keyword(self, node: Node, keyword: str) -> None:
         if _says_nothing(node, keyword):
             return
-        if keyword in REFUSED:
-            raise refused(node.place, f"the keyword {keyword!r} is not supported. {REFUSED[keyword]}")
-        if self.strict and keyword not in KNOWN:
-            raise refused(node.place, f"the keyword {keyword!r} is unknown.{nearest(keyword, sorted(KNOWN))} "
+        if keyword in REFUSED_KEYWORDS:
+            raise refused(node.place, f"the keyword {keyword!r} is not supported. {REFUSED_KEYWORDS[keyword]}")
+        if self.strict and keyword not in KNOWN_KEYWORDS:
+            raise refused(node.place, f"the keyword {keyword!r} is unknown.{nearest(keyword, sorted(KNOWN_KEYWORDS))} "
                                       "With strict=false such keywords are passed over.")  # fmt: skip
 
 
@@ -116,4 +123,4 @@ def types_of(node: Node) -> frozenset[str] | None:
     if names is None:
         return None
     named = frozenset([names] if isinstance(names, str) else names)
-    return (named | NUMBER if "number" in named else named) & TYPES
+    return (named | NUMBER_KINDS if "number" in named else named) & TYPES

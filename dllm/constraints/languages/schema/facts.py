@@ -15,7 +15,7 @@ from dllm.constraints.languages.schema.numbers import Range
 from dllm.constraints.languages.schema.patterns import Patterns
 from dllm.constraints.languages.schema.places import Node, refused
 from dllm.constraints.languages.schema.validity import Validity
-from dllm.constraints.languages.schema.values import distinct, kind_of
+from dllm.constraints.languages.schema.values import distinct, value_kind
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def facts(case: Case, validity: Validity) -> Facts:
     """Raises UserError where a bound is none that is kept."""
     types, excluded = _types(case), _excluded(case)
     values = _values(case, validity)
-    kinds = None if values is None else frozenset(kind_of(value) for value in values)
+    kinds = None if values is None else frozenset(value_kind(value) for value in values)
     written = _written(case, types) if kinds is None else kinds & _held(case, kinds)
     return Facts(
         place=next((node.place for node in case if "~" not in node.place), "#"), types=types, written=written,
@@ -128,7 +128,7 @@ def _types(case: Case) -> frozenset[str]:
 
 def _excluded(case: Case) -> tuple[Any, ...]:
     found = [(node, value) for node in _without(case) for value in _listed(node)]
-    return distinct(value for node, value in found if kind_of(value) in (types_of(node) or TYPES))
+    return distinct(value for node, value in found if value_kind(value) in (types_of(node) or TYPES))
 
 
 def _listed(node: Node) -> list[Any]:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.constraints.languages.json import NUMBER as ANY_NUMBER
+from dllm.constraints.languages.json import JSON_NUMBER as ANY_NUMBER
 from dllm.constraints.languages.json import any_value, around
 from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.products import difference
 from dllm.constraints.languages.schema.arrays import Few, arrays
 from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.facts import Facts
-from dllm.constraints.languages.schema.keywords import NUMBER
+from dllm.constraints.languages.schema.keywords import NUMBER_KINDS
 from dllm.constraints.languages.schema.numbers import Range, numbers
 from dllm.constraints.languages.schema.objects import ObjectTrees
-from dllm.constraints.languages.schema.patterns import accepts, machine
+from dllm.constraints.languages.schema.patterns import accepts, pattern_automaton
 from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
 from dllm.constraints.languages.schema.proofs import Proofs
 from dllm.constraints.languages.schema.strings import contents, strings
-from dllm.constraints.languages.schema.values import constant, kind_of
-from dllm.constraints.languages.trees import Alt, Call, Cat, Language, Machine, Tree
+from dllm.constraints.languages.schema.values import constant, value_kind
+from dllm.constraints.languages.trees import Alt, Automaton, Cat, Language, RuleCall, Tree
 
 ANY = "any value"
 
@@ -64,10 +64,10 @@ class Goals:
         rule = " and ".join(key)
         if key in self._open:
             self._rules.setdefault(rule, Alt())
-            return Call(rule)
+            return RuleCall(rule)
         if key in self._trees:
             self._rules[rule] = self._trees[key]
-            return Call(rule)
+            return RuleCall(rule)
         self._open.add(key)
         tree = Alt(tuple(self._case(self._proofs.facts(case)) for case in self._proofs.cases.of(nodes)))
         self._open.remove(key)
@@ -75,21 +75,21 @@ class Goals:
         if rule not in self._rules:
             return tree
         self._rules[rule] = tree
-        return Call(rule)
+        return RuleCall(rule)
 
     def _case(self, found: Facts) -> Tree:
         if found.free:
-            return Call(ANY)
+            return RuleCall(ANY)
         if found.values is not None:
             return Alt(tuple(text for _, text in self._listed(found)))
-        kinds = found.written & NUMBER
+        kinds = found.written & NUMBER_KINDS
         cases = [self._numbers(found, kinds)] if kinds else []
-        for kind in sorted(found.written - NUMBER):
+        for kind in sorted(found.written - NUMBER_KINDS):
             cases.append(self._typed(found, kind))
         return Alt(tuple(cases))
 
     def _typed(self, found: Facts, kind: str) -> Tree:
-        if kind in ("array", "object") and any(kind_of(value) == kind for value in found.excluded):
+        if kind in ("array", "object") and any(value_kind(value) == kind for value in found.excluded):
             raise refused(found.place, f"the keyword 'not' is not supported over values of type {kind}. Say what is "
                                        "allowed instead.")  # fmt: skip
         if kind == "array":
@@ -104,25 +104,27 @@ class Goals:
     def _words(self, found: Facts, kind: str) -> Few:
         """null, true and false, but those excluded."""
         words = (None,) if kind == "null" else (True, False)
-        out = [value for value in found.excluded if kind_of(value) == kind]
+        out = [value for value in found.excluded if value_kind(value) == kind]
         return tuple((word, constant(word, self._whitespace)) for word in words if word not in out)
 
     def _numbers(self, found: Facts, kinds: frozenset[str]) -> Tree:
-        out = [value for value in found.excluded if kind_of(value) in kinds]
-        if found.numbers == Range() and kinds == NUMBER and not out:
+        out = [value for value in found.excluded if value_kind(value) in kinds]
+        if found.numbers == Range() and kinds == NUMBER_KINDS and not out:
             return ANY_NUMBER
         tree = numbers(found.numbers, kinds)
         if not out:
             return tree
-        return Machine(difference(machine(tree), machine(Alt(tuple(constant(value, "none") for value in out)))))
+        without = Alt(tuple(constant(value, "none") for value in out))
+        return Automaton(difference(pattern_automaton(tree), pattern_automaton(without)))
 
     def _listed(self, found: Facts) -> Few:
         """The values of an enumeration that keep the formats beside it."""
-        fraction = found.types >= NUMBER
+        fraction = found.types >= NUMBER_KINDS
         formats = found.texts.formats and contents(found.texts, (), self._patterns, self._document.strict)
         return tuple(
             (value, constant(value, self._whitespace, fraction)) for value in found.values or ()
-            if kind_of(value) in found.written and (not (formats and isinstance(value, str)) or accepts(formats, value))
+            if value_kind(value) in found.written
+            and (not (formats and isinstance(value, str)) or accepts(formats, value))
         )  # fmt: skip
 
     def _few(self, nodes: tuple[Node, ...]) -> Few | None:

@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 from urllib.parse import urljoin
 
-from dllm.constraints.languages.schema.places import Node, escaped, refused
+from dllm.constraints.languages.schema.places import Node, pointer_part, refused
 from dllm.errors import UserError, not_installed
 
-INNER = {"$dynamicRef": "#meta"}
+RECURSIVE = {"$dynamicRef": "#meta"}
 Tick = Callable[[int], None]
 
 
@@ -41,14 +41,14 @@ def _check(node: Node, keyword: str, validator: Any) -> Iterator[Node]:
         if not isinstance(value, list) or not value:
             raise _none(place.place, f"{value!r:.100} is not of type 'array', or empty")
         yield from (place.at(index) for index in range(len(value)))
-    elif rule.get("additionalProperties") == INNER:
+    elif rule.get("additionalProperties") == RECURSIVE:
         if not isinstance(value, Mapping):
             raise _none(place.place, f"{value!r:.100} is not of type 'object'")
         yield from (place.at(name) for name in value)
     elif keyword != "dependencies":  # of old drafts; it is refused where it is met
         error = next(validator.iter_errors(value), None)
         if error is not None:
-            path = "/".join([place.place, *map(escaped, error.absolute_path)])
+            path = "/".join([place.place, *map(pointer_part, error.absolute_path)])
             raise _none(path, error.message.rstrip(".") if len(error.message) <= 200 else f"{error.message[:200]}...")
 
 

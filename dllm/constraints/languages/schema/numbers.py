@@ -11,12 +11,12 @@ from dllm.constraints.languages.json import DIGIT
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.products import intersection
 from dllm.constraints.languages.schema.values import ZEROS
-from dllm.constraints.languages.trees import Alt, ByteAutomaton, Bytes, Cat, Language, Machine, Rep, Tree
-from dllm.constraints.languages.utf8 import literal
+from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Bytes, Cat, Language, Rep, Tree
+from dllm.constraints.languages.utf8 import literal_text
 
 NONZERO = Bytes(((0x31, 0x39),))
-WHOLE_FRACTION = Cat((literal(".0"), ZEROS))
-TRUE_FRACTION = Cat((literal("."), ZEROS, NONZERO, Rep(DIGIT)))
+WHOLE_FRACTION = Cat((literal_text(".0"), ZEROS))
+TRUE_FRACTION = Cat((literal_text("."), ZEROS, NONZERO, Rep(DIGIT)))
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ def _between(low: str, high: str) -> Tree:
     if set(low) == {"0"} and set(high) == {"9"}:
         return Rep(DIGIT, len(low), len(low))
     if low[0] == high[0]:
-        return Cat((literal(low[0]), _between(low[1:], high[1:])))
+        return Cat((literal_text(low[0]), _between(low[1:], high[1:])))
     rest = len(low) - 1
     inner = (ord(low[0]) + 1, ord(high[0]) - 1)
     middle = Cat((Bytes((inner,)), Rep(DIGIT, rest, rest))) if inner[0] <= inner[1] else Alt()
-    return Alt((Cat((literal(low[0]), _between(low[1:], "9" * rest))), middle,
-                Cat((literal(high[0]), _between("0" * rest, high[1:])))))  # fmt: skip
+    return Alt((Cat((literal_text(low[0]), _between(low[1:], "9" * rest))), middle,
+                Cat((literal_text(high[0]), _between("0" * rest, high[1:])))))  # fmt: skip
 
 
 def integers(within: Range) -> Tree:
@@ -95,10 +95,10 @@ def integers(within: Range) -> Tree:
     low, high = within.least, within.most
     positive = naturals(max(low or 0, 0), high) if high is None or high >= 0 else Alt()
     negative = naturals(max(-(high or 0), 0) if high is not None else 0, None if low is None else -low)
-    found = Alt((positive, Cat((literal("-"), negative)))) if low is None or low <= 0 else positive
+    found = Alt((positive, Cat((literal_text("-"), negative)))) if low is None or low <= 0 else positive
     if within.multiple is None or within.multiple == 1:
         return found
-    return Machine(intersection(multiples(within.multiple), compiled(Language({"start": found}))))
+    return Automaton(intersection(multiples(within.multiple), compiled(Language({"start": found}))))
 
 
 def multiples(step: int) -> ByteAutomaton:
@@ -131,7 +131,7 @@ def numbers(within: Range, kinds: frozenset[str]) -> Tree:
         zero = high is None or high > 0
         below = 0 if zero or high is None else -high
         above = None if low is None else -low
-        cases.append(Cat((literal("-"), _magnitudes(below, above, within.under and not zero, within.over, kinds))))
+        cases.append(Cat((literal_text("-"), _magnitudes(below, above, within.under and not zero, within.over, kinds))))
     return Alt(tuple(cases))
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations
 
 from dllm.constraints.languages.json import around
 from dllm.constraints.languages.schema.facts import Objects
 from dllm.constraints.languages.schema.patterns import Patterns
-from dllm.constraints.languages.schema.places import Node, refused
+from dllm.constraints.languages.schema.places import Node, ValueTree, refused
 from dllm.constraints.languages.schema.strings import names
 from dllm.constraints.languages.schema.values import comma, enclosed, pair, quoted
 from dllm.constraints.languages.trees import Alt, Cat, Rep, Some, Tree
-from dllm.constraints.languages.utf8 import literal
+from dllm.constraints.languages.utf8 import literal_text
 
-Value = Callable[[tuple[Node, ...]], Tree]
 # Unlisted names are parted by which patterns they match: into 2 to the power of this.
 MOST_PATTERNS = 4
 
@@ -23,7 +21,7 @@ class ObjectTrees:
     """Writes objects. additional: where no additionalProperties stands, any member may be added; strict: required names
     must be listed."""
 
-    def __init__(self, value: Value, patterns: Patterns, whitespace: str, additional: bool, strict: bool) -> None:
+    def __init__(self, value: ValueTree, patterns: Patterns, whitespace: str, additional: bool, strict: bool) -> None:
         self._value, self._patterns, self._whitespace = value, patterns, whitespace
         self._additional, self._strict = additional, strict
 
@@ -107,7 +105,7 @@ class ObjectTrees:
         return Cat((*before, listed[first][0], *behind, *more)), False
 
     def _enclosed(self, members: Tree, empty: bool) -> Tree:
-        nothing = Cat((literal("{"), around(self._whitespace), literal("}"))) if empty else Alt()
+        nothing = Cat((literal_text("{"), around(self._whitespace), literal_text("}"))) if empty else Alt()
         return Alt((nothing, enclosed("{", members, "}", self._whitespace)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dllm.constraints.languages.compiled import compiled
-from dllm.constraints.languages.regex import End, regex_tree, shown
+from dllm.constraints.languages.regex import End, regex_tree, shown_pattern
 from dllm.constraints.languages.trees import ByteAutomaton, Language, Tree
 
 
@@ -16,8 +16,8 @@ class Patterns:
     def searched(self, pattern: str, place: str) -> ByteAutomaton:
         """The texts in which the pattern is found. Raises UserError."""
         if pattern not in self._known:
-            where = f"constraint.schema at {place}: the pattern {shown(pattern)}"
-            self._known[pattern] = machine(regex_tree(pattern, where, End.OPEN))
+            where = f"constraint.schema at {place}: the pattern {shown_pattern(pattern)}"
+            self._known[pattern] = pattern_automaton(regex_tree(pattern, where, End.OPEN))
         return self._known[pattern]
 
     def found(self, pattern: str, place: str, text: str) -> bool:
@@ -25,7 +25,7 @@ class Patterns:
         return accepts(self.searched(pattern, place), text)
 
 
-def machine(tree: Tree) -> ByteAutomaton:
+def pattern_automaton(tree: Tree) -> ByteAutomaton:
     """The automaton of a tree that calls nothing."""
     return compiled(Language({"start": tree}))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dllm.constraints.languages.trees import Tree
 from dllm.errors import UserError
 
 Schema = Mapping[str, Any] | bool
@@ -22,7 +23,7 @@ class Node:
         """The schema below, by keys and indices."""
         place, found = self.place, self.schema
         for key in path:
-            place, found = f"{place}/{escaped(key)}", found[key]  # type: ignore[index]
+            place, found = f"{place}/{pointer_part(key)}", found[key]  # type: ignore[index]
         return Node(place, found)
 
     def get(self, keyword: str, default: Any = None) -> Any:
@@ -30,7 +31,10 @@ class Node:
         return default if isinstance(self.schema, bool) else self.schema.get(keyword, default)
 
 
-def escaped(key: str | int) -> str:
+ValueTree = Callable[[tuple[Node, ...]], Tree]  # of what the schemas of these nodes all allow
+
+
+def pointer_part(key: str | int) -> str:
     """A key as a step of a JSON pointer."""
     return str(key).replace("~", "~0").replace("/", "~1")
 

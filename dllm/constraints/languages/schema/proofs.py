@@ -14,10 +14,10 @@ from dllm.constraints.languages.schema.patterns import Patterns
 from dllm.constraints.languages.schema.places import Node
 from dllm.constraints.languages.schema.strings import contents
 from dllm.constraints.languages.schema.validity import Validity
-from dllm.constraints.languages.schema.values import distinct, key_of
+from dllm.constraints.languages.schema.values import distinct, value_key
 
 # How many schemas inside each other a proof looks into.
-DEEPEST = 8
+MAX_PROOF_DEPTH = 8
 
 
 class Proofs:
@@ -67,7 +67,7 @@ class Proofs:
         """All that the values of a case can be (at None), or their required properties (at its names)."""
         found = self.facts(case)
         if found.values is not None:
-            return {None: frozenset(map(key_of, found.values))}
+            return {None: frozenset(map(value_key, found.values))}
         if found.types != {"object"}:
             return {}
         known = {name: self._few(found.objects.member(name, self.patterns)) for name in found.objects.required}
@@ -80,7 +80,7 @@ class Proofs:
             return None
         if any(values is None for values in lists):
             return None
-        return frozenset(key_of(value) for values in lists for value in values or ())
+        return frozenset(value_key(value) for values in lists for value in values or ())
 
     def void(self, case: Case, types: frozenset[str] = TYPES) -> bool:
         """Whether provably no value of these types is valid in a case, whatever formats say."""
@@ -117,7 +117,7 @@ class Proofs:
 
     def void_goal(self, nodes: tuple[Node, ...]) -> bool:
         """Whether provably no value is valid under all these nodes."""
-        if self._deep == DEEPEST:
+        if self._deep == MAX_PROOF_DEPTH:
             return False
         self._deep += 1
         try:

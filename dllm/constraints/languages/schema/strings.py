@@ -13,12 +13,12 @@ from dllm.constraints.languages.products import difference, intersection
 from dllm.constraints.languages.regex import End, regex_tree
 from dllm.constraints.languages.schema.facts import Texts
 from dllm.constraints.languages.schema.formats import FORMATS
-from dllm.constraints.languages.schema.patterns import Patterns, machine, writable
+from dllm.constraints.languages.schema.patterns import Patterns, pattern_automaton, writable
 from dllm.constraints.languages.schema.places import refused
-from dllm.constraints.languages.trees import Alt, ByteAutomaton, Cat, Machine, Rep, Tree
-from dllm.constraints.languages.utf8 import ALL, LAST, characters, literal
+from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Cat, Rep, Tree
+from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, characters, literal_text
 
-SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
+SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, LAST))
 
 
@@ -28,8 +28,8 @@ def strings(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: bo
     if not (said.patterns or said.formats or left_out):
         inner: Tree = Rep(character(), said.low, said.high)
     else:
-        inner = Machine(escaped(contents(said, left_out, patterns, strict)))
-    return Cat((literal('"'), inner, literal('"')))
+        inner = Automaton(json_escaped(contents(said, left_out, patterns, strict)))
+    return Cat((literal_text('"'), inner, literal_text('"')))
 
 
 def contents(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: bool) -> ByteAutomaton:
@@ -42,24 +42,24 @@ def contents(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: b
             raise refused(place, f"the format {name!r} is not supported, only {', '.join(FORMATS)}. With strict=false "
                                  "other formats are passed over.")  # fmt: skip
     if said.low or said.high is not None or not parts:
-        parts.append(machine(Rep(characters(ALL), said.low, said.high)))
+        parts.append(pattern_automaton(Rep(characters(ALL_CHARACTERS), said.low, said.high)))
     return but(reduce(intersection, parts), excluded)
 
 
 @cache
 def _format(name: str) -> ByteAutomaton:
-    return machine(regex_tree(FORMATS[name], f"the format {name!r}", End.CLOSED))
+    return pattern_automaton(regex_tree(FORMATS[name], f"the format {name!r}", End.CLOSED))
 
 
 @cache
 def _plain_names() -> ByteAutomaton:
-    return machine(Rep(characters(PLAIN)))
+    return pattern_automaton(Rep(characters(PLAIN)))
 
 
 def but(automaton: ByteAutomaton, excluded: Iterable[str]) -> ByteAutomaton:
     """Without these texts."""
-    cases = tuple(literal(text) for text in excluded if writable(text))
-    return difference(automaton, machine(Alt(cases))) if cases else automaton
+    cases = tuple(literal_text(text) for text in excluded if writable(text))
+    return difference(automaton, pattern_automaton(Alt(cases))) if cases else automaton
 
 
 def names(patterns: Iterable[ByteAutomaton], apart: Iterable[ByteAutomaton], listed: Iterable[str]) -> Tree:
@@ -68,11 +68,11 @@ def names(patterns: Iterable[ByteAutomaton], apart: Iterable[ByteAutomaton], lis
     inside, outside, known = tuple(patterns), tuple(apart), tuple(listed)
     if inside or outside or known:
         found = but(reduce(difference, outside, reduce(intersection, inside, _plain_names())), known)
-        plain = Machine(found) if len(found.moves) else Alt()
-    return Cat((literal('"'), plain, literal('"')))
+        plain = Automaton(found) if len(found.moves) else Alt()
+    return Cat((literal_text('"'), plain, literal_text('"')))
 
 
-def escaped(automaton: ByteAutomaton) -> ByteAutomaton:
+def json_escaped(automaton: ByteAutomaton) -> ByteAutomaton:
     """The same texts as JSON writes them in a string, escaped only where they must be.
 
     A byte that may not stand there leads away from ``\\`` instead: by its letter, or by ``u00`` and two digits. So each
@@ -85,8 +85,8 @@ def escaped(automaton: ByteAutomaton) -> ByteAutomaton:
     for byte in (*range(0x20), 0x22, 0x5C):
         target = automaton.moves[:, byte]
         moves[0, :, byte] = -1
-        if byte in SHORT:
-            moves[1, :, ord(SHORT[byte])] = target
+        if byte in SHORT_ESCAPES:
+            moves[1, :, ord(SHORT_ESCAPES[byte])] = target
         else:
             moves[5 + byte // 16, :, ord(f"{byte % 16:x}")] = target
     moves[0, :, 0x5C] = count + places

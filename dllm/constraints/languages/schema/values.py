@@ -10,14 +10,14 @@ from typing import Any
 
 from dllm.constraints.languages.json import around, behind
 from dllm.constraints.languages.trees import Alt, Bytes, Cat, Rep, Tree
-from dllm.constraints.languages.utf8 import literal
+from dllm.constraints.languages.utf8 import literal_text
 
 # Up to this a whole float and the integer of the same digits are equal in every parser.
 EXACT = 2**53
 ZEROS = Rep(Bytes(((0x30, 0x30),)))
 
 
-def kind_of(value: Any) -> str:
+def value_kind(value: Any) -> str:
     """The type of ``TYPES`` that a value has."""
     if value is None:
         return "null"
@@ -32,16 +32,16 @@ def distinct(values: Iterable[Any]) -> tuple[Any, ...]:
     """Each value once, as it first occurs: 1.0 is 1, but not true."""
     found: dict[Any, Any] = {}
     for value in values:
-        found.setdefault(key_of(value), value)
+        found.setdefault(value_key(value), value)
     return tuple(found.values())
 
 
-def key_of(value: Any) -> Any:
+def value_key(value: Any) -> Any:
     """Equal for equal values of JSON, and hashable."""
     if isinstance(value, list):
-        return tuple(map(key_of, value))
+        return tuple(map(value_key, value))
     if isinstance(value, dict):
-        return frozenset((name, key_of(inner)) for name, inner in value.items())
+        return frozenset((name, value_key(inner)) for name, inner in value.items())
     return (isinstance(value, bool), value)
 
 
@@ -55,13 +55,13 @@ def constant(value: Any, whitespace: str, fraction: bool = True) -> Tree:
         return bracketed("{", members, "}", whitespace)
     if isinstance(value, str):
         return quoted(value)
-    return literal(json.dumps(value)) if value is None or isinstance(value, bool) else _number(value, fraction)
+    return literal_text(json.dumps(value)) if value is None or isinstance(value, bool) else _number(value, fraction)
 
 
 def quoted(text: str) -> Tree:
     """A string, escaped where it must be; one with half a surrogate pair has no text."""
     try:
-        return literal(json.dumps(text, ensure_ascii=False))
+        return literal_text(json.dumps(text, ensure_ascii=False))
     except UnicodeEncodeError:
         return Alt()
 
@@ -72,32 +72,32 @@ def member(name: str, value: Tree, whitespace: str) -> Tree:
 
 
 def pair(name: Tree, value: Tree, whitespace: str) -> Tree:
-    return Cat((name, around(whitespace), literal(":"), behind(whitespace), value))
+    return Cat((name, around(whitespace), literal_text(":"), behind(whitespace), value))
 
 
 def comma(entry: Tree, whitespace: str) -> Tree:
     """A comma, and the entry behind it."""
-    return Cat((around(whitespace), literal(","), behind(whitespace), entry))
+    return Cat((around(whitespace), literal_text(","), behind(whitespace), entry))
 
 
 def bracketed(opens: str, entries: list[Tree], closes: str, whitespace: str) -> Tree:
     """All these entries, between brackets."""
     rest = entries[:1] + [comma(entry, whitespace) for entry in entries[1:]]
     return enclosed(opens, Cat(tuple(rest)), closes, whitespace) if entries else Cat(
-        (literal(opens), around(whitespace), literal(closes)))  # fmt: skip
+        (literal_text(opens), around(whitespace), literal_text(closes)))  # fmt: skip
 
 
 def enclosed(opens: str, inner: Tree, closes: str, whitespace: str) -> Tree:
     """Space, what stands inside, space, between brackets."""
-    return Cat((literal(opens), around(whitespace), inner, around(whitespace), literal(closes)))
+    return Cat((literal_text(opens), around(whitespace), inner, around(whitespace), literal_text(closes)))
 
 
 def _number(value: int | float, fraction: bool) -> Tree:
-    if kind_of(value) == "fraction":
+    if value_kind(value) == "fraction":
         plain = format(Decimal(repr(value)), "f")
-        return Cat((literal(plain), ZEROS)) if len(plain) <= 40 else literal(json.dumps(value))
+        return Cat((literal_text(plain), ZEROS)) if len(plain) <= 40 else literal_text(json.dumps(value))
     if abs(value) > EXACT:
-        return literal(json.dumps(value))
-    minus = Rep(literal("-"), 0, 1) if value == 0 else Cat()
-    zeros = Rep(Cat((literal(".0"), ZEROS)), 0, 1) if fraction else Cat()
-    return Cat((minus, literal(str(int(value))), zeros))
+        return literal_text(json.dumps(value))
+    minus = Rep(literal_text("-"), 0, 1) if value == 0 else Cat()
+    zeros = Rep(Cat((literal_text(".0"), ZEROS)), 0, 1) if fraction else Cat()
+    return Cat((minus, literal_text(str(int(value))), zeros))
