@@ -42,7 +42,9 @@ def formats_offered() -> dict[str, Any]:
     return {kind: asdict(offer) for kind, offer in OFFERS.items()}
 
 
-def constraint_of(fields: Mapping[str, Any], diffusion: Mapping[str, Any], stop: tuple[str, ...]) -> Constraint | None:
+def asked_constraint(
+    fields: Mapping[str, Any], diffusion: Mapping[str, Any], stop: tuple[str, ...]
+) -> Constraint | None:
     """What the answer must be; None: any text. Raises Refused for a form that is not known, what is too long, options
     without a meaning, and stop strings beside it. Whether its language can be compiled is not asked here."""
     form = fields.get("response_format", {"type": "text"})

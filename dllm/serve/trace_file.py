@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dllm.constraints.kinds import Constraint
 from dllm.record.trace import Trace
 from dllm.serve.jobs import Job
 
@@ -19,8 +20,10 @@ def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> 
     sampling = {field.name: getattr(chosen.sampling, field.name) for field in fields(chosen.sampling)}
     del sampling["tempered"]  # follows from the sampler
     settings = {**config, **chosen.config, "gen_length": list(masked).count(True), "sampling": sampling}
-    seed, data = job.request.seed, {"config": settings, "trace": trace.to_json()}
-    return {"id": name, "sample": 0, "seed": seed, "batch": [[name, 0]], **_plain(data)}
+    request, asked = job.request, job.request.constraint
+    constraint = asked.to_json() if isinstance(asked, Constraint) else None
+    data = {"config": settings, "constraint": constraint, "start": request.start, "trace": trace.to_json()}
+    return {"id": name, "sample": 0, "seed": request.seed, "batch": [[name, 0]], **_plain(data)}
 
 
 def _plain(value: Any) -> Any:

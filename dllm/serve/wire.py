@@ -23,7 +23,7 @@ from dllm.serve.fields import (
     stop_strings,
     wants_logprobs,
 )
-from dllm.serve.formats import constraint_of
+from dllm.serve.formats import asked_constraint
 from dllm.serve.jobs import Job
 from dllm.serve.refused import Refused, as_refusal
 from dllm.setting import Sampling
@@ -61,7 +61,7 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
     count, stream = _in_range("n", fields.get("n", 1), 1, defaults.max_choices), flag("stream", fields, "stream")
     include_usage = _usage(fields, stream)
     logprobs, stop = wants_logprobs(fields, chat), stop_strings(fields)
-    constraint = constraint_of(fields, diffusion, stop)
+    constraint = asked_constraint(fields, diffusion, stop)
     snapshots, trace = (flag(f"diffusion.{name}", diffusion, name) for name in ("snapshots", "trace"))
     temperature = _in_range("temperature", fields.get("temperature", defaults.sampling.temperature), 0, MAX_TEMPERATURE)
     sampling = _sampling(fields, diffusion, replace(defaults.sampling, temperature=temperature))

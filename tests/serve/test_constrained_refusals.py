@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dllm.app.commands.replay import request_of
 from dllm.constraints import Choice, Grammar, JsonSchema, Regex
 from dllm.models.bundle import Model
 from dllm.serve.choose import Defaults
+from dllm.serve.trace_file import trace_file
 from dllm.serve.wire import asked
 from tests.serve.bodies import refusal
 from tests.serve.conftest import Place, error_of
+from tests.serve.test_trace_file import EMPTY
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
 pytest.importorskip("lark", reason="lark is not installed: pip install 'dllm[constraints]'")
@@ -127,6 +131,8 @@ def test_a_form_is_the_constraint_that_the_command_line_knows(mini: Defaults) ->
     ):  # fmt: skip
         for job in asked({"prompt": "a", "n": 2, **fields}, False, mini).jobs:
             assert job.request.constraint == constraint, fields
+            file = json.loads(json.dumps(trace_file("a", job, EMPTY, {"model": {}})))
+            assert request_of(file).constraint == constraint, "task=replay decodes under the same"
 
 
 def test_what_no_language_allows_is_refused_with_the_command_lines_sentence(writer: Place) -> None:

@@ -13,7 +13,7 @@ from dllm.constraints.languages.trees import Automaton, Language
 from dllm.constraints.languages.words import without_marks
 from dllm.errors import UserError, first_line, nearest, not_installed
 
-LIBRARIES = ("common", "lark", "python", "unicode")  # what Lark brings along
+LARK_GRAMMARS = ("common", "lark", "python", "unicode")  # what Lark brings along
 MOST_PARTS = 20_000  # of all terminals; Lark takes a second for as many
 
 
@@ -47,10 +47,10 @@ def _loaded(text: str, base: Any) -> Any:
     class Closed(base):  # type: ignore[misc]  # Lark's ``GrammarBuilder``, which is not annotated
         def do_import(self, dotted_path: tuple[str, ...], base_path: Any, *more: Any) -> None:
             name = ".".join(dotted_path)
-            if base_path is not None or name not in LIBRARIES:
+            if base_path is not None or name not in LARK_GRAMMARS:
                 raise UserError(
                     f"constraint.grammar: %import {'.' * (base_path is not None)}{name} would read a file. Import from "
-                    f"{', '.join(LIBRARIES)} only, and write the other rules out."
+                    f"{', '.join(LARK_GRAMMARS)} only, and write the other rules out."
                 )
             super().do_import(dotted_path, base_path, *more)
 
