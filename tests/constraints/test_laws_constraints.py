@@ -6,10 +6,11 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
+from itertools import islice, product
 
-from harness import Combination, Decoded, combinations, decode, full, model, parts_of, requests, results
+from harness import Combination, Decoded, Shown, combinations, decode, full, model, parts_of, requests, results
 from law import law
 from recording import FakeGraph
 from test_law_runtimes import Case, cases
@@ -21,6 +22,7 @@ from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
+from dllm.errors import UserError
 from dllm.recorded import RecordedTurns
 from dllm.setting import Sampling
 from dllm.steering.batch import Steering
@@ -46,21 +48,24 @@ def writes(name: str, ends: bool) -> tuple[str | None, ...]:
 
 
 @cache
-def language(name: str, pattern: str, ends: bool = True) -> CompiledConstraint:
+def language(name: str, pattern: str, ends: bool = True, joint: bool = False) -> CompiledConstraint:
     vocabulary = Vocabulary(tuple(None if text is None else text.encode() for text in writes(name, ends)))
     end = (model(name).config.eos_id or 0,) if ends else ()
-    return CompiledConstraint(TokenLanguage(token_automaton(automaton_of(Regex(pattern)), vocabulary), end), "regex")
+    tokens = token_automaton(automaton_of(Regex(pattern)), vocabulary)
+    return CompiledConstraint(TokenLanguage(tokens, end), "regex", joint=joint)
 
 
-def steering(name: str, rows: Sequence[Request], patterns: Sequence[str | None], ends: bool = True) -> Steering:
+def steering(
+    name: str, rows: Sequence[Request], patterns: Sequence[str | None], ends: bool = True, joint: bool = False
+) -> Steering:
     """The constraints of rows, in which every answer begins behind its prompt."""
     found: list[Steered | None] = []
     for row, pattern in zip(rows, patterns, strict=True):
         cells = [MASK if hole else token for token, hole in zip(row.tokens, row.masked, strict=True)]
         begin = 0 if row.head is not None else row.answer_start
         gaps = 0 if row.head is None else max(at for at, cell in enumerate(cells) if cell != MASK)
-        sets = RowSets(language(name, pattern, ends).language, cells[begin:], gaps) if pattern else None
-        found.append(Steered(language(name, pattern, ends), begin, [sets]) if pattern and sets else None)
+        compiled = language(name, pattern, ends, joint) if pattern else None
+        found.append(Steered(compiled, begin, [RowSets(compiled.language, cells[begin:], gaps)]) if compiled else None)
     return Steering(tuple(found))
 
 
@@ -187,3 +192,65 @@ def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
     assert [one.canvas for one in found] == [one.canvas for one in eager]
     for one, pattern in zip(found, patterns, strict=True):
         assert pattern is None or re.fullmatch(pattern, text_of(combination, one.tokens))
+
+
+def of_own_proposals() -> Iterator[Combination]:
+    """Combinations whose sampler commits what this forward proposes, and takes nothing back."""
+    others = (*REVOCABLE, "ete", "freedave", "oracle")
+    yield from (one for one in combinations() if one.sampler not in others)
+
+
+@law(of_own_proposals, daily=30, least=3000)
+def test_joint_proposals_are_never_refused(combination: Combination) -> None:
+    """Any part of what goes together goes together."""
+    rows, patterns = requests(), patterns_of(combination)
+    steers = steering(combination.model, rows, patterns, joint=True)
+    for one, pattern in zip(decode(combination, rows, None, steers), patterns, strict=True):
+        assert one.result is not None and one.result.trace is not None
+        assert pattern is None or re.fullmatch(pattern, text_of(combination, one.result.tokens))
+        assert not any(any(turn.refused) or any(turn.replaced) for turn in one.result.trace.turns)
+
+
+@dataclass(frozen=True)
+class Hot(Shown):
+    """One combination that draws, of all ids or of the likeliest, with guidance or without, jointly or not."""
+
+    combination: Combination
+    heat: float
+    top_p: float | None
+    top_k: int | None
+    guidance: float
+    joint: bool
+
+    def sampling(self) -> Sampling:
+        tempered = parts_of(self.combination)[0].tempered
+        return Sampling(self.heat, self.top_p, self.top_k, self.guidance, tempered=tempered)
+
+    def accepted(self) -> bool:
+        """Whether the parts take the sampling."""
+        try:
+            return bool(parts_of(self.combination, self.sampling()))
+        except UserError:
+            return False
+
+
+def hot() -> Iterator[Hot]:
+    """Every combination, each with one way to draw that it accepts."""
+    ways = list(product((0.7, 1.0, 1.5), (None, 0.5, 0.9), (None, 3), (0.0, 1.5), (False, True)))
+    for combination in combinations():
+        drawn = random.Random(str(combination)).sample(ways, len(ways))
+        yield from islice((one for way in drawn if (one := Hot(combination, *way)).accepted()), 1)
+
+
+@law(hot, daily=24, least=3000)
+def test_hot_rows_are_texts_of_their_languages_and_decode_alone_as_in_a_batch(case: Hot) -> None:
+    combination, rows = case.combination, requests()
+    patterns, sampling = patterns_of(combination), case.sampling()
+    decoded = decode(combination, rows, sampling, steering(combination.model, rows, patterns, joint=case.joint))
+    for one, pattern in zip(decoded, patterns, strict=True):
+        assert one.result is not None
+        assert pattern is None or re.fullmatch(pattern, text_of(combination, one.result.tokens))
+    number = random.Random(str(case)).choice([0, 2])
+    steers = steering(combination.model, rows[number:][:1], patterns[number:][:1], joint=case.joint)
+    alone = decode(combination, rows[number:][:1], sampling, steers)[0]
+    assert alone.canvases == decoded[number].canvases
