@@ -201,7 +201,7 @@ class Revisited(Rowwise):
             return proposer.ends_last(statistics(scored, proposer.wanted, token))
         if proposer.sampling.tempered:
             logits = torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
-        raw = row_statistics(logits, frozenset({"first", "gap"}) | (required(proposer.wanted)), proposer.triton)
+        raw = row_statistics(logits, required(proposer.wanted) - {"second", "gap"}, proposer.triton)
         behind = logits.gather(-1, torch.stack([token, raw["token"]], -1)).double()
         gap = behind[:, 0] - behind[:, 1]
         own = raw["first"] * gap.exp()

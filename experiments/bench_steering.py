@@ -40,6 +40,7 @@ from dllm.models.tokenizer import Tokenizer
 from dllm.proposing import Revisited
 from dllm.samplers.static import Static
 from dllm.setting import Sampling
+from dllm.steering import fits, joint
 from dllm.steering.batch import Steering
 from dllm.steering.compiled import CompiledConstraint
 from dllm.steering.steered import Steered
@@ -72,8 +73,8 @@ class Watch:
         self.seconds, self.depth = 0.0, 0
 
     @contextmanager
-    def on(self, owner: type, *names: str) -> Iterator[None]:
-        """Wrap the methods of a class."""
+    def on(self, owner: object, *names: str) -> Iterator[None]:
+        """Wrap methods of a class, or functions of a module."""
         plain = {name: getattr(owner, name) for name in names}
         for name, call in plain.items():
             setattr(owner, name, self.around(call))
@@ -119,21 +120,21 @@ class Bench:
             return sum(1 for _ in turns(fresh(canvas, forward, sampler, blocks, None, steering), forward, sampler,
                                         blocks, Keep()))  # fmt: skip
 
-    def steering(self, rows: int, joint: bool) -> Steering:
-        compiled = CompiledConstraint(self.language, "bench", joint=joint)
+    def steering(self, rows: int, together: bool) -> Steering:
+        compiled = CompiledConstraint(self.language, "bench", joint=together)
         cells = [-1] * self.gen_length
         return Steering(tuple(Steered(compiled, 0, [RowSets(self.language, cells)]) for _ in range(rows)))
 
-    def line(self, answers: Tensor, vocab: int, joint: bool) -> str:
+    def line(self, answers: Tensor, vocab: int, together: bool) -> str:
         """Milliseconds a turn, of free rows and of constrained ones, the memo warm as after a first batch."""
         rows, model = len(answers), StandIn(answers, vocab)
-        self.turns(model, rows, self.steering(rows, joint))
+        self.turns(model, rows, self.steering(rows, together))
         began = time.thread_time()
         free = self.turns(model, rows, None)
         plain = time.thread_time() - began
-        steering, inside, wide = self.steering(rows, joint), Watch(), Watch()
-        with inside.on(Steering, "propose", "admit", "settle"), wide.on(Revisited, "logits", "pick", "statistics"), \
-             wide.on(CompiledConstraint, "ids"):  # fmt: skip
+        steering, inside, wide = self.steering(rows, together), Watch(), Watch()
+        with inside.on(Steering, "propose", "admit", "settle"), wide.on(fits, "anew"), wide.on(joint, "maxima"), \
+             wide.on(Revisited, "logits", "pick"), wide.on(CompiledConstraint, "ids"):  # fmt: skip
             began = time.thread_time()
             count = self.turns(model, rows, steering)
             whole = time.thread_time() - began
@@ -154,9 +155,9 @@ def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, option
     wrong = torch.randint(len(table), right.shape, generator=torch.Generator().manual_seed(0))
     for rows in options.rows:
         for kind, answers in (("right", right), ("wrong", wrong)):
-            for joint in (False, True) if options.joint else (False,):
-                head = f"{name:8}{kind + ' joint' * joint:>12}{rows:6}"
-                print(head + bench.line(answers[:rows], len(table) + 1, joint), flush=True)
+            for together in (False, True) if options.joint else (False,):
+                head = f"{name:8}{kind + ' joint' * together:>12}{rows:6}"
+                print(head + bench.line(answers[:rows], len(table) + 1, together), flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

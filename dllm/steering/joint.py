@@ -5,7 +5,7 @@ The device finds the highest logit of each class of tokens, the host the best wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -26,24 +26,26 @@ def jointly(
 
     Where nothing that is likely enough (``top_p``, ``top_k``) goes together, each cell takes the best by itself.
     """
-    best = sets.best_of([cell.column - begin for cell in cells], list(maxima(scores, cells)))
+    best = sets.best_of([cell.column - begin for cell in cells], maxima(scores, cells))
     if best is None:
         return cells
     told = zip(cells, best.ids, own, strict=True)
     return [replace(cell, anew=cell.anew or token != old, token=token) for cell, token, old in told]
 
 
-def maxima(scores: Scores, cells: Sequence[SteeredCell]) -> Iterator[Maxima]:
+def maxima(scores: Scores, cells: Sequence[SteeredCell]) -> list[Maxima]:
     """The highest number of each class at each cell, and the lowest id that has it."""
     again = scores.again
     assert again is not None, "the forward offers its logits to rows under constraints"
+    found: list[Maxima] = []
     for part in chunks(cells):
         compiled, (row, column) = part[0].compiled, places(part, scores.token.device)
         logits = again.logits(row, column)
         allowed = compiled.ids([cell.allowed for cell in part], logits.device, again.vocab)
         numbers = again.compared(row, column, logits, allowed).double()
         highest, ids = by_class(numbers, compiled.classes(logits.device, again.vocab), compiled.language.end + 1)
-        yield from zip(highest.cpu().numpy(), ids.cpu().numpy(), strict=True)
+        found += zip(highest.cpu().numpy(), ids.cpu().numpy(), strict=True)
+    return found
 
 
 def by_class(numbers: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor]:
