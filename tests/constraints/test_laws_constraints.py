@@ -33,7 +33,7 @@ PATTERNS = (r"(ab|c)*d?e", r"[a-m]{3,9}z?", r"x(y|zz|é)*", r"(no|yes)( (no|yes)
 REVOCABLE = ("saber", "remdm", "rcr", "wino")
 READS_LOGITS = ("credit", "klass", "ete")  # of all tokens, over several turns
 EVERYTHING = r"(?s).*"
-of_decodes = partial(law, combinations, daily=60, least=5000)
+of_decodes = partial(law, combinations, least=5000)
 
 
 @cache
@@ -87,7 +87,7 @@ def text_of(combination: Combination, tokens: Sequence[int]) -> str:
     return "".join(texts[token] or "" for token in tokens)
 
 
-@of_decodes()
+@of_decodes(daily=30)
 def test_every_answer_is_a_text_of_its_language(combination: Combination) -> None:
     for one, pattern in zip(together(combination), patterns_of(combination), strict=True):
         assert one.result is not None
@@ -96,7 +96,7 @@ def test_every_answer_is_a_text_of_its_language(combination: Combination) -> Non
             assert one.result.trace is not None and one.result.trace.mask_id not in one.result.tokens
 
 
-@of_decodes()
+@of_decodes(daily=12)
 def test_every_acting_turn_commits_and_no_more_forwards_than_masks(combination: Combination) -> None:
     free = decode(combination, requests())
     for one, other, pattern in zip(together(combination), free, patterns_of(combination), strict=True):
@@ -108,7 +108,7 @@ def test_every_acting_turn_commits_and_no_more_forwards_than_masks(combination: 
             assert not any(record.refused) or any(commits.positions for commits in record.candidates) or any(lost)
 
 
-@of_decodes()
+@of_decodes(daily=12)
 def test_a_constrained_row_decodes_the_same_alone_and_in_a_batch(combination: Combination) -> None:
     rows, patterns = requests(), patterns_of(combination)
     batches = [[0], [1], [2], [2, 0, 1]]
@@ -119,13 +119,13 @@ def test_a_constrained_row_decodes_the_same_alone_and_in_a_batch(combination: Co
             assert one.canvases == together(combination)[number].canvases
 
 
-@of_decodes()
+@of_decodes(daily=12)
 def test_a_row_without_a_constraint_decodes_as_without_the_engine(combination: Combination) -> None:
     alone = decode(combination, requests()[1:2])
     assert alone[0].canvases == together(combination)[1].canvases
 
 
-@of_decodes()
+@of_decodes(daily=8)
 def test_the_language_of_all_texts_changes_no_canvas(combination: Combination) -> None:
     rows = requests()
     steers = steering(combination.model, rows, [EVERYTHING] * len(rows), ends=False)
@@ -133,7 +133,7 @@ def test_the_language_of_all_texts_changes_no_canvas(combination: Combination) -
         assert one.canvases == free.canvases
 
 
-@law(combinations, daily=30, least=5000)
+@law(combinations, daily=16, least=5000)
 def test_what_is_infilled_is_a_text_with_what_was_given(combination: Combination) -> None:
     texts = writes(combination.model, True)
     tokens = [60, 60, texts.index("a"), 60, 60, 60, texts.index("b"), 60, 60]
@@ -151,7 +151,7 @@ def plain() -> Iterator[Combination]:
     yield from (one for one in combinations() if one.sampler not in others)
 
 
-@law(plain, daily=30, least=3000)
+@law(plain, daily=8, least=3000)
 def test_where_the_free_text_fits_nothing_changes(combination: Combination) -> None:
     """Confidences of steered cells are the model's own, and low: they wait until their neighbours settle them."""
     free = decode(combination, requests())
@@ -166,7 +166,7 @@ def drafted() -> Iterator[Combination]:
     yield from (one for one in combinations() if one.sampler == "freedave")
 
 
-@law(drafted, daily=8, least=100)
+@law(drafted, daily=2, least=100)
 def test_drafts_over_a_schedule_give_its_text_in_no_more_forwards(combination: Combination) -> None:
     """Under the language of one text, all that is drafted is right."""
     static = replace(combination, sampler="static")
@@ -178,7 +178,7 @@ def test_drafts_over_a_schedule_give_its_text_in_no_more_forwards(combination: C
         assert one.result.tokens == other.result.tokens and one.result.nfe <= other.result.nfe
 
 
-@law(partial(cases, "static"), daily=16, least=5000)
+@law(partial(cases, "static"), daily=6, least=5000)
 def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
     """Draws from what fits, and a host that reads late: as in eager turns. Recorded turns give way to plain ones."""
     combination, parts = case.combination, parts_of(case.combination)
@@ -200,7 +200,7 @@ def of_own_proposals() -> Iterator[Combination]:
     yield from (one for one in combinations() if one.sampler not in others)
 
 
-@law(of_own_proposals, daily=30, least=3000)
+@law(of_own_proposals, daily=8, least=3000)
 def test_joint_proposals_are_never_refused(combination: Combination) -> None:
     """Any part of what goes together goes together."""
     rows, patterns = requests(), patterns_of(combination)
@@ -242,7 +242,7 @@ def hot() -> Iterator[Hot]:
         yield from islice((one for way in drawn if (one := Hot(combination, *way)).accepted()), 1)
 
 
-@law(hot, daily=24, least=3000)
+@law(hot, daily=10, least=3000)
 def test_hot_rows_are_texts_of_their_languages_and_decode_alone_as_in_a_batch(case: Hot) -> None:
     combination, rows = case.combination, requests()
     patterns, sampling = patterns_of(combination), case.sampling()
