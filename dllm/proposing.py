@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
-from dllm.common.noise import mixed
+from dllm.common.noise import gumbel_of, mixed
 from dllm.common.ranking import one_of
 from dllm.common.rowwise import Rowwise, some
 from dllm.contract import Logits, Lookup
@@ -142,13 +142,15 @@ class Proposer:
     def draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, n] drawn by Gumbel-max from the filtered logits, and the logits [B, n, V] that confidences come
         from: argmax(z / T + g) is a draw from softmax(z / T)."""
-        temperature = canvas.temperature[:, None, None]
-        random = temperature > 0
-        tempered = torch.where(random, logits / temperature.clamp(min=1e-9), logits)
-        kept = filtered(tempered, self.sampling.top_p, self.sampling.top_k, self.triton)
+        kept = self.kept(logits, canvas.temperature[:, None, None])
         hashed = mixed(canvas.seed[:, None], columns, turn[:, None])
-        token = gumbel_argmax(kept, hashed, random[..., 0].expand_as(hashed), self.triton)
-        return token, kept if self.sampling.tempered else logits
+        random = (canvas.temperature[:, None] > 0).expand_as(hashed)
+        return gumbel_argmax(kept, hashed, random, self.triton), kept if self.sampling.tempered else logits
+
+    def kept(self, logits: Tensor, temperature: Tensor) -> Tensor:
+        """What is drawn from: logits [..., V] over their ``temperature`` [..., 1] where it is not 0, filtered."""
+        tempered = torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
+        return filtered(tempered, self.sampling.top_p, self.sampling.top_k, self.triton)
 
 
 @dataclass(frozen=True)
@@ -184,16 +186,28 @@ class Revisited(Rowwise):
         canvas, turn = self.canvas.select(row), self.turn[row]
         return self.proposer.draw(fitting[:, None], canvas, turn, column[:, None])[0].squeeze(1)
 
+    def compared(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        fitting = logits.masked_fill(~allowed, -torch.inf)
+        if self.proposer.sampling.plain:
+            return fitting
+        temperature, seed = (value[row, None] for value in (self.canvas.temperature, self.canvas.seed))
+        hashed = mixed(seed, column[:, None], self.turn[row, None])
+        vocabulary = torch.arange(self.vocab, device=logits.device)
+        noise = gumbel_of(mixed(vocabulary, after=hashed)) * (temperature > 0)
+        return self.proposer.kept(fitting, temperature) + noise
+
     def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
         """Over all ids, ``first`` is the proposal's own probability, ``second`` the model's largest, ``gap`` is not
         positive, and the entropy at least the proposal's surprise: samplers put it off until its neighbours are known.
         """
         proposer, temperature = self.proposer, self.canvas.temperature[row, None]
+        if allowed is not None:
+            fitting = logits.masked_fill(~allowed, -torch.inf)
+            scored = proposer.kept(fitting, temperature) if proposer.sampling.tempered else fitting
+            return proposer.ends_last(statistics(scored, proposer.wanted, token))
         if proposer.sampling.tempered:
             logits = torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
-        if allowed is not None:
-            return proposer.ends_last(statistics(logits.masked_fill(~allowed, -torch.inf), proposer.wanted, token))
-        raw = row_statistics(logits, frozenset({"first", "gap"}) | (required(proposer.wanted)), proposer.triton)
+        raw = row_statistics(logits, required(proposer.wanted) - {"second", "gap"}, proposer.triton)
         behind = logits.gather(-1, torch.stack([token, raw["token"]], -1)).double()
         gap = behind[:, 0] - behind[:, 1]
         own = raw["first"] * gap.exp()

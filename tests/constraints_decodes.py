@@ -3,7 +3,7 @@ and recorded logits in the model's place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,20 +55,27 @@ def sampler_of(rule: Case) -> Sampler:
     return Static(per_step=rule["per_step"])
 
 
-def decoded(case: Case, row: RowSets) -> dict[str, Any]:
-    """What a case records of its decode."""
+def turns_of(case: Case, row: RowSets, sampling: Sampling = Sampling(), seed: int = 0) -> Iterator[Turn]:  # noqa: B008
+    """The turns of a case's decode."""
     mask, sampler, blocks, eos = case["mask"], sampler_of(case["rule"]), Fixed(case["block_length"]), Keep()
     model: Any = Recorded(case["logits"])
-    forward = Forward.of(model, NoCache(), Ids(mask, mask, tuple(case["ends"])), Sampling(), sampler, blocks, eos)
+    forward = Forward.of(model, NoCache(), Ids(mask, mask, tuple(case["ends"])), sampling, sampler, blocks, eos)
     tokens = [mask if token < 0 else token for token in case["canvas"]]
-    canvas = Canvas.of([Request(tokens, [token < 0 for token in case["canvas"]], start=0)], mask)
-    steered = Steered(CompiledConstraint(row.language, "", renormalised=case["confidence"] == "admissible"), 0, [row])
-    rows = fresh(canvas, forward, sampler, blocks, None, Steering((steered,)))
-    told, final = [], tokens
+    request = Request(tokens, [token < 0 for token in case["canvas"]], seed, start=0)
+    canvas = Canvas.of([request], mask, temperature=sampling.temperature)
+    renormalised, joint = case["confidence"] == "admissible", case.get("joint", False)
+    compiled = CompiledConstraint(row.language, "", renormalised=renormalised, joint=joint)
+    rows = fresh(canvas, forward, sampler, blocks, None, Steering((Steered(compiled, 0, [row]),)))
     with torch.inference_mode():
-        for turn in turns(rows, forward, sampler, blocks, eos):
-            told.append(told_of(turn))
-            final = turn.candidates.tokens[0].tolist()
+        yield from turns(rows, forward, sampler, blocks, eos)
+
+
+def decoded(case: Case, row: RowSets) -> dict[str, Any]:
+    """What a case records of its decode."""
+    told, final = [], [case["mask"] if token < 0 else token for token in case["canvas"]]
+    for turn in turns_of(case, row):
+        told.append(told_of(turn))
+        final = turn.candidates.tokens[0].tolist()
     text = "".join(case["tokens"][token] or "" for token in final).encode("latin-1").decode()
     return {"turns": told, "final": final, "text": text}
 

@@ -26,6 +26,9 @@ class Again(Protocol):
     def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         """The proposal [k] among the ``allowed`` [k, V], as this forward makes them."""
 
+    def compared(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        """The numbers [k, V] of which a proposal has the highest; -inf outside the ``allowed`` [k, V]."""
+
     def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
         """Confidence and statistics [k] of proposals that are not the likeliest. allowed: over these ids alone."""
 

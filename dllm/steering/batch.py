@@ -20,18 +20,21 @@ from dllm.constraints.rows import RowSets
 from dllm.contract import Scores, Step, View
 from dllm.steering.admission import admitted
 from dllm.steering.fits import SteeredCell, banned, proposed_anew
+from dllm.steering.joint import jointly
 from dllm.steering.steered import Ints, Steered, clock
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Candidate ``number`` of a steered row, on the host. told: which columns are scored, and what is proposed [L]."""
+    """Candidate ``number`` of a steered row, on the host. told: which columns are scored, and what is proposed [L].
+    hot: the row draws its proposals."""
 
     number: int
     row: Steered
     sets: RowSets
     masked: Ints
     told: list[Ints]
+    hot: bool
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,13 @@ class Steering:
         if self.free:
             return scores, canvas.nothing
         with clock(self._steered()):
-            cells = [cell for one in self._seen(canvas, owner, scores) for cell in cells_of(one)]
-            return proposed_anew(banned(scores, cells), cells)
+            seen = list(self._seen(canvas, owner, scores))
+            cells = [cell for one in seen for cell in cells_of(one, scores)]
+            scores, other = proposed_anew(banned(scores, cells), cells)
+            counts = other.sum(1).tolist() if any(cell.anew for cell in cells) else [0] * len(other)
+            for one in seen:
+                one.row.steered += counts[one.number]
+        return scores, other
 
     def admit(self, step: Step, view: View, tried: Owner, chosen: Tensor) -> tuple[Step, Tensor, Tensor]:
         """The step without commits that do not go together: which of them wait, and which are made with other tokens
@@ -108,28 +116,33 @@ class Steering:
         numbers = [number for number, row in enumerate(rows) if self.rows[row]]
         at = torch.tensor(numbers, device=canvas.start.device)
         parts = [canvas.tokens, canvas.masked, *([] if scores is None else [scores.scored, scores.token])]
-        told = torch.cat([part[at].long() for part in parts] + [canvas.end[at, None]], 1).cpu().numpy()
+        ends = canvas.end[at, None], (canvas.temperature[at, None] > 0).long()
+        told = torch.cat([*(part[at].long() for part in parts), *ends], 1).cpu().numpy()
         places: dict[int, int] = {}
         for number, line in zip(numbers, told, strict=True):
             row = self.rows[rows[number]]
             assert row is not None
             place = places[rows[number]] = places.get(rows[number], -1) + 1
-            tokens, masked, *more = line[:-1].reshape(len(parts), -1)
+            tokens, masked, *more = line[:-2].reshape(len(parts), -1)
             sets = row.candidate(place)
-            sets.become(row.cells(tokens, masked, int(line[-1])))
-            yield Seen(number, row, sets, masked, more)
+            sets.become(row.cells(tokens, masked, int(line[-2])))
+            yield Seen(number, row, sets, masked, more, bool(line[-1]))
 
 
-def cells_of(seen: Seen) -> Iterator[SteeredCell]:
+def cells_of(seen: Seen, scores: Scores) -> Sequence[SteeredCell]:
     """The scored masks of a candidate, with what may stand there."""
     row, (scored, proposed), begin = seen.row, seen.told, seen.row.begin
     end = begin + len(seen.sets.cells)
     columns = begin + np.flatnonzero(scored[begin:end] & seen.masked[begin:end])
     if not len(columns):
-        return
+        return []
     allowed = seen.sets.allowed((columns - begin).tolist())
-    symbols = [row.compiled.language.symbol(token) for token in proposed[columns].tolist()]
-    for column, fits, symbol in zip(columns.tolist(), allowed, symbols, strict=True):
-        steered = not fits.bits[symbol]
-        row.steered += steered
-        yield SteeredCell(row.compiled, seen.number, column, fits, steered, steered or row.compiled.renormalised)
+    # What is drawn from the likeliest ids depends on which of them fit, even where the free draw does.
+    always = row.compiled.renormalised or (seen.hot and scores.again is not None and scores.again.narrow)
+    own = proposed[columns].tolist()
+    symbols = [row.compiled.language.symbol(token) for token in own]
+    cells = [
+        SteeredCell(row.compiled, seen.number, column, fits, always or not fits.bits[symbol])
+        for column, fits, symbol in zip(columns.tolist(), allowed, symbols, strict=True)
+    ]
+    return jointly(scores, seen.sets, begin, cells, own) if row.compiled.joint else cells

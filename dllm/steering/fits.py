@@ -19,15 +19,15 @@ CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of floa
 
 @dataclass(frozen=True)
 class SteeredCell:
-    """A scored mask of a candidate, and what may stand there. steered: the model's proposal may not. anew: the proposal
-    is made anew."""
+    """A scored mask of a candidate, and what may stand there. anew: the proposal is made anew. token: it is this one
+    (None: the best of what may stand there)."""
 
     compiled: CompiledConstraint
     candidate: int
     column: int
     allowed: ClassSet
-    steered: bool
     anew: bool
+    token: int | None = None
 
 
 def proposed_anew(scores: Scores, cells: Sequence[SteeredCell]) -> tuple[Scores, Tensor]:
@@ -51,7 +51,10 @@ def anew(again: Again, cells: Sequence[SteeredCell], row: Tensor, column: Tensor
     proposals stay."""
     compiled, logits = cells[0].compiled, again.logits(row, column)
     allowed = compiled.ids([cell.allowed for cell in cells], logits.device, logits.shape[-1])
-    token = again.pick(row, column, logits, allowed)
+    if cells[0].token is None:
+        token = again.pick(row, column, logits, allowed)
+    else:
+        token = torch.tensor([cell.token for cell in cells]).to(own)
     found = again.statistics(logits, row, token, allowed if compiled.renormalised else None)
     stays = (token == own) & (not compiled.renormalised)
     return {name: value.double().masked_fill(stays, torch.nan) for name, value in ({"token": token} | found).items()}
@@ -80,8 +83,8 @@ def unfit(cells: Sequence[SteeredCell], columns: Tensor, vocab: int) -> Tensor:
 
 
 def chunks(cells: Sequence[SteeredCell]) -> Iterator[list[SteeredCell]]:
-    """The cells in parts of one constraint, of at most CELLS_AT_ONCE."""
-    for _, group in groupby(cells, key=lambda cell: id(cell.compiled)):
+    """The cells in parts of one constraint, with tokens or without, of at most CELLS_AT_ONCE."""
+    for _, group in groupby(cells, key=lambda cell: (id(cell.compiled), cell.token is None)):
         same = list(group)
         yield from (same[at : at + CELLS_AT_ONCE] for at in range(0, len(same), CELLS_AT_ONCE))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from datetime import datetime, time
 from itertools import product
 from typing import Any
 
 import pytest
 from harness import full
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator
+from judges import FORMATS, read
 from random_schemas import NAMES, SCALARS, Schemas
 from word_samples import drawn_words
 
@@ -22,27 +22,10 @@ from dllm.constraints.languages.schema import schema_language
 from dllm.constraints.languages.trees import ByteAutomaton
 from dllm.errors import UserError
 
-FORMATS = FormatChecker(formats=["date", "uuid", "ipv4", "email"])
-
-
-@FORMATS.checks("time", raises=ValueError)
-def is_time(value: object) -> bool:
-    return not isinstance(value, str) or bool(time.fromisoformat(value).tzinfo)
-
-
-@FORMATS.checks("date-time", raises=ValueError)
-def is_date_time(value: object) -> bool:
-    return not isinstance(value, str) or bool(datetime.fromisoformat(value).tzinfo)
-
 
 def automaton(schema: Any, **options: Any) -> ByteAutomaton:
     with within_limits(CompileLimits(depth=options.get("depth", 4))):
         return compiled(schema_language(schema, **options))
-
-
-def read(text: str) -> Any:
-    """As json.loads, with numbers beyond floats as large ones: jsonschema divides what it reads."""
-    return json.loads(text, parse_float=lambda number: max(-1e300, min(1e300, float(number))))
 
 
 def compiled_ones(seeds: range) -> Iterator[tuple[Any, dict[str, Any], ByteAutomaton]]:

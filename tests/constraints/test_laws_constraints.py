@@ -6,10 +6,11 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
+from itertools import islice, product
 
-from harness import Combination, Decoded, combinations, decode, full, model, parts_of, requests, results
+from harness import Combination, Decoded, Shown, combinations, decode, full, model, parts_of, requests, results
 from law import law
 from recording import FakeGraph
 from test_law_runtimes import Case, cases
@@ -21,6 +22,7 @@ from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
+from dllm.errors import UserError
 from dllm.recorded import RecordedTurns
 from dllm.setting import Sampling
 from dllm.steering.batch import Steering
@@ -31,7 +33,7 @@ PATTERNS = (r"(ab|c)*d?e", r"[a-m]{3,9}z?", r"x(y|zz|é)*", r"(no|yes)( (no|yes)
 REVOCABLE = ("saber", "remdm", "rcr", "wino")
 READS_LOGITS = ("credit", "klass", "ete")  # of all tokens, over several turns
 EVERYTHING = r"(?s).*"
-of_decodes = partial(law, combinations, daily=60, least=5000)
+of_decodes = partial(law, combinations, least=5000)
 
 
 @cache
@@ -46,21 +48,24 @@ def writes(name: str, ends: bool) -> tuple[str | None, ...]:
 
 
 @cache
-def language(name: str, pattern: str, ends: bool = True) -> CompiledConstraint:
+def language(name: str, pattern: str, ends: bool = True, joint: bool = False) -> CompiledConstraint:
     vocabulary = Vocabulary(tuple(None if text is None else text.encode() for text in writes(name, ends)))
     end = (model(name).config.eos_id or 0,) if ends else ()
-    return CompiledConstraint(TokenLanguage(token_automaton(automaton_of(Regex(pattern)), vocabulary), end), "regex")
+    tokens = token_automaton(automaton_of(Regex(pattern)), vocabulary)
+    return CompiledConstraint(TokenLanguage(tokens, end), "regex", joint=joint)
 
 
-def steering(name: str, rows: Sequence[Request], patterns: Sequence[str | None], ends: bool = True) -> Steering:
+def steering(
+    name: str, rows: Sequence[Request], patterns: Sequence[str | None], ends: bool = True, joint: bool = False
+) -> Steering:
     """The constraints of rows, in which every answer begins behind its prompt."""
     found: list[Steered | None] = []
     for row, pattern in zip(rows, patterns, strict=True):
         cells = [MASK if hole else token for token, hole in zip(row.tokens, row.masked, strict=True)]
         begin = 0 if row.head is not None else row.answer_start
         gaps = 0 if row.head is None else max(at for at, cell in enumerate(cells) if cell != MASK)
-        sets = RowSets(language(name, pattern, ends).language, cells[begin:], gaps) if pattern else None
-        found.append(Steered(language(name, pattern, ends), begin, [sets]) if pattern and sets else None)
+        compiled = language(name, pattern, ends, joint) if pattern else None
+        found.append(Steered(compiled, begin, [RowSets(compiled.language, cells[begin:], gaps)]) if compiled else None)
     return Steering(tuple(found))
 
 
@@ -82,7 +87,7 @@ def text_of(combination: Combination, tokens: Sequence[int]) -> str:
     return "".join(texts[token] or "" for token in tokens)
 
 
-@of_decodes()
+@of_decodes(daily=30)
 def test_every_answer_is_a_text_of_its_language(combination: Combination) -> None:
     for one, pattern in zip(together(combination), patterns_of(combination), strict=True):
         assert one.result is not None
@@ -91,7 +96,7 @@ def test_every_answer_is_a_text_of_its_language(combination: Combination) -> Non
             assert one.result.trace is not None and one.result.trace.mask_id not in one.result.tokens
 
 
-@of_decodes()
+@of_decodes(daily=12)
 def test_every_acting_turn_commits_and_no_more_forwards_than_masks(combination: Combination) -> None:
     free = decode(combination, requests())
     for one, other, pattern in zip(together(combination), free, patterns_of(combination), strict=True):
@@ -103,7 +108,7 @@ def test_every_acting_turn_commits_and_no_more_forwards_than_masks(combination: 
             assert not any(record.refused) or any(commits.positions for commits in record.candidates) or any(lost)
 
 
-@of_decodes()
+@of_decodes(daily=12)
 def test_a_constrained_row_decodes_the_same_alone_and_in_a_batch(combination: Combination) -> None:
     rows, patterns = requests(), patterns_of(combination)
     batches = [[0], [1], [2], [2, 0, 1]]
@@ -114,13 +119,13 @@ def test_a_constrained_row_decodes_the_same_alone_and_in_a_batch(combination: Co
             assert one.canvases == together(combination)[number].canvases
 
 
-@of_decodes()
+@of_decodes(daily=12)
 def test_a_row_without_a_constraint_decodes_as_without_the_engine(combination: Combination) -> None:
     alone = decode(combination, requests()[1:2])
     assert alone[0].canvases == together(combination)[1].canvases
 
 
-@of_decodes()
+@of_decodes(daily=8)
 def test_the_language_of_all_texts_changes_no_canvas(combination: Combination) -> None:
     rows = requests()
     steers = steering(combination.model, rows, [EVERYTHING] * len(rows), ends=False)
@@ -128,7 +133,7 @@ def test_the_language_of_all_texts_changes_no_canvas(combination: Combination) -
         assert one.canvases == free.canvases
 
 
-@law(combinations, daily=30, least=5000)
+@law(combinations, daily=16, least=5000)
 def test_what_is_infilled_is_a_text_with_what_was_given(combination: Combination) -> None:
     texts = writes(combination.model, True)
     tokens = [60, 60, texts.index("a"), 60, 60, 60, texts.index("b"), 60, 60]
@@ -146,7 +151,7 @@ def plain() -> Iterator[Combination]:
     yield from (one for one in combinations() if one.sampler not in others)
 
 
-@law(plain, daily=30, least=3000)
+@law(plain, daily=8, least=3000)
 def test_where_the_free_text_fits_nothing_changes(combination: Combination) -> None:
     """Confidences of steered cells are the model's own, and low: they wait until their neighbours settle them."""
     free = decode(combination, requests())
@@ -161,7 +166,7 @@ def drafted() -> Iterator[Combination]:
     yield from (one for one in combinations() if one.sampler == "freedave")
 
 
-@law(drafted, daily=8, least=100)
+@law(drafted, daily=2, least=100)
 def test_drafts_over_a_schedule_give_its_text_in_no_more_forwards(combination: Combination) -> None:
     """Under the language of one text, all that is drafted is right."""
     static = replace(combination, sampler="static")
@@ -173,7 +178,7 @@ def test_drafts_over_a_schedule_give_its_text_in_no_more_forwards(combination: C
         assert one.result.tokens == other.result.tokens and one.result.nfe <= other.result.nfe
 
 
-@law(partial(cases, "static"), daily=16, least=5000)
+@law(partial(cases, "static"), daily=6, least=5000)
 def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
     """Draws from what fits, and a host that reads late: as in eager turns. Recorded turns give way to plain ones."""
     combination, parts = case.combination, parts_of(case.combination)
@@ -187,3 +192,65 @@ def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
     assert [one.canvas for one in found] == [one.canvas for one in eager]
     for one, pattern in zip(found, patterns, strict=True):
         assert pattern is None or re.fullmatch(pattern, text_of(combination, one.tokens))
+
+
+def of_own_proposals() -> Iterator[Combination]:
+    """Combinations whose sampler commits what this forward proposes, and takes nothing back."""
+    others = (*REVOCABLE, "ete", "freedave", "oracle")
+    yield from (one for one in combinations() if one.sampler not in others)
+
+
+@law(of_own_proposals, daily=8, least=3000)
+def test_joint_proposals_are_never_refused(combination: Combination) -> None:
+    """Any part of what goes together goes together."""
+    rows, patterns = requests(), patterns_of(combination)
+    steers = steering(combination.model, rows, patterns, joint=True)
+    for one, pattern in zip(decode(combination, rows, None, steers), patterns, strict=True):
+        assert one.result is not None and one.result.trace is not None
+        assert pattern is None or re.fullmatch(pattern, text_of(combination, one.result.tokens))
+        assert not any(any(turn.refused) or any(turn.replaced) for turn in one.result.trace.turns)
+
+
+@dataclass(frozen=True)
+class Hot(Shown):
+    """One combination that draws, of all ids or of the likeliest, with guidance or without, jointly or not."""
+
+    combination: Combination
+    heat: float
+    top_p: float | None
+    top_k: int | None
+    guidance: float
+    joint: bool
+
+    def sampling(self) -> Sampling:
+        tempered = parts_of(self.combination)[0].tempered
+        return Sampling(self.heat, self.top_p, self.top_k, self.guidance, tempered=tempered)
+
+    def accepted(self) -> bool:
+        """Whether the parts take the sampling."""
+        try:
+            return bool(parts_of(self.combination, self.sampling()))
+        except UserError:
+            return False
+
+
+def hot() -> Iterator[Hot]:
+    """Every combination, each with one way to draw that it accepts."""
+    ways = list(product((0.7, 1.0, 1.5), (None, 0.5, 0.9), (None, 3), (0.0, 1.5), (False, True)))
+    for combination in combinations():
+        drawn = random.Random(str(combination)).sample(ways, len(ways))
+        yield from islice((one for way in drawn if (one := Hot(combination, *way)).accepted()), 1)
+
+
+@law(hot, daily=10, least=3000)
+def test_hot_rows_are_texts_of_their_languages_and_decode_alone_as_in_a_batch(case: Hot) -> None:
+    combination, rows = case.combination, requests()
+    patterns, sampling = patterns_of(combination), case.sampling()
+    decoded = decode(combination, rows, sampling, steering(combination.model, rows, patterns, joint=case.joint))
+    for one, pattern in zip(decoded, patterns, strict=True):
+        assert one.result is not None
+        assert pattern is None or re.fullmatch(pattern, text_of(combination, one.result.tokens))
+    number = random.Random(str(case)).choice([0, 2])
+    steers = steering(combination.model, rows[number:][:1], patterns[number:][:1], joint=case.joint)
+    alone = decode(combination, rows[number:][:1], sampling, steers)[0]
+    assert alone.canvases == decoded[number].canvases
