@@ -14,7 +14,7 @@ from torch import Tensor
 from dllm.constraints.filling import Maxima
 from dllm.constraints.rows import RowSets
 from dllm.contract import Scores
-from dllm.steering.fits import SteeredCell, chunks, places
+from dllm.steering.fits import SteeredCell, cell_places, chunks
 
 
 def jointly(
@@ -39,16 +39,16 @@ def maxima(scores: Scores, cells: Sequence[SteeredCell]) -> list[Maxima]:
     assert again is not None, "the forward offers its logits to rows under constraints"
     found: list[Maxima] = []
     for part in chunks(cells):
-        compiled, (row, column) = part[0].compiled, places(part, scores.token.device)
+        compiled, (row, column) = part[0].compiled, cell_places(part, scores.token.device)
         logits = again.logits(row, column)
         allowed = compiled.ids([cell.allowed for cell in part], logits.device, again.vocab)
         numbers = again.compared(row, column, logits, allowed).double()
-        highest, ids = by_class(numbers, compiled.classes(logits.device, again.vocab), compiled.language.end + 1)
+        highest, ids = maxima_by_class(numbers, compiled.classes(logits.device, again.vocab), compiled.language.end + 1)
         found += zip(highest.cpu().numpy(), ids.cpu().numpy(), strict=True)
     return found
 
 
-def by_class(numbers: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def maxima_by_class(numbers: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The highest of ``numbers`` [k, V] in each of ``count`` classes [V], -inf in one without ids, and the lowest id
     that has it (0: none), both [k, count]."""
     each, vocab = classes.expand_as(numbers), numbers.shape[1]
