@@ -43,7 +43,8 @@ def maxima(scores: Scores, cells: Sequence[SteeredCell]) -> list[Maxima]:
         logits = again.logits(row, column)
         allowed = compiled.ids([cell.allowed for cell in part], logits.device, again.vocab)
         numbers = again.compared(row, column, logits, allowed).double()
-        highest, ids = highest_of_classes(numbers, compiled.classes(logits.device, again.vocab), compiled.language.end + 1)
+        classes = compiled.classes(logits.device, again.vocab)
+        highest, ids = highest_of_classes(numbers, classes, compiled.language.end + 1)
         found += zip(highest.cpu().numpy(), ids.cpu().numpy(), strict=True)
     return found
 
