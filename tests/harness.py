@@ -235,6 +235,7 @@ def combinations() -> Iterator[Combination]:
     yield from filter(allowed, (Combination(*names) for names in drawn(*groups, MODELS)))
 
 
+@cache  # laws share their combinations
 def allowed(combination: Combination) -> bool:
     """Whether the parts take each other. What one of them says about itself is no refusal, and is raised."""
     built_parts()

