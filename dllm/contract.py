@@ -344,8 +344,8 @@ class Turn:
     chosen [B]: the candidate with which each row went on. view: what the sampler saw of these. step: its decision.
     candidates [N]: the canvases after the step and the end-of-text policy. blocks: where the blocks stand then.
     ledger [B]: what is written down of the rows by now. steering [B]: the constraints that they are under; marks: what
-    these changed. finished: rows that the host knows to be complete, so that they
-    leave. Their candidates are alike: read the first.
+    these changed. finished: rows that the host knows to be complete, so that they leave. Their candidates are alike:
+    read the first.
 
     Its tensors last until the next turn: a recorded turn writes to the same ones. Whoever keeps them copies them.
     """

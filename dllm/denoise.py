@@ -55,7 +55,7 @@ def turns(
     """Take turns until no rows are left, which leave the batch as they finish.
 
     take: takes a turn (None: ``take_turn``). between: what happens between turns. Rows may leave then, and others join
-    that were started with the same parts, of which only the sampler's ``per_request`` parameters may differ.
+    that were started with the same parts, of which only ``per_request`` parameters may differ.
     """
     while len(rows):
         rows, turn = (take or take_turn)(rows, forward, sampler, blocks, eos)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -143,6 +142,7 @@ class Forward:
         inside = columns.clamp(max=length - 1)
         ats = [inside if slot is None else slot.gather(1, inside).clamp(min=0) for slot in slots]
         at = ats[0] if len(ats) == 1 else torch.cat(ats)
+        find: Callable[[Tensor], Tensor] = self.model.logits
         keep, logits = any(need.logits for need in self.needs), None
         few, weight, lookup = any(need.lookup for need in self.needs), self.model.head_weight, None
         sampling = self.proposer.sampling
@@ -150,13 +150,13 @@ class Forward:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = stored(logits, self.proposer.triton) if few else None
-            source, find = logits.values, cast(Callable[[Tensor], Tensor], unchanged)
+            source, find = logits.values, unchanged
         else:
             rows = hidden.take(at)
             found = self.proposer.unstored(rows, self.model, canvas, inside, blocks.shapes.entries(columns < length))
             if few and weight is not None:
                 lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
-            source, find = rows, self.model.logits
+            source = rows
         again = None
         if steered:
             again = Revisited(self.proposer, find, source, columns, canvas, blocks.turn, self.model.config.vocab)

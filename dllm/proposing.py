@@ -71,6 +71,11 @@ def filtered(logits: Tensor, top_p: float | None, top_k: int | None, triton: boo
     return logits
 
 
+def over(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Logits [..., V] over their ``temperature`` [..., 1], as they are where it is 0."""
+    return torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
+
+
 @dataclass(frozen=True)
 class Proposer:
     """Turns rows of logits into proposals and statistics, by the sampler's ``tempered`` convention.
@@ -149,8 +154,7 @@ class Proposer:
 
     def kept(self, logits: Tensor, temperature: Tensor) -> Tensor:
         """What is drawn from: logits [..., V] over their ``temperature`` [..., 1] where it is not 0, filtered."""
-        tempered = torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
-        return filtered(tempered, self.sampling.top_p, self.sampling.top_k, self.triton)
+        return filtered(over(logits, temperature), self.sampling.top_p, self.sampling.top_k, self.triton)
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,7 @@ class Revisited(Rowwise):
             scored = proposer.kept(fitting, temperature) if proposer.sampling.tempered else fitting
             return proposer.ends_last(statistics(scored, proposer.wanted, token))
         if proposer.sampling.tempered:
-            logits = torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
+            logits = over(logits, temperature)
         raw = row_statistics(logits, required(proposer.wanted) - {"second", "gap"}, proposer.triton)
         behind = logits.gather(-1, torch.stack([token, raw["token"]], -1)).double()
         gap = behind[:, 0] - behind[:, 1]

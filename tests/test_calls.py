@@ -123,8 +123,9 @@ def test_calls_in_one_stream_are_calls_apart(
     network = model(name)
     case = Combination(sampler, "whole" if kv == "window" else "fixed", kv, model=name)
     several = 0
-    for one, other in zip(scored(case, network, network, sampling), scored(case, network, network.__call__, sampling),
-                          strict=True):  # fmt: skip
+    # One after the other: of two generators in turns, the first to end would end inference mode for both.
+    together, apart = (list(scored(case, network, runs, sampling)) for runs in (network, network.__call__))
+    for one, other in zip(together, apart, strict=True):
         several += one.pop("calls") > 1
         other.pop("calls")
         for name, value in one.items():

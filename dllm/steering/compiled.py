@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from dllm.constraints.sets import ClassSet, TokenLanguage
+
+Place = tuple[torch.device, int]
+CLASSES: WeakKeyDictionary[TokenLanguage, dict[Place, Tensor]] = WeakKeyDictionary()  # sent once, not by each request
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,17 +24,16 @@ class CompiledConstraint:
     seconds: float = 0.0
     renormalised: bool = False
     joint: bool = False
-    _classes: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict)
 
     def classes(self, device: torch.device, vocab: int) -> Tensor:
         """The class of each id [V] on a device; ids that the vocabulary lacks fit nowhere."""
-        key = (device, vocab)
-        if key not in self._classes:
+        known_places, key = CLASSES.setdefault(self.language, {}), (device, vocab)
+        if key not in known_places:
             table = torch.zeros(vocab, dtype=torch.int64)
             known = torch.from_numpy(self.language.classes)[:vocab]
             table[: len(known)] = known
-            self._classes[key] = table.to(device)
-        return self._classes[key]
+            known_places[key] = table.to(device)
+        return known_places[key]
 
     def ids(self, sets: list[ClassSet], device: torch.device, vocab: int) -> Tensor:
         """Which ids are in each set: bool [k, V]."""

@@ -83,8 +83,12 @@ def unfit(cells: Sequence[SteeredCell], columns: Tensor, vocab: int) -> Tensor:
 
 
 def chunks(cells: Sequence[SteeredCell]) -> Iterator[list[SteeredCell]]:
-    """The cells in parts of one constraint, with tokens or without, of at most CELLS_AT_ONCE."""
-    for _, group in groupby(cells, key=lambda cell: (id(cell.compiled), cell.token is None)):
+    """The cells in parts of one language and one way to propose, of whichever rows, of at most CELLS_AT_ONCE."""
+
+    def kind(cell: SteeredCell) -> tuple[int, bool, bool]:
+        return id(cell.compiled.language), cell.compiled.renormalised, cell.token is None
+
+    for _, group in groupby(cells, key=kind):
         same = list(group)
         yield from (same[at : at + CELLS_AT_ONCE] for at in range(0, len(same), CELLS_AT_ONCE))
 

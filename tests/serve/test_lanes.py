@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -16,9 +17,21 @@ from dllm.constraints import Regex
 from dllm.models.bundle import Model
 from dllm.recorded import RecordedTurns
 from dllm.runtime.runtime import Runtime
-from dllm.serve.jobs import Done, Limits
+from dllm.serve.jobs import Chosen, Done, Limits
 from dllm.serve.scheduler import Scheduler
 from tests.serve.test_scheduler import Client, alone, bundle, chosen, job, requests
+
+
+def in_one_lane(todo: Sequence[Request], parts: Sequence[Chosen], runtime: str) -> list[tuple[list[int], int]]:
+    """Canvas and forwards of each request, which join one lane turn by turn."""
+    scheduler, clients = Scheduler(bundle("tiny-llada"), runtime), [Client() for _ in todo]
+    for one, own, client in zip(todo, parts, clients, strict=True):
+        scheduler.submit(job(one, own), client)
+        scheduler.step()
+        assert len(scheduler.lanes) == 1
+    while scheduler.lanes:
+        scheduler.step()
+    return [(client.last.result.canvas, client.last.result.nfe) for client in clients]
 
 
 def test_settings_of_the_sampler_travel_with_the_request() -> None:
@@ -28,14 +41,7 @@ def test_settings_of_the_sampler_travel_with_the_request() -> None:
              for threshold in (0.3, 0.6, 0.05, 0.95)]  # fmt: skip
     expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
     assert len({nfe for _, nfe in expected}) > 1
-    scheduler, clients = Scheduler(bundle("tiny-llada"), "eager"), [Client() for _ in todo]
-    for one, own, client in zip(todo, parts, clients, strict=True):
-        scheduler.submit(job(one, own), client)
-        scheduler.step()
-        assert len(scheduler.lanes) == 1
-    while scheduler.lanes:
-        scheduler.step()
-    assert [(client.last.result.canvas, client.last.result.nfe) for client in clients] == expected
+    assert in_one_lane(todo, parts, "eager") == expected
 
 
 MIXED = [("confidence", "dual", "eager"), ("klass", "prefix", "eager"), ("confidence", "dual", "static")]
@@ -51,14 +57,7 @@ def test_settings_of_the_blocks_travel_with_the_request(sampler: str, cache: str
              for length, least in shapes]  # fmt: skip
     expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
     assert len({nfe for _, nfe in expected}) > 1 or sampler == "static"
-    scheduler, clients = Scheduler(bundle("tiny-llada"), runtime), [Client() for _ in todo]
-    for one, own, client in zip(todo, parts, clients, strict=True):
-        scheduler.submit(job(one, own), client)
-        scheduler.step()
-        assert len(scheduler.lanes) == 1
-    while scheduler.lanes:
-        scheduler.step()
-    assert [(client.last.result.canvas, client.last.result.nfe) for client in clients] == expected
+    assert in_one_lane(todo, parts, runtime) == expected
 
 
 def test_every_setting_has_a_lane_and_none_starves() -> None:
