@@ -7,7 +7,7 @@ WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY dllm ./dllm
 RUN pip install --no-cache-dir -c constraints.txt --extra-index-url ${TORCH_INDEX} torch
-RUN pip install --no-cache-dir -c constraints.txt '.[serve]'
+RUN pip install --no-cache-dir -c constraints.txt '.[serve,constraints]'
 RUN useradd --system --uid 10001 dllm
 USER dllm
 WORKDIR /tmp

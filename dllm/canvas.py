@@ -6,7 +6,7 @@ longer rows join; padding lies behind its end. A row's results never depend on i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
@@ -29,7 +29,9 @@ class Request:
 
     start: where the answer begins, and with it the block grid (None: at the first masked position). number: the
     request's entry in per-request parameters (None: its place in the batch). temperature: 0 is the argmax (None: as
-    ``Canvas.of`` is told).
+    ``Canvas.of`` is told). infill: what is given behind ``start`` was asked for, and is no sampler's. constraint: what
+    its text must be (one of ``dllm.constraints``; None: anything). begun: the answer's beginning, where it stands in
+    the prompt.
     """
 
     tokens: Sequence[int]
@@ -38,6 +40,9 @@ class Request:
     start: int | None = None
     number: int | None = None
     temperature: float | None = None
+    infill: bool = False
+    constraint: Hashable | None = None
+    begun: str = ""
 
     @staticmethod
     def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:
@@ -50,6 +55,15 @@ class Request:
         if self.start is not None:
             return self.start
         return list(self.masked).index(True) if any(self.masked) else len(self.tokens)
+
+    @property
+    def head(self) -> Sequence[int] | None:
+        """Ids before the answer that begin an infilling's text. None: a plain answer, which ends at its first end of
+        text, since nothing that was asked for is given behind its first gap."""
+        gap = list(self.masked).index(True) if any(self.masked) else len(self.tokens)
+        if (self.start is not None and not self.infill) or all(self.masked[gap:]):
+            return None
+        return [] if self.start is not None else self.tokens[:gap]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, Rowwise
+from dllm.constraints.exchanged import Again, Constrained, ConstraintMarks
 from dllm.shapes import Shapes
 
 State = dict[str, Tensor]  # what a sampler or a cache remembers of its rows, by name; every tensor [B, ...]
@@ -74,16 +75,19 @@ class Lookup:
     """Logits of a few tokens at each scored position, by a product with the head's rows of these tokens alone.
 
     columns [N, n]: of the scored rows (L: no column). source [N, n, ...]: what ``find`` reads. triton: our kernels run.
+    banned [N, n, V]: ids that a constraint keeps out (None: none).
     """
 
     columns: Tensor
     source: Tensor
     find: Callable[[Tensor, Tensor], Tensor]
     triton: bool = False
+    banned: Tensor | None = None
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [N, n, K] of ``ids`` [N, n, K] at the scored rows."""
-        return self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
+        found = self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
+        return found if self.banned is None else found.masked_fill(self.banned.gather(-1, ids), -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class Scores:
     statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
     gap: difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of
     the token now on the canvas; shadow: the same from an extra row that sees all but that token (committed ones only).
-    logits, lookup: None if no part asked for them.
+    logits, lookup: None if no part asked for them. again: None if no row is under a constraint.
     """
 
     scored: Tensor
@@ -105,6 +109,7 @@ class Scores:
     statistics: dict[str, Tensor] = field(default_factory=dict)
     logits: Logits | None = None
     lookup: Lookup | None = None
+    again: Again | None = None
 
     def stat(self, name: str) -> Tensor:
         """A statistic [N, L]. AssertionError for one that no part declared in its needs."""
@@ -120,8 +125,8 @@ class BlockState(Rowwise):
     of the last open block (= end without lookahead); in_open: the columns of all open blocks. number: index of the
     current block. masks: masks that it had when it opened. forwards: forwards that it has had, the one under way
     included. turn: forwards of the whole row. done [B]: nothing is left to decide. held: turns that the row still waits
-    until the host knows that its block has opened. active [B]: takes part in the coming turn. lookahead: how many
-    further blocks are open with the current one. shapes: how wide tensors may be.
+    until the host knows that its block has opened. active [B]: takes part in the coming turn. own: the schedule's
+    parameters of each row [B]. lookahead: how many further blocks are open, too. shapes: how wide tensors may be.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")
@@ -138,6 +143,7 @@ class BlockState(Rowwise):
     active: Tensor
     in_block: Tensor
     in_open: Tensor
+    own: dict[str, Tensor]
     lookahead: int
     shapes: Shapes
 
@@ -337,8 +343,9 @@ class Turn:
     tried [M]: the candidates that the forward ran on. tried_owner: the row of each. cost: what was computed for each.
     chosen [B]: the candidate with which each row went on. view: what the sampler saw of these. step: its decision.
     candidates [N]: the canvases after the step and the end-of-text policy. blocks: where the blocks stand then.
-    ledger [B]: what is written down of the rows by now. finished: rows that the host knows to be complete, so that they
-    leave. Their candidates are alike: read the first.
+    ledger [B]: what is written down of the rows by now. steering [B]: the constraints that they are under; marks: what
+    these changed. finished: rows that the host knows to be complete, so that they leave. Their candidates are alike:
+    read the first.
 
     Its tensors last until the next turn: a recorded turn writes to the same ones. Whoever keeps them copies them.
     """
@@ -352,6 +359,8 @@ class Turn:
     candidates: Canvas
     blocks: BlockState
     ledger: Ledger
+    steering: Constrained
+    marks: ConstraintMarks
     finished: tuple[int, ...]
 
     @property

@@ -14,6 +14,7 @@ from dllm.cache.base import Cache
 from dllm.canvas import Request
 from dllm.compose.parts import part
 from dllm.compose.validate import validate
+from dllm.constraints.kinds import Constraint
 from dllm.contract import Turn
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
@@ -47,7 +48,8 @@ class Decoder:
 
     gen_length: masks behind the prompt. batch_size: rows decoded at once. sampling: how tokens are proposed, or its
     fields as keywords (``temperature=0.7``). stop: strings that end an answer. chat: apply the model's chat template to
-    string prompts (None: if it has one). runtime: its name (see ``dllm.runtime``) or a ``Runtime``.
+    string prompts (None: if it has one). runtime: its name (see ``dllm.runtime``) or a ``Runtime``. constraint: what
+    every text must be (``dllm.constraints``; None: anything).
 
     Call it for a list of results, ``iterate`` to get each as soon as it is ready, ``stream`` or ``turns`` to follow one
     prompt, ``run`` with requests of your own. The constructor raises UserError if the parts do not fit each other or
@@ -58,9 +60,10 @@ class Decoder:
         self, model: Model, sampler: Sampler | str = "confidence", blocks: Blocks | str = "fixed",
         cache: Cache | str = "none", eos: EndOfText | str = "fill_after_block", *, gen_length: int = 128,
         batch_size: int = 1, sampling: Sampling | None = None, stop: Sequence[str] = (), chat: bool | None = None,
-        runtime: Runtime | str = "auto", **options: Any,
+        runtime: Runtime | str = "auto", constraint: Constraint | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
+        self.constraint = constraint
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
         rule: Sampler = part("sampler", sampler)
         schedule: Blocks = part("blocks", blocks)
@@ -77,6 +80,9 @@ class Decoder:
         chosen = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
         self.runner = Runner.of(model, rule, self.blocks, self.cache, self.eos, self.sampling, chosen)
+        if constraint is not None:
+            refuse_stop(self.stop)
+            self.runner.constraints.compiled(constraint)
 
     @property
     def sampler(self) -> Sampler:
@@ -85,18 +91,23 @@ class Decoder:
 
     def __call__(
         self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
-        observe: Observer | None = None,
+        observe: Observer | None = None, constraints: Sequence[Constraint | None] | None = None,
     ) -> list[Result]:  # fmt: skip
-        """Decode one prompt or several, each ``samples`` times with distinct seeds, in the order given."""
-        return list(self.iterate(prompts, samples=samples, seed=seed, trace=trace, observe=observe))
+        """Decode one prompt or several, each ``samples`` times with distinct seeds, in the order given. constraints:
+        one for each prompt (None: that of the decoder for all)."""
+        return list(self.iterate(
+            prompts, samples=samples, seed=seed, trace=trace, observe=observe, constraints=constraints))
 
     def iterate(
         self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
-        observe: Observer | None = None,
+        observe: Observer | None = None, constraints: Sequence[Constraint | None] | None = None,
     ) -> Iterator[Result]:  # fmt: skip
         """Like a call, but yields each result as soon as it and all before it are ready."""
-        many = [(prompt, sample) for prompt in as_list(prompts) for sample in range(samples)]
-        requests = [self.request(prompt, seed + number) for number, (prompt, _) in enumerate(many)]
+        asked = as_list(prompts)
+        each = self._constraints(constraints, len(asked))
+        many = [pair for pair in zip(asked, each, strict=True) for _ in range(samples)]
+        requests = [replace(self.request(prompt, seed + number), constraint=constraint)
+                    for number, (prompt, constraint) in enumerate(many)]  # fmt: skip
         done: dict[int, Result] = {}
         at = 0
         for number, result in self.run(requests, trace, observe):
@@ -118,6 +129,7 @@ class Decoder:
         """
         watch = watch or Stopwatch.on(self.model.transformer.device)
         requests = [self.sampler.prepare(replace(request, number=number)) for number, request in enumerate(requests)]
+        self.runner.constraints.steering(requests)  # a request that cannot be served fails before the first forward
         size = stretch(self.batch_size)
         for at in range(0, len(requests), size):
             batch = requests[at : at + size]
@@ -141,7 +153,25 @@ class Decoder:
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""
-        return self.prompts.request(prompt, seed)
+        request = self.prompts.request(prompt, seed)
+        return request if request.constraint is not None else replace(request, constraint=self.constraint)
+
+    def fewest(self, constraint: Constraint) -> int:
+        """Tokens of the shortest text that a constraint allows. Raises UserError if it cannot be compiled."""
+        fewest = self.runner.constraints.compiled(constraint).language.fewest
+        assert fewest is not None, "compiling refuses a language that cannot be written"
+        return fewest
+
+    def _constraints(
+        self, given: Sequence[Constraint | None] | None, count: int
+    ) -> Sequence[Constraint | None]:
+        if given is None:
+            return [self.constraint] * count
+        if len(given) != count:
+            raise UserError(f"there are {len(given)} constraints for {count} prompts. Give one each, None where free.")
+        if any(given):
+            refuse_stop(self.stop)
+        return given
 
     def encode(self, prompt: str | list[Message] | list[int]) -> list[int]:
         """Token ids of a prompt. Raises UserError if it has none, or if the model has no tokenizer."""
@@ -172,6 +202,14 @@ class Decoder:
             pass  # the handler's traceback holds the tensors of the turn: what fits is tried behind it
         device = self.model.transformer.device
         raise too_large(requests[:rows], lambda fewer: next(runner.stream(fewer, rows, nothing)), device)
+
+
+def refuse_stop(stop: Sequence[str]) -> None:
+    """Raise UserError for stop strings beside a constraint."""
+    if stop:
+        raise UserError(
+            f"stop={list(stop)!r} cannot go with a constraint: its language says where the text ends. Drop stop."
+        )
 
 
 def stretch(batch_size: int) -> int:

@@ -12,32 +12,39 @@ from dataclasses import replace
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, select, update_rows
+from dllm.constraints.exchanged import ConstraintMarks
 from dllm.contract import Turn, View
 from dllm.eos.base import EndOfText
 from dllm.forward import Forward
 from dllm.rows import Rows
 from dllm.samplers.base import Sampler
 from dllm.shapes import Bounded, Shapes
+from dllm.steering.batch import Steering
 
 TakeTurn = Callable[[Rows, Forward, Sampler, Blocks, EndOfText], tuple[Rows, Turn]]
 
 
 def denoise(
     canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, lag: int | None = None,
-    take: TakeTurn | None = None,
+    take: TakeTurn | None = None, steering: Steering | None = None,
 ) -> Iterator[Turn]:  # fmt: skip
-    """Denoise ``canvas`` to the end, yielding every turn. lag: as in ``fresh``; take: as in ``turns``."""
-    return turns(fresh(canvas, forward, sampler, blocks, lag), forward, sampler, blocks, eos, take)
+    """Denoise ``canvas`` to the end, yielding every turn. lag, steering: as in ``fresh``; take: as in ``turns``."""
+    return turns(fresh(canvas, forward, sampler, blocks, lag, steering), forward, sampler, blocks, eos, take)
 
 
-def fresh(canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, lag: int | None) -> Rows:
+def fresh(
+    canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, lag: int | None,
+    steering: Steering | None = None,
+) -> Rows:  # fmt: skip
     """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 
-    lag: shapes are bounded, and the host learns so many turns late what a turn has filled; a row that depends on its
-    knowing waits, and nothing of it changes meanwhile. None: shapes are exact, and the host asks in every turn.
+    steering: the constraints that rows are under (None: all are free). lag: shapes are bounded, and the host learns so
+    many turns late what a turn has filled; a row that depends on its knowing waits, and nothing of it changes
+    meanwhile. None: shapes are exact, and the host asks in every turn.
     """
     shapes = Shapes() if lag is None else Bounded(lag, lag * forward.cache.opens_wide)
-    rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, shapes)
+    steering = steering or Steering.none(len(canvas.request))
+    rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, shapes, steering)
     return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
 
 
@@ -48,7 +55,7 @@ def turns(
     """Take turns until no rows are left, which leave the batch as they finish.
 
     take: takes a turn (None: ``take_turn``). between: what happens between turns. Rows may leave then, and others join
-    that were started with the same parts, of which only the sampler's ``per_request`` parameters may differ.
+    that were started with the same parts, of which only ``per_request`` parameters may differ.
     """
     while len(rows):
         rows, turn = (take or take_turn)(rows, forward, sampler, blocks, eos)
@@ -72,19 +79,20 @@ def advance(
 ) -> tuple[Rows, Turn]:
     """A turn as far as it happens on the device."""
     # Score: one forward of every candidate.
-    ids, tried, owner = forward.proposer.ids, rows.candidates, rows.owner
+    ids, tried, owner, steering = forward.proposer.ids, rows.candidates, rows.owner, rows.steering
     scores, forced, under_way, cost = forward(rows)
+    scores, steered = steering.propose(tried, owner, scores)
     now, canvas, chosen, single = rows.blocks.after_forward(), tried, owner.row, owner
     # Choose: the candidate that each row goes on with.
     if not owner.is_single:
         single, each = Owner.single(len(rows), chosen.device), Owner.single(len(chosen), chosen.device)
         chosen = sampler.choose(View.of(tried, scores, owner.each(now), forced, each), owner, rows.state)
         rows.session.keep(under_way, chosen)
-        canvas, scores, forced = select((tried, scores, forced), chosen)
+        canvas, scores, forced, steered = select((tried, scores, forced, steered), chosen)
     # Decide: which of the open positions to commit.
     now = now.update(blocks.resize(canvas, scores, now))
     view = View.of(canvas, scores, now, forced, single)
-    step = sampler.propose(view, rows.state)
+    step, refused, replaced = steering.admit(sampler.propose(view, rows.state), view, owner, chosen)
     # Commit, after what the rule takes back.
     candidates = step.owner.each(canvas)
     if sampler.revocable:
@@ -93,11 +101,13 @@ def advance(
     # Close: the schedule may roll back, a text may end here, full blocks make way for the next ones.
     candidates, now = blocks.revise(candidates, now, ids.mask)
     seen = step.owner.each(view if now is view.blocks else replace(view, blocks=now))
-    candidates = now.shapes.update(seen.blocks.active, eos.cut(candidates, seen, step, ids.eos), candidates)
+    cut = now.shapes.update(seen.blocks.active, eos.cut(candidates, seen, step, ids.eos), candidates)
+    candidates = steering.settle(candidates, cut, step.owner)
     now = blocks.advance(candidates, now, step.owner, step.stop).after_turn(now)
     state = update_rows(view.active, rows.state | step.state, rows.state) if step.state else rows.state
     ledger = rows.ledger.after(cost, owner, view)
     after = replace(
         rows, candidates=candidates, owner=step.owner, blocks=now, state=state, announced=step.announced, ledger=ledger)
-    return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, ledger, ())
+    marks = ConstraintMarks(steered, refused, replaced)
+    return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, ledger, steering, marks, ())
 

@@ -18,8 +18,10 @@ from dllm.common.rowwise import some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Logits, Need, Scores
 from dllm.eos.base import EndOfText
 from dllm.models.ids import Ids
+from dllm.models.memory import Memory
+from dllm.models.stream import Inputs, run_together
 from dllm.models.transformer import Transformer
-from dllm.proposing import Proposer, spread, stored
+from dllm.proposing import Proposer, Revisited, spread, stored
 from dllm.rows import Rows
 from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
@@ -28,45 +30,42 @@ from dllm.setting import Sampling
 
 @dataclass(frozen=True)
 class Hidden:
-    """The rows that one forward of ``count`` candidates computed. For each call: which candidates it ran [b] (None:
-    all), their hidden states [b, n, D], and where each column lies among these [b, L] (-1: nowhere; None: in order)."""
+    """The rows that one forward of N candidates computed.
 
-    calls: Sequence[tuple[Tensor | None, Tensor, Tensor | None]]
-    count: int
+    rows [T, D]: hidden states. first, size [N]: which of them are a candidate's. place [N, L]: where each column lies
+    among these (-1: nowhere; None: in order). width: the most rows of any candidate.
+    """
 
-    @property
-    def width(self) -> int:
-        """The most rows n of any call."""
-        return max(hidden.shape[1] for _, hidden, _ in self.calls)
+    rows: Tensor
+    first: Tensor
+    size: Tensor
+    place: Tensor | None
+    width: int
 
-    def place(self, columns: Tensor) -> Tensor | None:
-        """Where each of the ``columns`` [L] lies among the rows of its call [N, L] (None: in order everywhere)."""
-        rows, _, place = self.calls[0]
-        if rows is None:
-            return place
-        out = columns.new_full((self.count, len(columns)), -1)
-        for rows, _, place in self.calls:
-            out[rows] = columns if place is None else place
-        return out
+    @staticmethod
+    def of(calls: Sequence[tuple[Tensor | None, Tensor, Tensor | None]], columns: Tensor, count: int) -> Hidden:
+        """From each call: which of ``count`` candidates it ran [b] (None: all), hidden states [b, n, D], place [b, L].
+        ``columns`` [L]: 0 to L - 1."""
+        width, everyone = max(hidden.shape[1] for _, hidden, _ in calls), torch.arange(count, device=columns.device)
+        candidates, hidden, place = calls[0]
+        if candidates is None:
+            return Hidden(hidden.flatten(0, 1), everyone * width, torch.full_like(everyone, width), place, width)
+        first, size = torch.zeros_like(everyone), torch.full_like(everyone, width)
+        places, begin = columns.new_full((count, len(columns)), -1), 0
+        for candidates, hidden, place in calls:
+            rows, n = hidden.shape[:2]
+            first[candidates], size[candidates] = begin + n * everyone[:rows], n
+            places[candidates] = columns if place is None else place
+            begin += rows * n
+        return Hidden(torch.cat([hidden.flatten(0, 1) for _, hidden, _ in calls]), first, size, places, width)
 
     def take(self, at: Tensor) -> Tensor:
         """Hidden rows ``at`` [N, r] of each candidate: [N, r, D]."""
-        return self._each_call(lambda hidden, rows: hidden_rows(hidden, some(at, rows).clamp(max=hidden.shape[1] - 1)))
+        return self.rows[self.first[:, None] + at]
 
     def last(self, count: int) -> Tensor:
-        """The last ``count`` rows of every call: [N, count, D]."""
-        return self._each_call(lambda hidden, rows: hidden[:, hidden.shape[1] - count :])
-
-    def _each_call(self, pick: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
-        """What ``pick`` takes from every call's hidden states, of all candidates [N, ...]."""
-        parts = [(rows, pick(hidden, rows)) for rows, hidden, _ in self.calls]
-        rows, first = parts[0]
-        if rows is None:
-            return first
-        out = first.new_zeros(self.count, *first.shape[1:])
-        for rows, part in parts:
-            out[rows] = part
-        return out
+        """The last ``count`` rows of every candidate: [N, count, D]."""
+        return self.take((self.size - count)[:, None] + torch.arange(count, device=self.size.device))
 
 
 @dataclass(frozen=True)
@@ -94,10 +93,16 @@ class Forward:
 
     def start(self, canvas: Canvas) -> Session:
         """The cache's session for the rows of ``canvas`` [B]."""
-        if not self.proposer.sampling.guidance:
-            return self.cache.start(canvas, self.model.config, self.shrinks)
-        inner = self.cache.start(self._guided(canvas), self.model.config, self.shrinks)
-        return Guided(inner, len(canvas.request))
+        guided = bool(self.proposer.sampling.guidance)
+        session = self.cache.start(self._guided(canvas) if guided else canvas, self.model.config, self.shrinks)
+        session.row_numbers.streams = self.streams
+        return Guided(session, len(canvas.request)) if guided else session
+
+    @property
+    def streams(self) -> bool:
+        """Whether the calls of a forward run as one stream. A network that is compiled or recorded for the shapes of
+        one call runs them one after the other: pairs of shapes would multiply what is recorded."""
+        return self.network is self.model
 
     def __call__(self, rows: Rows) -> tuple[Scores, Tensor, Pass, ForwardCost]:
         """Run a forward of the candidates [N] of ``rows``. Returns their scores, the positions that the cache forces
@@ -112,7 +117,7 @@ class Forward:
             committed = blocks.in_block & canvas.committed
             plan = replace(plan, shadows=packed(committed, canvas.columns))
         forward, hidden = self._hidden(rows, plan)
-        scores = self._score(canvas, blocks, plan, hidden, wanted)
+        scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.steering.free)
         cost = rows.session.cost(forward, scores.scored.sum(1))
         return scores, plan.forced, forward, self._cost(cost, blocks)
 
@@ -123,9 +128,11 @@ class Forward:
         asked = {name: getattr(cost, name) * blocks.active[:, None] for name in ("queries", "keys", "refreshed")}
         return replace(cost, **asked)
 
-    def _score(self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: Hidden, wanted: Tensor) -> Scores:
+    def _score(
+        self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: Hidden, wanted: Tensor, steered: bool
+    ) -> Scores:
         length = len(canvas.columns)
-        place, halves = hidden.place(canvas.columns), hidden.count // len(canvas.request)
+        place, halves = hidden.place, len(hidden.first) // len(canvas.request)
         places = [None] * halves if place is None else place.split(len(canvas.request))
         slots, scored = [self._slot(canvas, place) for place in places], wanted
         for slot, place in zip(slots, places, strict=True):
@@ -135,6 +142,7 @@ class Forward:
         inside = columns.clamp(max=length - 1)
         ats = [inside if slot is None else slot.gather(1, inside).clamp(min=0) for slot in slots]
         at = ats[0] if len(ats) == 1 else torch.cat(ats)
+        find: Callable[[Tensor], Tensor] = self.model.logits
         keep, logits = any(need.logits for need in self.needs), None
         few, weight, lookup = any(need.lookup for need in self.needs), self.model.head_weight, None
         sampling = self.proposer.sampling
@@ -142,17 +150,22 @@ class Forward:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = stored(logits, self.proposer.triton) if few else None
+            source, find = logits.values, unchanged
         else:
             rows = hidden.take(at)
-            found = self.proposer.unstored(rows, self.model, canvas, inside)
+            found = self.proposer.unstored(rows, self.model, canvas, inside, blocks.shapes.entries(columns < length))
             if few and weight is not None:
                 lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
+            source = rows
+        again = None
+        if steered:
+            again = Revisited(self.proposer, find, source, columns, canvas, blocks.turn, self.model.config.vocab)
         statistics = spread(found, columns, length)
         token, confidence = statistics.pop("token"), statistics.pop("confidence")
         if "shadow" in self.proposer.wanted:
             statistics |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
         return Scores(
-            scored, token, confidence, scored & plan.committable, statistics, logits if keep else None, lookup)
+            scored, token, confidence, scored & plan.committable, statistics, logits if keep else None, lookup, again)
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L]; -1: not computed; None: in order.
@@ -169,38 +182,43 @@ class Forward:
         two halves in different orders."""
         canvas = self._guided(rows.candidates) if self.proposer.sampling.guidance else rows.candidates
         forward = rows.session.begin(plan, canvas, rows.owner)
-        calls = [self._call(canvas, rows.session, forward, call, plan.shadows.shape[1]) for call in forward.calls]
-        return forward, Hidden(calls, len(canvas.request))
+        extra, memory = plan.shadows.shape[1], rows.session.memory
+        found = self._run([self._inputs(canvas, call, memory(forward, call), extra) for call in forward.calls])
+        calls = [self._found(call, *one, len(canvas.columns), extra)
+                 for call, one in zip(forward.calls, found, strict=True)]  # fmt: skip
+        return forward, Hidden.of(calls, canvas.columns, len(canvas.request))
 
-    def _call(
-        self, canvas: Canvas, session: Session, forward: Pass, call: Call, extra: int
-    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """One call of the network; the last ``extra`` queries are masks that stand in for committed tokens."""
-        hidden, columns = self._run(canvas, session, forward, call, extra)
-        if columns is None:
-            return call.candidates, hidden, None
-        columns = columns[:, : columns.shape[1] - extra]
-        place = columns.new_full((len(columns), len(canvas.columns) + 1), -1)
-        order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
-        return call.candidates, hidden, place.scatter(1, columns, order)[:, :-1]
-
-    def _run(
-        self, canvas: Canvas, session: Session, forward: Pass, call: Call, extra: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run the network on the queries [b, n] of a call's candidates, or of their rows if these lie side by side.
-        Returns hidden rows and their columns."""
+    def _inputs(self, canvas: Canvas, call: Call, memory: Memory, extra: int) -> Inputs:
+        """What the network takes for the queries [b, n] of a call's candidates, or of their rows if these lie side by
+        side. The last ``extra`` queries are masks that stand in for committed tokens."""
         tokens, positions = some(canvas.tokens, call.candidates), some(canvas.positions, call.candidates)
-        queries = call.columns
+        queries, beside = call.columns, call.side_by_side
         if queries is not None:
             tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
         if extra:
             tokens[:, tokens.shape[1] - extra :] = self.proposer.ids.mask
-        beside, memory = call.side_by_side, session.memory(forward, call)
         if beside is None or queries is None:
-            return self.network(tokens, positions, memory, queries)
-        first = beside.candidates[:, 0]
-        hidden, _ = self.network(beside.lay(tokens), positions[first], memory, beside.lay(queries))
-        return beside.back(hidden), queries
+            return Inputs(tokens, positions, memory, queries)
+        return Inputs(beside.lay(tokens), positions[beside.candidates[:, 0]], memory, beside.lay(queries))
+
+    def _run(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
+        """Hidden rows of each call and their columns."""
+        if len(calls) > 1 and self.streams:
+            return [(hidden, call.columns) for hidden, call in zip(run_together(self.model, calls), calls, strict=True)]
+        return [self.network(call.tokens, call.positions, call.memory, call.columns) for call in calls]
+
+    def _found(
+        self, call: Call, hidden: Tensor, columns: Tensor | None, length: int, extra: int
+    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """What ``Hidden`` takes of a call, of which ``columns`` ran (more than planned if its memory widened it)."""
+        if call.side_by_side is not None:
+            hidden, columns = call.side_by_side.back(hidden), call.columns
+        if columns is None:
+            return call.candidates, hidden, None
+        columns = columns[:, : columns.shape[1] - extra]
+        place = columns.new_full((len(columns), length + 1), -1)
+        order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
+        return call.candidates, hidden, place.scatter(1, columns, order)[:, :-1]
 
     def _shadow(self, hidden: Hidden, shadows: Tensor, canvas: Canvas) -> Tensor:
         """Log-probability [N, x] of the canvas's token at the column of each shadow, from the last x hidden rows."""
@@ -225,6 +243,5 @@ class Forward:
         return replace(both, tokens=both.tokens.masked_fill(blank, self.proposer.ids.mask))
 
 
-def hidden_rows(hidden: Tensor, at: Tensor) -> Tensor:
-    """Rows ``at`` [N, r] of hidden [N, n, D]."""
-    return hidden.gather(1, at.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+def unchanged(rows: Tensor) -> Tensor:
+    return rows

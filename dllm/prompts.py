@@ -53,6 +53,8 @@ class Prompts:
             request = replace(prompt, seed=seed)
         else:
             request = Request.answer(self.encode(prompt), self.gen_length, self.ids.mask, seed)
+            if isinstance(prompt, PrefilledPrompt):
+                request = replace(request, begun=prompt.begin)
         limit, length = self.config.max_length, len(request.tokens)
         if length > limit:
             raise UserError(

@@ -6,19 +6,22 @@ and their order arbitrary. The largest entry is left out of the sum, so that 1 -
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
-from dllm.common.noise import mixed
+from dllm.common.noise import gumbel_of, mixed
 from dllm.common.ranking import one_of
+from dllm.common.rowwise import Rowwise, some
 from dllm.contract import Logits, Lookup
 from dllm.kernels.gumbel_argmax import gumbel_argmax
 from dllm.kernels.head_statistics import can_fuse, head_statistics
 from dllm.kernels.nucleus import nucleus
-from dllm.kernels.row_statistics import ALL_STATISTICS, row_statistics
+from dllm.kernels.row_statistics import ALL_STATISTICS, first_largest, row_statistics
 from dllm.kernels.slot_logits import slot_logits
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
@@ -68,6 +71,11 @@ def filtered(logits: Tensor, top_p: float | None, top_k: int | None, triton: boo
     return logits
 
 
+def over(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Logits [..., V] over their ``temperature`` [..., 1], as they are where it is 0."""
+    return torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
+
+
 @dataclass(frozen=True)
 class Proposer:
     """Turns rows of logits into proposals and statistics, by the sampler's ``tempered`` convention.
@@ -89,21 +97,27 @@ class Proposer:
 
         Banned ids become -inf in ``logits`` itself: it must be the caller's own copy.
         """
-        self._ban(logits)
-        token, scored = (None, logits) if self.sampling.plain else self._draw(logits, canvas, turn, columns)
+        self.ban(logits)
+        token, scored = (None, logits) if self.sampling.plain else self.draw(logits, canvas, turn, columns)
         current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
-        return self._ends_last(statistics(scored, self.wanted, token, current, self.triton))
+        return self.ends_last(statistics(scored, self.wanted, token, current, self.triton))
 
-    def unstored(self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor) -> dict[str, Tensor]:
+    def unstored(
+        self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor, entries: Tensor | None
+    ) -> dict[str, Tensor]:
         """The same for hidden rows [B, n, D], without storing more than a chunk of their logits. For plain sampling
-        only."""
+        only. entries [k]: which of the B n rows are no padding (None: all may be); the head runs on no others."""
         current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
+        hidden, current = some((hidden.flatten(0, 1), current), entries)
         found = head_statistics(
-            hidden.flatten(0, 1), lambda rows: self._ban(model.logits(rows)), model.head_weight, self._banned(),
+            hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self._banned(),
             model.config.logit_scale, required(self.wanted), current, self.triton,
         )  # fmt: skip
-        out = renamed(found, self.wanted)
-        return self._ends_last({name: value.view(columns.shape) for name, value in out.items()})
+        out = self.ends_last(renamed(found, self.wanted))
+        if entries is not None:
+            blank = {name: value.new_zeros(columns.numel()) for name, value in out.items()}
+            out = {name: blank[name].index_copy(0, entries, value) for name, value in out.items()}
+        return {name: value.view(columns.shape) for name, value in out.items()}
 
     def lookup(self, columns: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
         """A lookup of logits of a few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""
@@ -118,28 +132,94 @@ class Proposer:
     def _banned(self) -> tuple[int, ...]:
         return (self.ids.mask,) * self.sampling.suppress_mask + (self.ids.eos,) * self.sampling.forbid_eos
 
-    def _ban(self, logits: Tensor) -> Tensor:
+    def ban(self, logits: Tensor) -> Tensor:
         for banned in self._banned():
             logits.select(-1, banned).fill_(-torch.inf)
         return logits
 
-    def _ends_last(self, out: dict[str, Tensor]) -> dict[str, Tensor]:
+    def ends_last(self, out: dict[str, Tensor]) -> dict[str, Tensor]:
         """Under ``eos_last``, end-of-text proposals get confidence -1."""
         if not self.sampling.eos_last:
             return out
         ends = one_of(out["token"], (self.ids.eos, *self.ids.stops))
         return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
 
-    def _draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, n] drawn by Gumbel-max from the filtered logits, and the logits [B, n, V] that confidences come
         from: argmax(z / T + g) is a draw from softmax(z / T)."""
-        temperature = canvas.temperature[:, None, None]
-        random = temperature > 0
-        tempered = torch.where(random, logits / temperature.clamp(min=1e-9), logits)
-        kept = filtered(tempered, self.sampling.top_p, self.sampling.top_k, self.triton)
+        kept = self.kept(logits, canvas.temperature[:, None, None])
         hashed = mixed(canvas.seed[:, None], columns, turn[:, None])
-        token = gumbel_argmax(kept, hashed, random[..., 0].expand_as(hashed), self.triton)
-        return token, kept if self.sampling.tempered else logits
+        random = (canvas.temperature[:, None] > 0).expand_as(hashed)
+        return gumbel_argmax(kept, hashed, random, self.triton), kept if self.sampling.tempered else logits
+
+    def kept(self, logits: Tensor, temperature: Tensor) -> Tensor:
+        """What is drawn from: logits [..., V] over their ``temperature`` [..., 1] where it is not 0, filtered."""
+        return filtered(over(logits, temperature), self.sampling.top_p, self.sampling.top_k, self.triton)
+
+
+@dataclass(frozen=True)
+class Revisited(Rowwise):
+    """The logits of a forward at a few of the positions that it scored (``contract.Again``).
+
+    source [N, n, ...]: what ``find`` makes logits of, at ``columns`` [N, n], ascending (L: no column). turn [N].
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ("proposer", "find", "vocab")
+
+    proposer: Proposer
+    find: Callable[[Tensor], Tensor]
+    source: Tensor
+    columns: Tensor
+    canvas: Canvas
+    turn: Tensor
+    vocab: int
+
+    @property
+    def narrow(self) -> bool:
+        sampling = self.proposer.sampling
+        return sampling.top_p is not None or sampling.top_k is not None
+
+    def logits(self, row: Tensor, column: Tensor) -> Tensor:
+        at = (self.columns[row] == column[:, None]).long().argmax(1)
+        return self.proposer.ban(self.find(self.source[row, at]))
+
+    def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        fitting = logits.masked_fill(~allowed, -torch.inf)
+        if self.proposer.sampling.plain:
+            return first_largest(fitting).squeeze(-1)
+        canvas, turn = self.canvas.select(row), self.turn[row]
+        return self.proposer.draw(fitting[:, None], canvas, turn, column[:, None])[0].squeeze(1)
+
+    def compared(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        fitting = logits.masked_fill(~allowed, -torch.inf)
+        if self.proposer.sampling.plain:
+            return fitting
+        temperature, seed = (value[row, None] for value in (self.canvas.temperature, self.canvas.seed))
+        hashed = mixed(seed, column[:, None], self.turn[row, None])
+        vocabulary = torch.arange(self.vocab, device=logits.device)
+        noise = gumbel_of(mixed(vocabulary, after=hashed)) * (temperature > 0)
+        return self.proposer.kept(fitting, temperature) + noise
+
+    def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
+        """Over all ids, ``first`` is the proposal's own probability, ``second`` the model's largest, ``gap`` is not
+        positive, and the entropy at least the proposal's surprise: samplers put it off until its neighbours are known.
+        """
+        proposer, temperature = self.proposer, self.canvas.temperature[row, None]
+        if allowed is not None:
+            fitting = logits.masked_fill(~allowed, -torch.inf)
+            scored = proposer.kept(fitting, temperature) if proposer.sampling.tempered else fitting
+            return proposer.ends_last(statistics(scored, proposer.wanted, token))
+        if proposer.sampling.tempered:
+            logits = over(logits, temperature)
+        raw = row_statistics(logits, required(proposer.wanted) - {"second", "gap"}, proposer.triton)
+        behind = logits.gather(-1, torch.stack([token, raw["token"]], -1)).double()
+        gap = behind[:, 0] - behind[:, 1]
+        own = raw["first"] * gap.exp()
+        out = raw | {"token": token, "confidence": own, "first": own, "second": raw["first"], "gap": gap}
+        if "entropy" in raw:
+            out["entropy"] = torch.maximum(raw["entropy"], -own.clamp(min=1e-300).log())
+        kept = proposer.wanted | {"token", "confidence"}
+        return proposer.ends_last({name: value for name, value in out.items() if name in kept})
 
 
 def spread(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:

@@ -84,8 +84,8 @@ class RecordedTurn:
         """The turn of these rows."""
         self.ground.lay(tensors_of(rows))
         self.recording.replay()
-        after = laid(replace(self.after, session=rows.session, known=rows.known, reports=rows.reports),
-                     self.ground.there)  # fmt: skip
+        after = laid(replace(self.after, session=rows.session, known=rows.known, reports=rows.reports,
+                             steering=rows.steering), self.ground.there)  # fmt: skip
         return after, self.turn, self.numbers
 
 
@@ -108,6 +108,8 @@ class RecordedTurns:
     ) -> tuple[Rows, Turn]:
         self.parts = self.parts or (sampler, blocks, eos)
         assert all(one is other for one, other in zip(self.parts, (sampler, blocks, eos), strict=True)), "one setting"
+        if not rows.steering.free:  # the host takes part in their turns
+            return take_turn(rows, forward, sampler, blocks, eos)
         rows = rows.bounded()
         for pool in self.pools.furnish(rows.session):
             self._forget(pool)

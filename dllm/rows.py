@@ -19,6 +19,7 @@ from dllm.common.rowwise import Owner, join, select
 from dllm.contract import BlockState, Ledger, State
 from dllm.samplers.base import Sampler
 from dllm.shapes import Known, Shapes
+from dllm.steering.batch import Steering
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ class Rows:
 
     candidates [N]: their canvases. owner: the row of each. blocks [B]: where the blocks stand. state: the sampler's
     memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. ledger [B]:
-    what is written down of them. known: what the host knows of each row (empty if shapes are exact). reports: of the
-    last turns, those that it has not read yet, the oldest first. The session changes in place: whoever has selected or
-    joined goes on with the result alone.
+    what is written down of them. steering: the constraints that they are under. known: what the host knows of each row
+    (empty if shapes are exact). reports: of the last turns, those that it has not read yet, the oldest first. The
+    session and the steering change in place: whoever has selected or joined goes on with the result alone.
     """
 
     candidates: Canvas
@@ -75,18 +76,21 @@ class Rows:
     session: Session
     announced: Tensor
     ledger: Ledger
+    steering: Steering
     known: tuple[Known, ...]
     reports: tuple[RowReport, ...] = ()
 
     @staticmethod
-    def start(canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, shapes: Shapes) -> Rows:
+    def start(
+        canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, shapes: Shapes, steering: Steering
+    ) -> Rows:
         """Rows before their first turn, one candidate each."""
         first, known = blocks.start(canvas, sampler.lookahead, shapes), tuple[Known, ...]()
         if shapes.waits:
             known = tuple(map(Known, first.begin.tolist()))
         return Rows(
             canvas, Owner.single(len(canvas.request), canvas.request.device), first, sampler.start(canvas, blocks),
-            session, torch.zeros_like(canvas.tokens), Ledger.start(canvas), known,
+            session, torch.zeros_like(canvas.tokens), Ledger.start(canvas), steering, known,
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -99,7 +103,8 @@ class Rows:
         blocks = replace(select(self.blocks, left), shapes=self.blocks.shapes.select(kept))
         return Rows(
             self.candidates.select(candidates), owner, blocks, select(self.state, left), self.session.select(left),
-            self.announced[left], select(self.ledger, left), tuple(self.known[row] for row in kept if self.known),
+            self.announced[left], select(self.ledger, left), self.steering.select(kept),
+            tuple(self.known[row] for row in kept if self.known),
             tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
 
@@ -113,7 +118,7 @@ class Rows:
         return Rows(
             self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
             join(self.state, fresh.state), self.session.join(fresh.session), join(self.announced, fresh.announced),
-            join(self.ledger, fresh.ledger), self.known + fresh.known,
+            join(self.ledger, fresh.ledger), self.steering.join(fresh.steering), self.known + fresh.known,
             tuple(report.join(len(fresh)) for report in self.reports),
         )  # fmt: skip
 

@@ -23,11 +23,13 @@ from dllm.rows import Rows
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling
+from dllm.steering.requests import Constraints
 
 
 @dataclass(frozen=True)
 class Runner:
-    """One setting, checked and resolved, on one model. runtime: that of these parts. take: takes a turn."""
+    """One setting, checked and resolved, on one model. runtime: that of these parts. take: takes a turn. constraints:
+    what those of its requests mean for the model."""
 
     model: Model
     sampler: Sampler
@@ -37,6 +39,7 @@ class Runner:
     runtime: Runtime
     forward: Forward
     take: TakeTurn
+    constraints: Constraints
 
     @staticmethod
     def of(
@@ -49,7 +52,8 @@ class Runner:
         chosen = runtime.resolved(cache, sampler, model.config, network.device, blocks)
         runs, take = prepared(chosen, network, sampler, eos)
         forward = Forward.of(network, cache, model.ids, sampling, sampler, blocks, eos, runs)
-        return Runner(model, sampler, blocks, eos, sampling, chosen, forward, take)
+        constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, sampling.forbid_eos, model.name)
+        return Runner(model, sampler, blocks, eos, sampling, chosen, forward, take, constraints)
 
     def traced(self) -> Runner:
         """The same with the entropy, which a trace needs and the sampler may not."""
@@ -57,9 +61,14 @@ class Runner:
         proposer = replace(proposer, wanted=proposer.wanted | {"entropy"})
         return replace(self, forward=replace(self.forward, proposer=proposer))
 
-    def canvas(self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1) -> Canvas:
-        """The requests as rows of these names, as ``Canvas.of`` lays them out. Raises UserError for a request that
-        draws where everything is the argmax."""
+    @torch.inference_mode()
+    def start(
+        self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1,
+        sampler: Sampler | None = None, blocks: Blocks | None = None,
+    ) -> Rows:  # fmt: skip
+        """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. sampler, blocks:
+        a request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where
+        everything is the argmax, and for one whose constraint leaves it no text."""
         hot = next((one.temperature for one in requests if one.temperature), None)
         if hot and self.sampling.plain:
             raise UserError(
@@ -69,12 +78,10 @@ class Runner:
         pad = self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
         at_zero = self.model.config.attention_block is not None
         device = self.model.transformer.device
-        return Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
-
-    @torch.inference_mode()
-    def fresh(self, canvas: Canvas, sampler: Sampler | None = None) -> Rows:
-        """Rows before their first turn. sampler: a request's own, with other ``per_request`` parameters."""
-        return fresh(canvas, self.forward, sampler or self.sampler, self.blocks, self.runtime.reads)
+        canvas = Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
+        return fresh(
+            canvas, self.forward, sampler or self.sampler, blocks or self.blocks, self.runtime.reads,
+            self.constraints.steering(requests))
 
     @torch.inference_mode()
     def stream(
@@ -89,7 +96,7 @@ class Runner:
                 taken = [left.popleft() for _ in range(min(len(left), most - (0 if rows is None else len(rows))))]
                 for place, request in taken:
                     joined(place, request)
-                new = self.fresh(self.canvas([request for _, request in taken], [place for place, _ in taken]))
+                new = self.start([request for _, request in taken], [place for place, _ in taken])
                 rows = rows.join(new) if rows else new
             return rows
 

@@ -44,6 +44,10 @@ class Shapes:
         open blocks."""
         return int(mask.sum(1).max())
 
+    def entries(self, mask: Tensor) -> Tensor | None:
+        """Which entries of ``mask`` [N, r] are set, flat [k], where the host knows how many; None: all may be."""
+        return mask.flatten().nonzero()[:, 0]
+
     def reach(self, mask: Tensor) -> int:
         """Column after the last set entry of ``mask`` [B, L], or its width."""
         return int((mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax())
@@ -91,6 +95,9 @@ class Bounded(Shapes):
 
     def most(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
         return min(columns, self.width) if in_blocks else columns
+
+    def entries(self, mask: Tensor) -> Tensor | None:
+        return None
 
     def reach(self, mask: Tensor) -> int:
         return mask.shape[1]

@@ -51,10 +51,11 @@ def model_of(width: int, layers: int, vocab: int) -> Model:
     return Model(network, config, None, Ids(vocab - 1, vocab - 2, ()), "random", Path("random"))
 
 
-def chosen(sampler: str, cache: str, model: Model) -> Chosen:
+def chosen(sampler: str, cache: str, block_length: int = 8) -> Chosen:
     options = {"steps": None} if sampler == "static" else {"threshold": 0.02}  # of a random model's flat confidences
     rule = part("sampler", sampler, **options)
-    return Chosen(rule, part("blocks", "fixed"), part("cache", cache), part("eos", "keep"), Sampling(), sampler)
+    blocks = part("blocks", "fixed", block_length=block_length)
+    return Chosen(rule, blocks, part("cache", cache), part("eos", "keep"), Sampling(), {}, sampler)
 
 
 def requests(count: int, model: Model, noise: random.Random) -> list[Request]:
@@ -101,11 +102,12 @@ def main() -> None:
     options = arguments()
     torch.set_num_threads(1)
     model, console = model_of(options.width, options.layers, options.vocab), Console()
-    parts = chosen(options.sampler, options.cache, model)
+    parts = chosen(options.sampler, options.cache, options.block_length)
     noise = random.Random(options.seed)
     todo = requests(options.count, model, noise)
     size = sum(weight.numel() for weight in model.transformer.parameters()) / 1e6
-    print(f"{size:.0f} M parameters, sampler={options.sampler}, cache={options.cache}, {len(todo)} requests, "
+    print(f"{size:.0f} M parameters, sampler={options.sampler}, cache={options.cache}, blocks of "
+          f"{options.block_length}, {len(todo)} requests, "
           f"{ROWS} rows, one thread, load {machine_load()} a core of {os.cpu_count()}")  # fmt: skip
     table = Table("load", "way", "throughput", "p50 ms", "p95 ms", "computed / wanted")
     alone: Outcome | None = None
@@ -133,6 +135,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=32)
     parser.add_argument("--sampler", default="static", choices=("static", "confidence"))
     parser.add_argument("--cache", default="dual")
+    parser.add_argument("--block-length", type=int, default=8)
     parser.add_argument("--load", type=float, nargs="*", default=[0.8, 1.6])
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()

@@ -1,7 +1,9 @@
-"""A server under load: ``python -m experiments.bench_serve [--connections 500] [--soak MINUTES]``.
+"""A server under load: ``python -m experiments.bench_serve [--connections 500] [--soak 20]``.
 
-It starts ``dllm serve`` with the small model in a process of its own. Prints what became of many
-connections at once and how long /health took meanwhile, and in a soak the server's memory, threads and open files.
+It starts ``dllm serve`` with the small model in a process of its own. Prints what became of many connections at once,
+and how long /health took meanwhile. A soak then asks at random times, at 0.8 of what the server answered in the crowd,
+and prints the server's memory, threads and open files every minute. Exit code 1: a reply was lost or failed, or memory
+grew by more than 2 % after the second minute.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 import httpx
 
 CHAT = "/v1/chat/completions"
+MAX_GROWTH = 0.02  # of memory between minute 2 and the end
 NAMES = ("Kai", "Emma", "Hugo", "Nell", "Ada", "Otto")
 
 
@@ -49,8 +52,9 @@ def drawn(dice: random.Random) -> dict[str, object]:
     return {"messages": messages, "diffusion": diffusion, "stream": dice.random() < 0.5}
 
 
-async def crowd(url: str, count: int) -> None:
-    """``count`` requests at once, each on a connection of its own."""
+async def crowd(url: str, count: int) -> tuple[float, bool]:
+    """``count`` requests at once, each on a connection of its own. Returns replies a second, and whether each request
+    was answered or told to come again."""
     dice, limits = random.Random(0), httpx.Limits(max_connections=None)
     watch = multiprocessing.get_context("spawn")
     done, slowest = watch.Event(), watch.Value("d", 0.0)
@@ -67,6 +71,7 @@ async def crowd(url: str, count: int) -> None:
     watching.join()
     told = ", ".join(f"{found[status]} times {status}" for status in sorted(found))
     print(f"{count} connections at once: {told} in {spent:.1f} s; /health took at most {slowest.value:.2f} s")
+    return found[200] / spent, set(found) <= {200, 429}
 
 
 def look(url: str, done: Any, slowest: Any) -> None:
@@ -79,14 +84,16 @@ def look(url: str, done: Any, slowest: Any) -> None:
             time.sleep(0.05)
 
 
-async def soak(url: str, process: int, minutes: float, rate: float) -> None:
-    """Requests at random times, ``rate`` a second; prints what the server holds every minute."""
+async def soak(url: str, process: int, minutes: float, rate: float) -> bool:
+    """Requests at random times, ``rate`` a second; prints what the server holds every minute. Returns whether all were
+    answered and memory stayed as it was."""
     dice, began, statuses, open_ = random.Random(1), time.monotonic(), Counter[int](), set[asyncio.Task[None]]()
+    sizes: list[float] = []
 
     async def ask(client: httpx.AsyncClient) -> None:
         statuses[(await client.post(CHAT, json=drawn(dice))).status_code] += 1
 
-    print("minute  resident MiB  threads  files  replies")
+    print(f"{rate:.2f} requests a second\nminute  resident MiB  threads  files  replies")
     async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
         minute = 0
         while time.monotonic() - began < 60 * minutes:
@@ -96,8 +103,13 @@ async def soak(url: str, process: int, minutes: float, rate: float) -> None:
             await asyncio.sleep(dice.expovariate(rate))
             if time.monotonic() - began >= 60 * (minute + 1):
                 minute += 1
+                sizes.append(held(process)[0])
                 print(minute, *held(process), dict(statuses), sep="  ", flush=True)
         await asyncio.gather(*open_)
+    sizes.append(held(process)[0])
+    grown = sizes[-1] / sizes[min(1, len(sizes) - 1)] - 1
+    print(f"at the end {sizes[-1]} MiB, {grown:+.1%} since minute 2; {dict(statuses)}")
+    return set(statuses) == {200} and grown <= MAX_GROWTH
 
 
 def held(process: int) -> tuple[float, int, int]:
@@ -111,13 +123,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=500)
     parser.add_argument("--soak", type=float, default=0.0, help="minutes")
-    parser.add_argument("--rate", type=float, default=2.0, help="requests a second while it soaks")
+    parser.add_argument("--load", type=float, default=0.8, help="of the soak, as a share of the crowd's throughput")
     given = parser.parse_args(arguments)
     with started() as (url, process):
-        asyncio.run(crowd(url, given.connections))
+        rate, sound = asyncio.run(crowd(url, given.connections))
         if given.soak:
-            asyncio.run(soak(url, process, given.soak, given.rate))
-    return 0
+            sound &= asyncio.run(soak(url, process, given.soak, given.load * rate))
+    return 0 if sound else 1
 
 
 if __name__ == "__main__":

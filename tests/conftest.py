@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tiny import make_tiny
+from tests.tiny import make_tiny, make_written
 
 INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
 os.environ["TRITON_INTERPRET"] = str(int(INTERPRETED))
@@ -22,7 +22,21 @@ os.environ["DLLM_DEBUG"] = str(int(INTERPRETED))  # also in the processes that t
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_files_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Compiled constraints are kept with the tests' other files, and none of the user's is read."""
+    from dllm.constraints.compiler import STORE  # not before TRITON_INTERPRET is set
+
+    STORE.folder = tmp_path_factory.mktemp("constraints")
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete checkpoint folder, with tokenizer and chat template."""
     return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a byte-level tokenizer of 60 printable signs."""
+    return make_written(tmp_path_factory.mktemp("models") / "written")

@@ -18,7 +18,7 @@ from fake_gpu import FakeGPUs, placed
 from harness import Combination, allowed, build, forward_of, full, model, with_mask
 
 from dllm.blocks.fixed import Fixed
-from dllm.cache.calls import ROWS_PER_CALL
+from dllm.cache.calls import ROWS_PER_STREAMED
 from dllm.canvas import Canvas, Request
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
@@ -120,7 +120,7 @@ def decoded(case: Case, network: Transformer | None = None) -> list[Result]:
     collector = Collector(batch, ids, str, (), case.trace)
     at_zero = config.attention_block is not None
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
-    with patch.dict(ROWS_PER_CALL, dict.fromkeys(ROWS_PER_CALL, 1) if case.apart else {}):
+    with patch.dict(ROWS_PER_STREAMED, dict.fromkeys(ROWS_PER_STREAMED, 0) if case.apart else {}):
         for turn in islice(denoise(canvas, forward, sampler, blocks, eos, case.lag), case.turns):
             collector.observe(turn)
     return collector.results() if case.turns is None else []

@@ -34,6 +34,7 @@ from dllm.record.results import Result
 from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
+from dllm.steering.batch import Steering
 
 KINDS = (Sampler, Blocks, Cache, EndOfText)
 DATA = Path(__file__).parent / "data"
@@ -159,7 +160,8 @@ def forward_of(network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfT
 
 
 def turns(
-    combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None
+    combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None,
+    steering: Steering | None = None, lag: int | None = None,
 ) -> Iterator[Turn]:
     network, parts = model(combination.model), parts_of(combination)
     batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
@@ -168,16 +170,19 @@ def turns(
     at_zero = network.config.attention_block is not None
     canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with torch.inference_mode():
-        yield from denoise(canvas, forward, parts[0], parts[1], parts[3])
+        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], lag, None, steering)
 
 
-def decode(combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None) -> list[Decoded]:
+def decode(
+    combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None,
+    steering: Steering | None = None, lag: int | None = None,
+) -> list[Decoded]:  # fmt: skip
     """Decode a batch and record every request's turns separately."""
     out = [Decoded() for _ in batch]
     config = model(combination.model).config
     batch = [with_mask(request, config.mask_id or 0) for request in batch]
     collector = Collector(list(batch), Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=True)
-    for turn in turns(combination, batch, sampling):
+    for turn in turns(combination, batch, sampling, steering, lag):
         collector.observe(turn)
         canvas = turn.canvas
         for row, name in enumerate(canvas.request.tolist()):
@@ -193,6 +198,7 @@ def decode(combination: Combination, batch: Sequence[Request], sampling: Samplin
 def results(
     network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], batch: Sequence[Request],
     sampling: Sampling | None = None, lag: int | None = None, runs: Network | None = None, take: TakeTurn | None = None,
+    steering: Steering | None = None,
 ) -> list[Result]:  # fmt: skip
     """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config, (sampler, blocks, _, eos) = network.config, parts
@@ -203,7 +209,7 @@ def results(
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, sampler, blocks, eos, lag, take):
+        for turn in denoise(canvas, forward, sampler, blocks, eos, lag, take, steering):
             collector.observe(turn)
     return collector.results()
 
@@ -229,6 +235,7 @@ def combinations() -> Iterator[Combination]:
     yield from filter(allowed, (Combination(*names) for names in drawn(*groups, MODELS)))
 
 
+@cache  # laws share their combinations
 def allowed(combination: Combination) -> bool:
     """Whether the parts take each other. What one of them says about itself is no refusal, and is raised."""
     built_parts()

@@ -2,7 +2,8 @@
 
 ``replay_parts`` maps each reference's parameter names to the parts of this project. Every field of a case is
 compared, and a file's sampler_cases. The exit code is 1, and stderr says why, where a case is not equal, and also
-where its method, its cache or one of its fields is unknown here.
+where its method, its cache or one of its fields is unknown here. Files that hold no decodes of a model have scripts of
+their own (``ELSEWHERE``), which are named and not run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from replay_parts import CACHES, METHODS, Case, Parts
+from replay_parts import CACHES, ELSEWHERE, METHODS, Case, Parts
 
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas, Request
@@ -211,6 +212,9 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     faults: list[str] = []
     for file in options.files:
+        if script := ELSEWHERE.get(json.loads(file.read_text())["method"]):
+            print(f"{file.name} is replayed by: python {script} {file}")
+            continue
         method, outcome = replay(file, options.models)
         found = {fault: [at for at, other in enumerate(outcome) if other == fault] for fault in outcome if fault}
         faults += [f"  {file.name}, case {', '.join(map(str, at))}: {fault}" for fault, at in found.items()]

@@ -254,3 +254,4 @@ METHODS: dict[str, Callable[[Case], Parts]] = {
     "window_diffusion": window_diffusion,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
+ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script

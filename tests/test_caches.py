@@ -58,6 +58,7 @@ from dllm.samplers.confidence import Confidence
 from dllm.samplers.order import Order
 from dllm.setting import Sampling, Setting
 from dllm.shapes import Shapes
+from dllm.steering.batch import Steering
 
 POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]
@@ -370,7 +371,8 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
         forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())
         with torch.inference_mode():
             canvas = Canvas.of(requests(), 61)
-            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes())
+            free = Steering.none(len(canvas.request))
+            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
             forward(rows)
             chosen = rows.session.select(torch.tensor([2, 0]))
         assert not isinstance(chosen, Everything)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from harness import Combination, full, model, turns
+import torch
+from harness import Combination, forward_of, full, model, parts_of, turns, with_mask
 
 from dllm import Decoder, load
-from dllm.cache.calls import grouped
-from dllm.canvas import Request
+from dllm.cache.calls import ROWS_PER_CALL, grouped, ranges_of
+from dllm.canvas import Canvas, Request
+from dllm.denoise import denoise
+from dllm.forward import Hidden
+from dllm.models.transformer import Transformer
+from dllm.runtime.runtime import Network
+from dllm.setting import Sampling
 
 NAMES = ["Kai", "Emma", "Hugo", "Ada", "Ben", "Cleo", "Dan", "Eva"]
 
@@ -47,6 +55,11 @@ def test_no_other_grouping_costs_less(seed: int) -> None:
 def test_rows_without_columns_are_in_no_call() -> None:
     assert grouped([8, 0, 8, 90], 16) == [[3], [0, 2]]
     assert grouped([0, 0], 16) == [[0, 1]]
+
+
+def test_neighbours_are_ranges() -> None:
+    assert ranges_of([0, 1, 2, 5, 7, 8]) == ((0, 3), (5, 6), (7, 9))
+    assert ranges_of([4]) == ((4, 5),)
 
 
 def mixed(number: int) -> list[Request]:
@@ -86,6 +99,80 @@ def test_the_rows_counted_are_those_that_ran(combination: Combination) -> None:
             assert bool((work.computed >= work.queries).all())
             for rows in ran:
                 rows.clear()
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+GUIDED, HOT = Sampling(guidance=1.0), Sampling(temperature=0.7, tempered=True)
+STREAMED = [
+    ("confidence", "none", "tiny-dream", Sampling()), ("confidence", "dual", "tiny-llada", GUIDED),
+    ("confidence", "prefix", "tiny-dream", HOT), ("wino", "dual", "tiny-llada", Sampling()),
+    ("freedave", "dual", "tiny-dream", Sampling()), ("ete", "prefix", "tiny-llada", Sampling()),
+    ("confidence", "finished", "sdar_b4", Sampling()), ("credit", "window", "tiny-llada", Sampling()),
+    ("confidence", "dual", "llada_moe", Sampling()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sampler", "kv", "name", "sampling"), STREAMED, ids=lambda one: str(one)[:12])
+def test_calls_in_one_stream_are_calls_apart(
+    sampler: str, kv: str, name: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of other widths run in calls of their own, and every row scores what it scores in a call by itself."""
+    monkeypatch.setitem(ROWS_PER_CALL, "cpu", 0)
+    network = model(name)
+    case = Combination(sampler, "whole" if kv == "window" else "fixed", kv, model=name)
+    several = 0
+    # One after the other: of two generators in turns, the first to end would end inference mode for both.
+    together, apart = (list(scored(case, network, runs, sampling)) for runs in (network, network.__call__))
+    for one, other in zip(together, apart, strict=True):
+        several += one.pop("calls") > 1
+        other.pop("calls")
+        for name, value in one.items():
+            assert torch.allclose(value, other[name], rtol=0, atol=1e-12), name
+    assert several > 1
+
+
+def scored(case: Combination, network: Transformer, runs: Network, sampling: Sampling) -> Iterator[dict[str, Any]]:
+    """Of each turn: how many calls it made, the tokens it proposed and their confidence. A network that is not the
+    model itself runs call by call."""
+    parts = parts_of(case, sampling)
+    forward, began = replace(forward_of(network, parts, sampling), network=runs), list[int]()
+    config = network.config
+    batch = [with_mask(request, config.mask_id or 0) for request in mixed(3)]
+    canvas = Canvas.of(batch, config.pad_id or 0, "cpu", config.attention_block is not None, sampling.temperature)
+    with torch.inference_mode(), patch.object(Hidden, "of", noted(began)):
+        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3]):
+            scores = turn.view.scores
+            yield {"calls": began.pop(), "token": scores.token, "confidence": scores.confidence}
+
+
+def noted(calls: list[int]) -> Any:
+    """``Hidden.of``, noting how many calls it puts together."""
+    original = Hidden.of
+
+    def of(found: Any, *rest: Any) -> Hidden:
+        calls.append(len(found))
+        return original(found, *rest)
+
+    return of
+
+
+@pytest.mark.parametrize("kv", ["dual", "prefix", "none"])
+def test_a_turn_runs_every_linear_layer_once(kv: str) -> None:
+    """Rows that open a block while others do not made a second call, which read all weights again."""
+    network, ran = model("tiny-llada"), list[str]()
+    handles = [
+        part.register_forward_hook(lambda *_, name=name: ran.append(name))  # type: ignore[misc]
+        for name, part in network.layers.named_modules() if isinstance(part, torch.nn.Linear)
+    ]
+    try:
+        widths = set()
+        for turn in turns(Combination("confidence", "fixed", kv), mixed(3)):
+            assert len(ran) == len(set(ran)) == len(handles)
+            widths.add(len(set(turn.cost.computed.flatten().tolist())))
+            ran.clear()
+        assert max(widths) > 1, "no turn had rows of several widths"
     finally:
         for handle in handles:
             handle.remove()

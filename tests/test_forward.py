@@ -30,6 +30,14 @@ def test_logits_exist_only_for_the_open_rows_of_the_block(logit_rows: list[tuple
     assert max(shape[0] for shape in logit_rows) == 8 < len(requests()[0].tokens)
 
 
+def test_the_head_runs_on_no_padding(logit_rows: list[tuple[int, ...]]) -> None:
+    """Rows with few open positions were padded to the row with the most: 124 rows for the 118 that were scored."""
+    found = list(turns(Combination("confidence", "fixed"), requests()))
+    scored = [int(turn.view.scores.scored.sum()) for turn in found]
+    assert [shape[0] for shape in logit_rows] == scored == [int(turn.cost.scored.sum()) for turn in found]
+    assert any(len(set(turn.cost.scored.tolist())) > 1 for turn in found)
+
+
 def test_nothing_as_large_as_all_rows_times_the_vocabulary_is_allocated() -> None:
     """Of every tensor made during a decode, those with a vocabulary axis have at most a block of rows."""
     vocabulary, seen = model("tiny-llada").config.vocab, []

@@ -15,6 +15,7 @@ from dllm.errors import UserError
 from dllm.rows import Rows
 from dllm.setting import Sampling
 from dllm.shapes import Shapes
+from dllm.steering.batch import Steering
 
 Answer = tuple[list[int], int]  # tokens, forwards
 
@@ -29,7 +30,8 @@ def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampli
     while arrivals or rows:
         if turn in arrivals:
             canvas = Canvas.of([with_mask(one, config.mask_id or 0) for one in arrivals.pop(turn)], config.pad_id or 0)
-            fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes())
+            free = Steering.none(len(canvas.request))
+            fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
             rows = rows.join(fresh) if rows else fresh
         turn += 1
         if not rows:

@@ -7,13 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replay import METHODS, MODELS, main, replay
+from replay import ELSEWHERE, METHODS, MODELS, main, replay
 
-GOLDENS = sorted((Path(__file__).parent / "data" / "goldens").glob("*.json"))
+FILES = {file: json.loads(file.read_text())["method"] for file in Path(__file__).parent.glob("data/goldens/*.json")}
+GOLDENS = sorted(file for file, method in FILES.items() if method not in ELSEWHERE)
 
 
 def test_every_method_has_its_file() -> None:
-    assert {json.loads(file.read_text())["method"] for file in GOLDENS} == set(METHODS)
+    assert set(FILES.values()) == {*METHODS, *ELSEWHERE}
+
+
+def test_files_with_a_script_of_their_own_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    others = [file for file, method in FILES.items() if method in ELSEWHERE]
+    assert main([str(file) for file in others]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    commands = [line.rpartition(": python ")[2] for line in lines]
+    assert commands == [f"{ELSEWHERE[FILES[file]]} {file}" for file in others]
+    assert all((Path(__file__).parents[1] / script).is_file() for script in ELSEWHERE.values())
 
 
 @pytest.mark.parametrize("file", GOLDENS, ids=lambda file: file.stem)

@@ -178,7 +178,8 @@ def test_a_recording_must_not_ask() -> None:
 def test_the_network_reads_nothing_of_a_session_but_its_access() -> None:
     """So nothing else can differ between two forwards that share a recording."""
     assert not issubclass(Access, Session)
-    assert set(Access.__dataclass_fields__) == {"visible", "slots", "reach", "stores", "rows"}
+    assert set(Access.__dataclass_fields__) == {"visible", "slots", "reach", "stores", "rows", "ranges"}
+    # ``ranges`` says again what ``rows`` says; a recording leaves it out.
 
 
 @pytest.mark.parametrize("cache", ["none", "prefix"])

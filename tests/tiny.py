@@ -11,16 +11,30 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 SOURCE = Path(__file__).parent / "data" / "models" / "tiny-llada"
 MASK, EOS, USER, ASSISTANT = 60, 61, 62, 63
 SPECIAL = {MASK: "<|mdm_mask|>", EOS: "<|endoftext|>", USER: "<user>", ASSISTANT: "<assistant>"}
+SIGNS = "abcdefghijklmnopqrstuvwxyz0123456789{}[]\":,.-_Ġ\\ABCDEFTNUV+/"  # Ġ: a space
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }} {% endfor %}<assistant>"
 
 
 def make_tiny(folder: Path) -> Path:
     """``folder`` as a complete checkpoint: ids 0 to 59 are the words w0 to w59, w0 standing for unknown ones too."""
-    shutil.copytree(SOURCE, folder)
     words = {f"w{number}": number for number in range(60)} | {text: number for number, text in SPECIAL.items()}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.Fuse()
+    return _checkpoint(folder, tokenizer)
+
+
+def make_written(folder: Path) -> Path:
+    """The same with a byte-level tokenizer, which constraints need: ids 0 to 59 are one printable byte each."""
+    words = {sign: number for number, sign in enumerate(SIGNS)} | {text: number for number, text in SPECIAL.items()}
+    tokenizer = Tokenizer(models.BPE(words, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _checkpoint(folder, tokenizer)
+
+
+def _checkpoint(folder: Path, tokenizer: Tokenizer) -> Path:
+    shutil.copytree(SOURCE, folder)
     tokenizer.add_special_tokens(list(SPECIAL.values()))
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"chat_template": TEMPLATE, "eos_token": SPECIAL[EOS], "mask_token": SPECIAL[MASK]}

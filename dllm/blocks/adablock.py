@@ -12,7 +12,7 @@ from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.ranking import best, one_of
 from dllm.common.rowwise import update_rows
-from dllm.contract import BlockState, Need, Rule, Scores
+from dllm.contract import BlockState, Need, Rule, Scores, State
 from dllm.errors import UserError, in_range
 from dllm.setting import Setting, altered
 
@@ -53,7 +53,7 @@ class AdaBlock(Blocks):
         window = Need("ahead", ratio=self.window_ratio, opening=True)
         return (window, Need("ahead", span=(0, self.default_length), opening=True))
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         """A block of the default length that begins at ``column``; ``resize`` may change its end."""
         return column, column + self.default_length, number
 
@@ -66,5 +66,5 @@ class AdaBlock(Blocks):
         sure = (delimiter & (scores.confidence >= self.delimiter_threshold)).any(1)
         end = torch.where(sure, (delimiter * canvas.columns).sum(1) + 1, blocks.begin + self.default_length)
         end = torch.minimum(end, canvas.end)
-        sized = blocks.resized(canvas, end, self._open_end(canvas, end, blocks.number, blocks.lookahead))
+        sized = blocks.resized(canvas, end, self._open_end(canvas, end, blocks.number, blocks))
         return update_rows(fresh, sized, blocks)

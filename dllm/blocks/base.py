@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
+from dllm.canvas import Canvas, per_row
 from dllm.common.rowwise import Owner, update_rows
-from dllm.contract import BlockState, Need, Rule, Scores
+from dllm.contract import BlockState, Need, Rule, Scores, State
 from dllm.errors import in_range
 from dllm.setting import Setting
 from dllm.shapes import Shapes
@@ -28,19 +28,21 @@ class Blocks:
 
     min_forwards: a full block stays open until it has had so many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
     that always run S steps). rolls_back: it may remask what earlier turns committed. fixed_length: the length of every
-    block but the last; None if lengths differ.
+    block but the last; None if lengths differ. per_request: names of the whole numbers that each row of a batch may
+    have of its own: they are read from ``BlockState.own``.
     """
 
     rolls_back = False
+    per_request: tuple[str, ...] = ("min_forwards",)
     fixed_length: int | None = None
 
     def __init__(self, min_forwards: int = 1) -> None:
         in_range("blocks.min_forwards", min_forwards, 1)
         self.min_forwards = min_forwards
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         """Begin, end and number, each [B], of the block that holds ``column`` [B]. ``number`` [B]: the number that
-        comes next."""
+        comes next. own: the rows' own parameters [B]."""
         raise NotImplementedError
 
     def count(self, canvas: Canvas) -> Tensor | None:
@@ -70,7 +72,7 @@ class Blocks:
         unopened = BlockState(
             begin=zero, end=zero, open_end=zero, number=zero - 1, masks=zero, forwards=zero, turn=zero, done=done,
             held=zero, active=~done, in_block=canvas.nothing, in_open=canvas.nothing, lookahead=lookahead,
-            shapes=shapes,
+            own={name: per_row(getattr(self, name), canvas).long() for name in self.per_request}, shapes=shapes,
         )  # fmt: skip
         opened = self._open(canvas, unopened)
         width = min(length, self.widest(length) * (1 + lookahead))
@@ -91,7 +93,7 @@ class Blocks:
         waits = owner.any((candidates.undecided & owner.each(blocks.in_block)).any(1))
         if blocks.shapes.all(waits & ~stopped):  # in most turns no block is full: they cost four small operations
             return blocks
-        close = (~waits & (blocks.forwards >= self.min_forwards) & ~blocks.done) | stopped
+        close = (~waits & (blocks.forwards >= blocks.own["min_forwards"]) & ~blocks.done) | stopped
         if not blocks.shapes.any(close):
             return blocks
         unfinished = owner.any(candidates.undecided.any(1))
@@ -104,14 +106,14 @@ class Blocks:
         left = canvas.undecided
         column = torch.where(left, canvas.columns, left.shape[1]).amin(1)
         finished = column == left.shape[1]
-        begin, end, number = self.containing(canvas, column, blocks.number + 1)
+        begin, end, number = self.containing(canvas, column, blocks.number + 1, blocks.own)
         end = torch.minimum(end, canvas.end)
         opened = replace(
             blocks, begin=begin, number=number, forwards=torch.zeros_like(blocks.forwards), done=blocks.done | finished
         )
-        return opened.resized(canvas, end, self._open_end(canvas, end, number, blocks.lookahead))
+        return opened.resized(canvas, end, self._open_end(canvas, end, number, blocks))
 
-    def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, lookahead: int) -> Tensor:
-        for further in range(lookahead):
-            end = torch.minimum(self.containing(canvas, end, number + 1 + further)[1], canvas.end)
+    def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, blocks: BlockState) -> Tensor:
+        for further in range(blocks.lookahead):
+            end = torch.minimum(self.containing(canvas, end, number + 1 + further, blocks.own)[1], canvas.end)
         return end

@@ -6,22 +6,25 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.contract import State
 from dllm.errors import in_range
 
 
 class Fixed(Blocks):
     """Blocks of ``block_length`` columns, counted from ``Canvas.grid``; the last one may be shorter."""
 
+    per_request = ("block_length", "min_forwards")
+
     def __init__(self, block_length: int = 32, min_forwards: int = 1) -> None:
         super().__init__(min_forwards)
         in_range("blocks.block_length", block_length, 1)
         self.fixed_length = self.block_length = block_length
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        before = (canvas.start - canvas.grid) // self.block_length
-        index = (column - canvas.grid) // self.block_length
-        begin = canvas.grid + index * self.block_length
-        return begin, begin + self.block_length, index - before
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+        length = own["block_length"]
+        before, index = (canvas.start - canvas.grid) // length, (column - canvas.grid) // length
+        begin = canvas.grid + index * length
+        return begin, begin + length, index - before
 
     def widest(self, length: int) -> int:
         return min(length, self.block_length)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.contract import State
 from dllm.errors import UserError
 
 
@@ -22,7 +23,7 @@ class ListBlocks(Blocks):
             raise UserError(f"blocks.lengths={list(lengths)} must name at least one length, each of 1 or more.")
         self.lengths = list(lengths)
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         index, begin, length = self._block(column - canvas.grid)
         before, _, _ = self._block(canvas.start - canvas.grid)
         return canvas.grid + begin, canvas.grid + begin + length, index - before

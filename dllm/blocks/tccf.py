@@ -10,7 +10,7 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.rowwise import update_rows
-from dllm.contract import BlockState, Rule
+from dllm.contract import BlockState, Rule, State
 from dllm.errors import UserError, in_range, name_of
 from dllm.setting import Setting, altered
 
@@ -57,7 +57,7 @@ class TCCF(Blocks):
     def widest(self, length: int) -> int:
         return min(length, max(self.coarse_length, self.fine_length))
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         after = self._after_marker(canvas)
         fine = column >= after
         origin = torch.where(fine, after, canvas.grid)

@@ -7,12 +7,13 @@ from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
+from dllm.contract import State
 
 
 class Whole(Blocks):
     """One block from the start of the answer to its end."""
 
-    def containing(self, canvas: Canvas, column: Tensor, number: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         return canvas.start, canvas.end, torch.zeros_like(number)
 
     def count(self, canvas: Canvas) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dllm.cache.base import Cache, Session
-from dllm.cache.calls import RowNumbers, rows_by_call
+from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.passes import Call, Drafts, Pass, SideBySide
 from dllm.canvas import Canvas, packed
 from dllm.common import debug
@@ -146,13 +146,13 @@ class BufferSession(Session):
         self._saw(keys, queries)
         assert not debug.ON or bool((~keys | self.state["written"]).all()), "a column is attended to before written"
         calls = [
-            self._call(forward, rows, width, plan.shapes, candidates)
-            for rows, width in self.parts(widths, valid.device)
+            replace(self._call(forward, part.rows, part.width, plan.shapes, candidates), ranges=part.ranges)
+            for part in self.parts(widths, valid.device)
         ]
         return replace(forward, calls=calls)
 
-    def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
-        """Row numbers [b] of each call (None: all rows), and its width in columns."""
+    def parts(self, widths: Sequence[int], device: torch.device) -> list[Group]:
+        """The rows of each call."""
         return rows_by_call(widths, device, self.row_numbers)
 
     def memory(self, forward: Pass, call: Call) -> Memory:
@@ -281,6 +281,10 @@ class BufferMemory(Memory):
         self.buffer(layer, fresh)
         return self._access(fresh.query.device).exchange(layer, fresh, columns)
 
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        self.buffer(layer, fresh)
+        return self._access(fresh.query.device).attend(layer, fresh, columns)
+
     def access(self) -> Access:
         return self._access(self.forward.valid.device)
 
@@ -314,7 +318,7 @@ class BufferMemory(Memory):
         call = self.call
         stores = self.session.stores if call.drafts is None else call.drafts.stores
         slots, rows = self.copies(call.slots, device), self.copies(call.buffers, device)
-        return Access(self.copies.of(call.visible, device), slots, call.reach, stores, rows)
+        return Access(self.copies.of(call.visible, device), slots, call.reach, stores, rows, call.ranges)
 
 
 def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:

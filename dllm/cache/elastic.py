@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.calls import Group
 from dllm.cache.drift import Past, attended, attention_weights, strongest
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import KeptRows, places, predictors, rows_of
@@ -117,9 +118,9 @@ class Drifting(BufferSession):
         self.gapless = False  # attention weights are computed under the mask
         self.past, self.inputs, self.queried = Past(), KeptRows(self.length), KeptRows(self.length)
 
-    def parts(self, widths: Sequence[int], device: torch.device) -> list[tuple[Tensor | None, int]]:
+    def parts(self, widths: Sequence[int], device: torch.device) -> list[Group]:
         """One call, because the rows that compute everything show only from layer to layer."""
-        return [(None, max(widths))]
+        return [Group(None, max(widths))]
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid, columns, bound = candidates.valid, candidates.columns, self.state["later"]

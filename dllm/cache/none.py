@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dllm.cache.base import Cache, Session
-from dllm.cache.calls import RowNumbers, rows_by_call
+from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner, some
@@ -46,10 +46,10 @@ class Everything(Session):
         return (self.length, self.ragged)
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
-        valid, parts = candidates.valid, list[tuple[Tensor | None, int]]([(None, len(candidates.columns))])
+        valid, parts = candidates.valid, [Group(None, len(candidates.columns))]
         if self.ragged:
             parts = rows_by_call(plan.shapes.widths(valid, owner), valid.device, self.row_numbers)
-        calls = [self._call(rows, width, plan.shadows, candidates) for rows, width in parts]
+        calls = [self._call(part.rows, part.width, plan.shadows, candidates) for part in parts]
         return Pass(calls, owner, valid, valid, valid, plan.shadows, whole=not self.ragged)
 
     def memory(self, forward: Pass, call: Call) -> Memory:

@@ -63,9 +63,9 @@ class Call:
     """One call of the network. A forward is one call, or several of rows that compute about as many columns.
 
     candidates [b]: which ones run (None: all). columns [b, n]: their query columns (L: padding; None: all in order).
-    slots, visible, reach, buffers: where the queries are kept, which keys they see and whose these are, as ``slots``,
-    ``visible``, ``reach`` and ``rows`` of ``Access``. side_by_side: the candidates of a row run as one row. drafts:
-    each candidate has buffers of its own.
+    slots, visible, reach, buffers, ranges: where the queries are kept, which keys they see and whose these are, as
+    ``slots``, ``visible``, ``reach``, ``rows`` and ``ranges`` of ``Access``. side_by_side: the candidates of a row run
+    as one row. drafts: each candidate has buffers of its own.
     """
 
     candidates: Tensor | None = None
@@ -76,6 +76,7 @@ class Call:
     buffers: Tensor | None = None
     side_by_side: SideBySide | None = None
     drafts: Drafts | None = None
+    ranges: tuple[tuple[int, int], ...] | None = None
 
     def computed(self, length: int) -> Tensor | int:
         """Rows that the network runs for each candidate, padding included: one number, or [b] where candidates lie side

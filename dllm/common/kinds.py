@@ -31,6 +31,7 @@ def is_list_of(entry: KindTest) -> KindTest:
     return lambda value: isinstance(value, Sequence) and not isinstance(value, str) and all(map(entry, value))
 
 
+MAPPING = "Mapping[str, Any]"  # the annotation of an option that is a mapping itself
 _NUMBERS, _TEXTS = (is_list_of(is_number), "a list of numbers"), (is_list_of(is_text), "a list of texts")
 # By the words of an annotation, such as ``int | None``: the test, and the kind as messages call it.
 VALUE_KINDS: dict[str, tuple[KindTest, str]] = {
@@ -39,6 +40,8 @@ VALUE_KINDS: dict[str, tuple[KindTest, str]] = {
     "Sequence[int]": (is_list_of(is_whole), "a list of whole numbers"), "Sequence[float]": _NUMBERS,
     "Sequence[str]": _TEXTS, "list[str]": _TEXTS,
     "Sequence[Sequence[int]]": (is_list_of(is_list_of(is_whole)), "a list of lists of token ids"),
+    MAPPING: (lambda value: isinstance(value, Mapping), "a mapping"),
+    "type": (lambda value: isinstance(value, type), "a class"),
     "dict[str, Tensor]": (lambda value: isinstance(value, Mapping), "tensors by name"),
 }  # fmt: skip
 

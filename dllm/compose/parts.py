@@ -17,13 +17,14 @@ from pkgutil import resolve_name
 from threading import RLock
 from typing import Any, TypeVar, cast
 
-from dllm.common.kinds import VALUE_KINDS, of_kind, words_of
+from dllm.common.kinds import MAPPING, VALUE_KINDS, of_kind, words_of
 from dllm.errors import UserError, nearest
 
 _T = TypeVar("_T")
 BASE_CLASSES = {
     "sampler": "dllm.samplers.base.Sampler", "blocks": "dllm.blocks.base.Blocks", "cache": "dllm.cache.base.Cache",
-    "eos": "dllm.eos.base.EndOfText", "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
+    "eos": "dllm.eos.base.EndOfText", "constraint": "dllm.constraints.kinds.Constraint",
+    "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
 }  # fmt: skip
 
 
@@ -33,14 +34,27 @@ COMPOSING = RLock()  # Hydra keeps what it composes from in one place of the pro
 def part(group: str, choice: _T | str, **options: Any) -> _T:
     """``choice`` itself if it is an object already, else the part of that name from the configuration group.
 
-    Options are data (see above). Only a part inside another one may be a mapping, which chooses it by name. Raises
-    UserError for an unknown name or option, and for a wrong value.
+    Options are data (see above). A mapping chooses a part inside another one by its name; where an option is a mapping
+    itself (a JSON schema), it is data like any value. Raises UserError for an unknown name or option, and for a wrong
+    value.
 
     >>> part("sampler", "credit", beta=0.5, inner={"name": "localleap", "radius": 2})  # doctest: +SKIP
     """
     if not isinstance(choice, str):
         return choice
     return cast(_T, build_part(group, part_config(group, choice, options)))
+
+
+def part_of(group: str, value: Any) -> Any:
+    """The part that data choose: by its name, or by a mapping with its ``name`` and its options. Raises UserError as
+    ``part`` does.
+
+    >>> part_of("constraint", {"name": "regex", "pattern": "a+"}).pattern
+    'a+'
+    """
+    if not isinstance(value, str | Mapping):
+        raise UserError(f'{group}={value!r} chooses no part: write {{"name": NAME, OPTION: VALUE}}.')
+    return build_part(group, _inside(group, value))
 
 
 def part_config(group: str, choice: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +76,8 @@ def with_options(group: str, choice: str, config: Mapping[str, Any], options: Ma
         if key not in known:
             listed = ", ".join(known) or "none"
             raise UserError(f"{group}={choice} has no option {key!r}; it has {listed}.{nearest(key, known)}")
-        new[key] = _inside(f"{group}.{key}", value) if _is_part(config[key]) else _value(f"{group}.{key}", value)
+        name = f"{group}.{key}"
+        new[key] = _inside(name, value) if _is_part(config[key]) else _value(name, value, config["_target_"])
     return new
 
 
@@ -78,8 +93,9 @@ def _inside(name: str, value: Any) -> Any:
     return part_config(name, choice, {key: option for key, option in value.items() if key != "name"})
 
 
-def _value(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
+def _value(name: str, value: Any, target: Any) -> Any:
+    group, _, key = name.rpartition(".")
+    if isinstance(value, Mapping) and MAPPING not in words_of(arguments_of(class_of(group, target))[key].annotation):
         raise UserError(f"{name}={value!r} must be a value: only a part inside another one may be a mapping.")
     return value
 
@@ -117,7 +133,7 @@ def composed(overrides: list[str], whole: bool = False) -> Any:
 
 
 def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) -> Any:
-    """The part that a configuration describes, and the parts inside it.
+    """The part that a configuration describes, and the parts inside it; None for an empty one (``constraint=none``).
 
     ``_target_`` names its class, which must be one of the group's kind; no function is ever called. Entries with a
     ``_target_`` of their own are built for arguments that take parts, and for no others.
@@ -125,6 +141,8 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
     per_request: a number may be a list, with one entry for each request. Raises UserError, naming the option, when a
     value is wrong.
     """
+    if not config:
+        return None
     kind = class_of(group, config.get("_target_"))
     arguments = arguments_of(kind)
     options: dict[str, Any] = {}
@@ -134,6 +152,8 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
         if key not in arguments:
             there = ", ".join(arguments) or "none"
             raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.")
+        if value is None and arguments[key].default is inspect.Parameter.empty:  # as if it were not there
+            continue
         own, name = _is_part(value) and takes_part(arguments[key]), f"{group}.{key}"
         options[key] = build_part(name, value, per_request) if own else _sound(name, value, arguments[key], per_request)
     lacking = [key for key, entry in arguments.items() if entry.default is entry.empty and key not in options]
@@ -216,10 +236,10 @@ def choice_of(group: str, config: Mapping[str, Any]) -> str:
 
     Of several choices of one class (``cache=dkv_prefill``, ``dkv_pd``) it is the one whose options agree the most.
     """
-    target = str(config.get("_target_"))
+    target = config.get("_target_")
     same = {name: options for name, options in options_of_choices(group).items() if options.get("_target_") == target}
     if not same:
-        return target
+        return str(target)
     return max(same, key=lambda name: sum(config.get(key) == value for key, value in same[name].items()))
 
 
@@ -230,7 +250,8 @@ def options_of_choices(group: str) -> dict[str, Mapping[str, Any]]:
 
     import yaml
 
-    found = {name: yaml.safe_load((files("dllm.conf") / group / f"{name}.yaml").read_text()) for name in choices(group)}
+    folder = files("dllm.conf") / group
+    found = {name: yaml.safe_load((folder / f"{name}.yaml").read_text()) or {} for name in choices(group)}
     return {name: options.get(group, options) for name, options in found.items()}
 
 

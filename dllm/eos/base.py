@@ -29,9 +29,14 @@ class EndOfText:
 def answer_ends(canvas: Canvas, eos_id: int) -> Tensor:
     """Committed end-of-text tokens that end the answer [B, L]: those behind all given text. In infilling, an EOS in one
     gap does not end what is given after it."""
-    last = (canvas.columns * canvas.given).amax(1, keepdim=True)
     ends = (canvas.tokens == eos_id) & ~canvas.masked & canvas.valid & ~canvas.given
-    return ends & ((canvas.columns > last) | ~canvas.given.any(1, keepdim=True))
+    return ends & behind_given(canvas)
+
+
+def behind_given(canvas: Canvas) -> Tensor:
+    """The columns behind all given text [B, L]."""
+    last = (canvas.columns * canvas.given).amax(1, keepdim=True)
+    return (canvas.columns > last) | ~canvas.given.any(1, keepdim=True)
 
 
 def after_first(canvas: Canvas, where: Tensor) -> tuple[Tensor, Tensor]:

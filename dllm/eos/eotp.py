@@ -7,7 +7,7 @@ import torch
 from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import Need, Step, View
-from dllm.eos.base import EndOfText, after_first
+from dllm.eos.base import EndOfText, after_first, behind_given
 from dllm.errors import in_choices
 
 
@@ -16,7 +16,8 @@ class EoTP(EndOfText):
 
     Second tier, if there is none: cut behind the most confident EOS proposal among all masked positions (scope
     ``suffix``) or those of the open blocks (``block``, as the published cached loops do), if its confidence is at least
-    ``minimum``. That position is usually still masked, and is decided later like any other.
+    ``minimum``. That position is usually still masked, and is decided later like any other. In infilling, nothing is
+    cut before what is given.
     """
 
     shrinks = True
@@ -29,7 +30,7 @@ class EoTP(EndOfText):
         return (Need(self.scope),)
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
-        before = candidates.masked | step.commit
+        before = (candidates.masked | step.commit) & behind_given(candidates)
         scores = view.scores
         says = scores.scored & before & (candidates.columns < candidates.end[:, None]) & (scores.token == eos_id)
         if self.scope == "block":

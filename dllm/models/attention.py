@@ -27,6 +27,10 @@ class Visible:
     mask: Tensor | None = None
     count: Tensor | None = None
 
+    def of(self, rows: slice) -> Visible:
+        """The same of some of the rows."""
+        return Visible(*(None if one is None else one[rows] for one in (self.mask, self.count)))
+
 
 ALL = Visible()
 

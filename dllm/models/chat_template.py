@@ -7,7 +7,7 @@ stands here. ``tests/models/test_chat_template.py`` holds texts and refusals equ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -28,9 +28,18 @@ def parse_template(template: str) -> None:
     _environment().parse(template)
 
 
-def compile_template(template: str) -> Template:
-    """The template, ready for ``render_messages``. Raises TemplateError, for an unknown filter too, and SyntaxError."""
-    return _environment().from_string(template)
+def compile_template(template: str, rewritten: Callable[[str], str] | None = None) -> Template:
+    """The template, ready for ``render_messages``. rewritten: what becomes of each text that the template itself
+    writes. Raises TemplateError, for an unknown filter too, and SyntaxError."""
+    if rewritten is None:
+        return _environment().from_string(template)
+    tree = _environment().parse(template)
+    for data in tree.find_all(nodes.TemplateData):
+        data.data = rewritten(data.data)
+    for constant in tree.find_all(nodes.Const):
+        if isinstance(constant.value, str):
+            constant.value = rewritten(constant.value)
+    return _environment().from_string(tree)
 
 
 def render_messages(template: Template, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str]) -> str:

@@ -57,7 +57,8 @@ def read_text(file: Path) -> str:
 
 
 def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """The headers of all safetensors of a folder, sharded or single. Raises UserError when they are broken."""
+    """The headers of all safetensors of a folder, sharded or single. Raises UserError when they are broken, and
+    MemoryError when they do not fit."""
     found: dict[str, Stored] = {}
     for file in _weight_files(folder):
         try:
@@ -65,6 +66,8 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
                 parts = [(name, shard.get_slice(name)) for name in shard.keys()]  # noqa: SIM118
                 headers = [Stored(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
         except Exception as error:
+            if "allocate memory" in str(error):  # the file is sound, and larger than what there is
+                raise MemoryError(f"{file} cannot be mapped") from error
             raise broken(f"{file} is no readable safetensors file ({error})") from error
         for tensor in headers:
             if tensor.name in found:

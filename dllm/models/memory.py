@@ -32,15 +32,15 @@ Exchanged = tuple[Tensor, Tensor, Tensor, Visible]
 class Projected:
     """A layer's projections of its rows, before norms and rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
 
-    angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. wide: rotate in float32 (LLaDA's
-    ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel. varlen: attention can
-    take counts of keys. norms: of the heads of queries and keys, if the model has them.
+    angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them (None: the rows are rotated). wide: rotate in
+    float32 (LLaDA's ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel.
+    varlen: attention can take counts of keys. norms: of the heads of queries and keys, if the model has them.
     """
 
     query: Tensor
     key: Tensor
     value: Tensor
-    angles: tuple[Tensor, Tensor]
+    angles: tuple[Tensor, Tensor] | None
     wide: bool
     triton: bool
     varlen: bool = False
@@ -48,18 +48,27 @@ class Projected:
 
     def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h]."""
-        query, key = self.query, self.key
+        query, key, value = self.query, self.key, self.value.transpose(1, 2)
+        if self.angles is None:
+            return query, key.transpose(1, 2), value
         if self.norms is not None:
             query = add_norm(query, None, self.norms.query, self.norms.eps, self.triton)[1]
             key = add_norm(key, None, self.norms.key, self.norms.eps, self.triton)[1]
         query, key = (rotated(x, *self.angles, self.wide) for x in (query, key))
-        return query, key.transpose(1, 2), self.value.transpose(1, 2)
+        return query, key.transpose(1, 2), value
+
+    def by_call(self, shapes: Sequence[tuple[int, int]]) -> list[Projected]:
+        """The rows of a stream [1, T, ...] by the calls of ``shapes`` (b, n) that make it up, rotated together."""
+        query, key, value = self.rotated()
+        calls = (by_call(one, shapes) for one in (query, key.transpose(1, 2), value.transpose(1, 2)))
+        return [Projected(query, key, value, None, self.wide, self.triton, self.varlen)
+                for query, key, value in zip(*calls, strict=True)]  # fmt: skip
 
     def into(self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
         """Write keys and values to ``slots`` [B, n] (None: the first n) of ``rows`` [B] (None: all) of the buffers
         [B, H_kv, S, h], and return the rotated queries. Every slot must exist: buffers have one for padding."""
         # torch.compile fuses these operations itself. With ``rows`` the kernel does not run: that is rare.
-        if self.triton and rows is None and not torch.compiler.is_compiling():
+        if self.triton and rows is None and self.angles is not None and not torch.compiler.is_compiling():
             return rope_scatter(
                 self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, self.norms, True)
         query, key, value = self.rotated()
@@ -70,6 +79,12 @@ class Projected:
                 row = torch.arange(len(slots), device=slots.device) if rows is None else rows
                 store.transpose(1, 2).index_put_((row[:, None], slots), fresh.transpose(1, 2))
         return query
+
+
+def by_call(stream: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """Views [b, n, ...] of the parts of a stream [1, T, ...], T the sum of all b n."""
+    parts = stream[0].split([rows * width for rows, width in shapes])
+    return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 class Memory:
@@ -173,14 +188,16 @@ KeyValues = tuple[Tensor, Tensor]  # of one layer: keys, values [B, H_kv, S, h]
 @dataclass(frozen=True)
 class Access(Memory):
     """visible: which of its keys. slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n).
-    reach: how many slots count as keys. rows [b]: which rows of the stores these are (None: all). Without stores
-    nothing is kept, and the rows see each other."""
+    reach: how many slots count as keys. rows [b]: which rows of the stores these are (None: all). ranges: the same rows
+    as ranges of neighbours, where the host knows them: attention then reads their keys where they lie, not a copy.
+    Without stores nothing is kept, and the rows see each other."""
 
     visible: Visible = ALL
     slots: Tensor | None = None
     reach: int = 0
     stores: Sequence[KeyValues | None] = ()
     rows: Tensor | None = None
+    ranges: tuple[tuple[int, int], ...] | None = None
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         if not self.stores:
@@ -191,6 +208,18 @@ class Access(Memory):
         part = slice(None) if self.rows is None else self.rows
         keys, values = (buffer[part, :, : self.reach] for buffer in store)
         return query, keys, values, self.visible
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        if self.ranges is None:
+            return super().attend(layer, fresh, columns)
+        store = self.stores[layer]
+        assert store is not None, "buffers are made before they are used"
+        query, begin, out = fresh.into(*store, self.slots, self.rows), 0, []
+        for first, last in self.ranges:
+            own = slice(begin, begin := begin + last - first)
+            keys, values = (buffer[first:last, :, : self.reach] for buffer in store)
+            out.append(attend(query[own], keys, values, self.visible.of(own), fresh.varlen))
+        return torch.cat(out)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ spell nothing. Texts that spell none are encoded whole, as the tokenizer does by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import pairwise
 
@@ -16,6 +16,7 @@ from dllm.errors import UserError
 from dllm.models.files import broken
 from dllm.models.keys import shown
 
+Span = tuple[int, int]  # begin and end in a text
 HIEROGLYPH = "\U00013000"  # a hieroglyph, which makes the unknown token of a vocabulary that has one
 
 
@@ -25,32 +26,50 @@ def encode_text(backend: Tokenizer, text: str) -> list[int]:
     return list(_encoding(backend, text).ids)
 
 
-def plain_pieces(backend: Tokenizer, text: str, special: frozenset[int]) -> list[tuple[str, list[int]]]:
+def plain_pieces(
+    backend: Tokenizer, text: str, special: frozenset[int], own: Collection[Span] = ()
+) -> list[tuple[str, list[int]]]:  # fmt: skip
     """The pieces of a text and the ids of each, none of which is of ``special``, unless it stands for unknown text.
-    Raises UserError as ``encode_text``, and where a special token is a single character, which nothing else writes."""
-    done, todo = [], [text]
+    own: where special tokens stand all the same. Raises UserError as ``encode_text``, and where a special token is a
+    single character, which nothing else writes."""
+    done, todo = [], [(0, text)]
     while todo:
-        piece = todo.pop()
+        start, piece = todo.pop()
         found = _encoding(backend, piece)
-        spots = [] if special.isdisjoint(found.ids) else list(_spots(backend, piece, found, special))
+        spelt = () if special.isdisjoint(found.ids) else _spelt(backend, piece, found, special)
+        spots = [_spot(piece, span) for span in spelt if (start + span[0], start + span[1]) not in own]
         if spots:
-            todo += [piece[begin:end] for begin, end in pairwise([0, *spots, len(piece)])][::-1]
+            cuts = pairwise([0, *spots, len(piece)])
+            todo += [(start + begin, piece[begin:end]) for begin, end in cuts][::-1]
         else:
             done.append((piece, list(found.ids)))
     return done
 
 
-def _spots(backend: Tokenizer, text: str, found: Encoding, special: frozenset[int]) -> Iterator[int]:
-    """Where to cut a text so that it spells no special token."""
+def special_spans(backend: Tokenizer, text: str, special: frozenset[int]) -> list[Span]:
+    """Where a text spells tokens of ``special``."""
+    return list(_spelt(backend, text, _encoding(backend, text), special))
+
+
+def _spelt(backend: Tokenizer, text: str, found: Encoding, special: frozenset[int]) -> Iterator[Span]:
+    """Where special tokens stand, without the white space around them that some take in."""
     unknown = _unknown(backend)
     for token, (begin, end) in zip(found.ids, found.offsets, strict=True):
-        spelling = str(backend.id_to_token(token))
-        if token not in special or (token in unknown and spelling not in text[begin:end]):
+        whole = text[begin:end]
+        if token not in special or (token in unknown and str(backend.id_to_token(token)) not in whole):
             continue
-        spot = max(text.find(spelling, begin, end), begin) + 1  # a token may take in the white space before it
-        if spot >= end:
-            raise UserError(f"the text holds {spelling!r}, a special token that cannot be written otherwise. Drop it.")
-        yield spot
+        if whole.strip():
+            begin, end = end - len(whole.lstrip()), begin + len(whole.rstrip())
+        yield begin, end
+
+
+def _spot(text: str, span: Span) -> int:
+    """Where to cut a text so that it does not spell the special token of ``span``."""
+    begin, end = span
+    if begin + 1 >= end:
+        spelling = text[begin:end]
+        raise UserError(f"the text holds {spelling!r}, a special token that cannot be written otherwise. Drop it.")
+    return begin + 1
 
 
 def _unknown(backend: Tokenizer) -> list[int]:

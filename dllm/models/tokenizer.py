@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 from dllm.errors import UserError
 from dllm.models import tables
 from dllm.models.chat_template import compile_template, parse_template, render_messages
+from dllm.models.chat_tokens import ChatTokens
 from dllm.models.files import broken, read_json, read_text
 from dllm.models.keys import read_keys
 from dllm.models.spelling import encode_text, plain_pieces
@@ -93,23 +93,23 @@ class Tokenizer:
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], begin: str = "") -> list[int]:
         """Ids of a conversation in the chat template, and of ``begin`` behind it. Only the template's own text makes
-        special tokens: what spells one in a message stays text. Raises UserError as ``render`` and ``encode``."""
-        cut = "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(4))  # private use: in nobody's text
-        written = self.render([self._cut(message, cut) for message in messages]) + self._cut(begin, cut)
-        return [token for piece in written.split(cut) for token in encode_text(self.backend, piece)]
+        special tokens, whatever it does with a message: what spells one there stays text. Raises UserError as
+        ``render`` and ``encode``."""
+        self.render(messages)  # refuses what cannot be rendered
+        *pieces, (last, own) = self._chat_tokens.pieces(messages)
+        whole = [*pieces, (last + begin, own)]
+        found = [plain_pieces(self.backend, text, self._spelt, own) for text, own in whole]
+        return [token for some in found for _, ids in some for token in ids]
 
     @cached_property
     def _spelt(self) -> frozenset[int]:
         """The special ids that a text can spell. A stop id may be an ordinary token, such as a line break."""
         return self.special_ids.intersection([*self.backend.get_added_tokens_decoder(), self.mask_id])
 
-    def _cut(self, value: Any, cut: str) -> Any:
-        """The texts in a message's field, with ``cut`` wherever ``encode`` cuts them."""
-        if isinstance(value, str):
-            return cut.join(piece for piece, _ in plain_pieces(self.backend, value, self._spelt))
-        if isinstance(value, Mapping):
-            return {key: self._cut(entry, cut) for key, entry in value.items()}
-        return [self._cut(entry, cut) for entry in value] if isinstance(value, list) else value
+    @cached_property
+    def _chat_tokens(self) -> ChatTokens:
+        assert self.template is not None
+        return ChatTokens(self.backend, self._spelt, self.template, self.special_tokens)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The conversation as the chat template writes it, up to where the assistant speaks.

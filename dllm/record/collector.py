@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Request
+from dllm.constraints.exchanged import ConstraintReport
 from dllm.contract import Turn
 from dllm.models.ids import Ids
 from dllm.record.cost import CostModel
@@ -31,7 +32,7 @@ class Row:
     """A finished row: ids from column 0 of the batch, where its answer starts and where deciding ended; the turn that
     fixed each column (0: none), and the log-probability of its token then (nan: not known); the second at which it
     joined; what it spent: query rows and computed rows (averaged over layers), FLOPs, bytes (without the weights), and
-    forwards in which it waited."""
+    forwards in which it waited; what its constraint did to it."""
 
     tokens: list[int]
     start: int
@@ -48,6 +49,7 @@ class Row:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     device: str = "cpu"
+    constraint: ConstraintReport | None = None
 
 
 class Collector:
@@ -111,6 +113,7 @@ class Collector:
                 canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), fixed[row].tolist(),
                 logprobs[row].tolist(), self.began.get(finished[-1], 0.0), int(turn.view.blocks.turn[row]), queries,
                 computed, flops, moved, idle, seconds, cpu_seconds, fixed.device.type,
+                turn.steering.report(row),
             )  # fmt: skip
         return finished
 
@@ -130,21 +133,21 @@ class Collector:
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]
-        infill = request.start is None and not all(request.masked[start:])
-        if infill:
+        if request.head is not None:
             tokens, reason = self._filled(decided), "length"
-            text = self.text([*request.tokens[:start], *tokens])
+            text = self.text([*request.head, *tokens])
         else:
             tokens, text, reason = self._answer(decided)
         # An answer may hold given tokens, such as a sampler's anchor. Only those before its end count.
-        given = list(request.masked[start:] if infill else request.masked[start : start + len(tokens)]).count(False)
+        kept = length if request.head is not None else start + len(tokens)
+        given = list(request.masked[start:kept]).count(False)
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
             nfe=row.nfe, query_tokens=round(row.query_tokens), seconds=row.seconds, cpu_seconds=row.cpu_seconds,
             load=machine_load(), device=row.device, stop_reason=reason, seed=request.seed, turns=row.turns[answer],
             given_tokens=given, flops=row.flops, bytes=row.bytes + row.nfe * self._weights(),
             computed_tokens=round(row.computed), idle_forwards=round(row.idle), began=row.began,
-            words=self.words(canvas), trace=self._trace(number) if self.trace else None,
+            words=self.words(canvas), constraint=row.constraint, trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 
     def _weights(self) -> float:

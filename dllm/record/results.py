@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from dllm.constraints.exchanged import ConstraintReport
 from dllm.errors import UserError
 from dllm.record.final_commits import LogProbs, at_commit
 from dllm.record.notebook import coloured
@@ -29,7 +30,7 @@ class Result:
     stop_reason: ``eos``, ``stop_string`` or ``length``. turns: the turn (from 1) that fixed each canvas position, 0
     where none did. given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is the whole
     canvas without end-of-text tokens, and ``text`` begins with the prompt. words: the text of each token of the
-    canvas by itself.
+    canvas by itself. constraint: what it did to the row (None: the row was free).
     """
 
     prompt_tokens: list[int]
@@ -53,6 +54,7 @@ class Result:
     load: float = 0.0
     device: str = "cpu"
     words: list[str] = field(default_factory=list, repr=False)
+    constraint: ConstraintReport | None = None
     trace: Trace | None = field(default=None, repr=False)
 
     @property
@@ -90,7 +92,8 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Everything but the trace, which goes to a file of its own, and the words."""
         row = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in NOT_STORED}
-        return {**row, "useful_tokens": self.useful_tokens}
+        report = None if self.constraint is None else asdict(self.constraint)
+        return {**row, "constraint": report, "useful_tokens": self.useful_tokens}
 
     def _repr_html_(self) -> str:
         """In a notebook: the text, each token in the colour of the turn that fixed it."""

@@ -26,7 +26,8 @@ ADVICE = "Name a file of a run's traces folder; decode with trace=true to get on
 class Commits:
     """positions: relative to the answer's start. tokens: the ids they were fixed to. confidence: the tokens'
     probability (None: not known). forced: committed because a turn must commit something, or by the cache's plan, not
-    accepted by the rule. entropy: in nats, of the distribution that the token came from."""
+    accepted by the rule, or of a token that a constraint
+    asked for. entropy: in nats, of the distribution that the token came from."""
 
     positions: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -52,6 +53,9 @@ class TurnRecord:
     each of them attends to. refreshed: rows of layers that compute the whole canvas again. computed: query rows with
     those that pad a row to its call's width. flops, bytes: what the forward takes if the row is decoded alone
     (``dllm.record.cost``). block: number, begin and end of the current block, relative to the answer.
+
+    Under a constraint, steered: positions whose proposal was not the model's own. Per candidate, refused: commits that
+    wait because they do not go with the others; replaced: those made with another token that does.
     """
 
     turn: int
@@ -68,6 +72,9 @@ class TurnRecord:
     flops: float = 0.0
     bytes: float = 0.0
     computed: list[int] = field(default_factory=list)
+    steered: list[int] = field(default_factory=list)
+    refused: list[list[int]] = field(default_factory=list)
+    replaced: list[list[int]] = field(default_factory=list)
 
 
 @dataclass
@@ -164,7 +171,9 @@ def record_turn(turn: Turn, row: int, seconds: float, cost: CostModel | None = N
         keys=work.keys[asked].amax(0).tolist(), refreshed=work.refreshed[asked].sum(0).tolist(),
         flops=0.0 if cost is None else float(cost.flops(work)[asked].sum()),
         bytes=0.0 if cost is None else float(cost.bytes(work)[asked].sum()) + cost.weights(),
-        computed=work.computed[asked].sum(0).tolist(),
+        computed=work.computed[asked].sum(0).tolist(), steered=_positions(turn.marks.steered, row, start),
+        refused=[_positions(turn.marks.refused, n, start) for n in rows],
+        replaced=[_positions(turn.marks.replaced, n, start) for n in rows],
     )  # fmt: skip
 
 
@@ -187,7 +196,7 @@ def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),
         confidence=[None if isnan(p) else p for p in probabilities(turn)[candidate, columns].tolist()],
-        forced=[False] * len(columns) if accepted is None else (~accepted).tolist(),
+        forced=(turn.marks.replaced[candidate][columns] if accepted is None else ~accepted).tolist(),
         entropy=[] if entropy is None else entropy[row][columns].tolist(),
     )  # fmt: skip
 

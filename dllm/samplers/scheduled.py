@@ -15,7 +15,7 @@ from dllm.setting import Setting
 class Scheduled(Sampler):
     """Base of the rules that follow a fixed schedule. ``steps`` is the number of forwards for the whole answer. It is
     split evenly over the blocks, and each block's masks over the block's forwards. steps None: ``per_step`` positions
-    per forward, or one fewer where a block's masks do not divide evenly.
+    per forward, and in a block's last one what is left.
     """
 
     def __init__(self, steps: int | None = None, per_step: int = 1) -> None:
@@ -45,11 +45,13 @@ class Scheduled(Sampler):
         return torch.where(state["steps"] > 0, state["steps"], -(-view.blocks.masks.clamp(min=1) // self.per_step))
 
     def due(self, view: View, state: State, index: Tensor | None = None) -> Tensor:
-        """How many positions the schedule commits in this forward [B] (LLaDA's ``get_num_transfer_tokens``): the first
-        forwards of a block take one more. The last one, and any after it, takes all that is open: a cache may have let
-        fewer positions be committed than were due. index [B]: that of this forward in the schedule (None:
-        ``view.index``).
+        """How many positions the schedule commits in this forward [B]. Where ``steps`` are split, the first forwards of
+        a block take one more (LLaDA's ``get_num_transfer_tokens``). The last one, and any after it, takes all that is
+        open: a cache may have let fewer positions be committed than were due. index [B]: that of this forward in the
+        schedule (None: ``view.index``).
         """
         masks, index = view.blocks.masks, view.index if index is None else index
         steps = self.block_steps(view, state)
-        return torch.where(index < steps - 1, masks // steps + (index < masks % steps), view.open.sum(1))
+        split = masks // steps + (index < masks % steps)
+        return torch.where(
+            index < steps - 1, torch.where(state["steps"] > 0, split, self.per_step), view.open.sum(1))

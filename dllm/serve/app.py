@@ -23,17 +23,19 @@ from starlette.routing import Route
 from dllm.errors import UserError
 from dllm.prompts import Prompts
 from dllm.serve import wire
-from dllm.serve.answering import Answering, Streaming
+from dllm.serve.answering import Answering, Streaming, left
 from dllm.serve.body import parsed
 from dllm.serve.choose import Defaults
-from dllm.serve.decoding import Decoding
-from dllm.serve.guard import Guard
+from dllm.serve.compiling import Compiling
+from dllm.serve.decoding import Decoding, too_late
+from dllm.serve.formats import formats_offered
+from dllm.serve.guard import GONE, Guard
 from dllm.serve.jobs import Closing, Full
 from dllm.serve.metrics import Metrics
 from dllm.serve.offered import parts_offered
 from dllm.serve.playground import playground_page
 from dllm.serve.reading import body_of
-from dllm.serve.refused import Refused
+from dllm.serve.refused import Refused, as_refusal
 from dllm.serve.replies import Envelope, error_reply, model_data
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
@@ -61,6 +63,11 @@ class Service:
     def readers(self) -> ThreadPoolExecutor:
         """Threads that read requests. Few: each busy one takes its share of Python's lock from the event loop."""
         return ThreadPoolExecutor(READERS, thread_name_prefix="read")
+
+    @cached_property
+    def compiling(self) -> Compiling:
+        limits = self.settings.limits
+        return Compiling(self.scheduler.runner_of, self.settings.compile_seconds, limits.max_waiting)
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -92,6 +99,7 @@ class Service:
         if self.scheduler.state == "ready":  # else the process has told it, with a grace
             self.scheduler.close(0.0)
         self.readers.shutdown(wait=False)
+        self.compiling.close()
 
     async def chat(self, request: HttpRequest) -> Response:
         return await self._reply(request, chat=True)
@@ -110,7 +118,7 @@ class Service:
         return JSONResponse(model_data(name, self.created))
 
     async def parts(self, request: HttpRequest) -> Response:
-        return JSONResponse(await self._apart(parts_offered))
+        return JSONResponse(await self._apart(lambda: {**parts_offered(), "response_format": formats_offered()}))
 
     async def health(self, request: HttpRequest) -> Response:
         state = self.scheduler.state
@@ -137,6 +145,8 @@ class Service:
         asked = await self._apart(lambda: wire.asked(parsed(body), chat, self.defaults))
         ident = request.state.ident
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
+        if asked.jobs[0].request.constraint is not None:
+            decoding.language = await self._language(decoding, request)
         handed = asyncio.get_running_loop().run_in_executor(self.readers, decoding.submit)  # may make a runner
         try:
             await asyncio.shield(handed)
@@ -153,6 +163,29 @@ class Service:
         if not asked.stream:
             return await answer.whole(request)
         return Streaming(answer, self.settings.send_timeout)
+
+
+    async def _language(self, decoding: Decoding, request: HttpRequest) -> object:
+        """The language of a request's constraint. Raises Refused for one that cannot be decoded, and where the time is
+        up or the client has left before that is known."""
+        job, rest = decoding.asked.jobs[0], decoding.began + decoding.timeout - time.monotonic()
+        with as_refusal():
+            found = await self._apart(lambda: self.compiling.at_hand(job))
+            if found is not None:
+                return found
+            work, gone = asyncio.create_task(self.compiling.compiled(job)), asyncio.create_task(left(request))
+            try:
+                await asyncio.wait({work, gone}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    return work.result()
+            except Full as full:
+                raise full_queue(full.waiting) from None
+            finally:
+                work.cancel()
+                gone.cancel()
+        if gone.done():
+            raise Refused(GONE, "the client has left.")
+        raise too_late(decoding.timeout)
 
 
 def full_queue(waiting: int) -> Refused:

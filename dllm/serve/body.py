@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from dllm.serve.refused import Refused
 
 MAX_BYTES = 1 << 20
-MAX_DEPTH = 16  # lists and objects within each other; a prompt of token ids needs 3
+MAX_DEPTH = 64  # lists and objects within each other; a schema takes two for each object in an object
 MAX_WHOLE = 2**63 - 1
 
 

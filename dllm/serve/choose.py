@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from dllm.blocks.base import Blocks
 from dllm.compose.parts import build_part, choice_of, configurations, with_options
 from dllm.compose.validate import validate
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
+from dllm.samplers.base import Sampler
 from dllm.serve.jobs import Chosen
 from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, sound_options
 from dllm.serve.refused import Refused, as_refusal
@@ -122,18 +124,20 @@ class PartsBuilder:
         sampling = Sampling(**fields, tempered=sampler.tempered)
         setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
         resolved = validate(setting, sampler, cache, eos)
-        shared = {**configs, "sampler": shared_options(configs["sampler"], sampler)}
+        shared = {**configs, "sampler": shared_options(configs["sampler"], sampler),
+                  "blocks": shared_options(configs["blocks"], blocks)}
         heat = {**fields, "temperature": fields["temperature"] > 0}
-        return Chosen(resolved, blocks, cache, eos, sampling, json.dumps([plain_numbers(shared), plain_numbers(heat)]))
+        key = json.dumps([plain_numbers(shared), plain_numbers(heat)])
+        return Chosen(resolved, blocks, cache, eos, sampling, configs, key)
 
     def _make_part(self, group: str, canonical: str) -> Any:
         return build_part(group, json.loads(canonical), per_request=False)
 
 
-def shared_options(config: Mapping[str, Any], sampler: Any) -> dict[str, Any]:
-    """A sampler's options less those that each row of a batch may have of its own, and so for the rule inside it."""
-    kept = {key: value for key, value in config.items() if key not in sampler.per_request}
-    return {key: shared_options(value, getattr(sampler, key)) if isinstance(value, Mapping) else value
+def shared_options(config: Mapping[str, Any], part: Sampler | Blocks) -> dict[str, Any]:
+    """A part's options less those that each row of a batch may have of its own, and so for the rule inside it."""
+    kept = {key: value for key, value in config.items() if key not in part.per_request}
+    return {key: shared_options(value, getattr(part, key)) if isinstance(value, Mapping) else value
             for key, value in kept.items()}  # fmt: skip
 
 

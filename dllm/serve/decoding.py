@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -67,6 +67,7 @@ class Decoding:
         self.texts = [AnswerText.of(job.request, prompts.text, self.ends, asked.stop) for job in asked.jobs]
         self.box, self.numbers = Mailbox(len(asked.jobs)), dict[int, int]()
         self.first_text: float | None = None  # seconds until the first final text
+        self.language: object = None  # of its constraint: compiled, and kept at hand while its rows decode
 
     def submit(self) -> None:
         """Queue every row, or none. Raises Full, Closing or UserError as the scheduler does."""
@@ -91,7 +92,7 @@ class Decoding:
             try:
                 found = await self.box.take(until)
             except TimeoutError:
-                raise Refused(504, f"the request took more than {self.timeout:g} seconds.", code="timeout") from None
+                raise too_late(self.timeout) from None
             for row, mail in found:
                 for item in self._read(row, mail) if row in self.numbers else ():
                     if isinstance(item, Piece) and self.first_text is None:
@@ -99,32 +100,44 @@ class Decoding:
                     yield item
 
     def _read(self, row: int, mail: Mail) -> Iterator[Piece | Shot | Completed]:
-        job, text, progress = self.asked.jobs[row], self.texts[row], mail.latest
-        if progress is not None:
-            if job.snapshots:
-                yield Shot(row, progress)
-            # A stop string counts from the turn in which it stood there, not from the one in which we looked.
-            for turn, final in mail.grown if text.stop else mail.grown[-1:]:
-                new, ending = text.follow(progress.tokens, final)
-                if new:
-                    yield Piece(row, new)
-                if ending is not None and not (self.asked.logprobs or job.trace):  # those come with the whole answer
-                    self.scheduler.abort(self.numbers.pop(row))
-                    written = written_of(job, text, ending)
-                    yield Completed(row, ending, written, [], self._cost_so_far(job, written, turn))
-                    return
+        """What the mail of a row says. Raises Refused if the row has failed."""
+        if mail.latest is not None:
+            yield from self._grown(row, mail.latest, mail.grown)
+        if row not in self.numbers:  # a stop string has ended it
+            return
         if isinstance(mail.end, Failed):
             raise Refused(STATUS.get(mail.end.kind, 500), self._sentence(mail.end), code=mail.end.kind)
         if mail.end is not None:
             del self.numbers[row]
-            if job.snapshots:
-                yield Shot(row, self._last(mail.end, progress))
-            new, ending = text.finish(mail.end.result)
+            yield from self._finished(row, mail.end, mail.latest)
+
+    def _grown(self, row: int, now: Progress, grown: list[tuple[int, int]]) -> Iterator[Piece | Shot | Completed]:
+        """What a row's newest state adds to its text, and its end if a stop string stands there."""
+        job, text = self.asked.jobs[row], self.texts[row]
+        if job.snapshots:
+            yield Shot(row, now)
+        # A stop string counts from the turn in which it stood there, not from the one in which we looked.
+        for turn, final in grown if text.stop else grown[-1:]:
+            new, ending = text.follow(now.tokens, final)
             if new:
                 yield Piece(row, new)
-            scored = self._scored(text, ending, mail.end) if self.asked.logprobs else []
-            written = written_of(job, text, ending)
-            yield Completed(row, ending, written, scored, self._cost(row, mail.end, written))
+            if ending is not None and not (self.asked.logprobs or job.trace):  # those come with the whole answer
+                self.scheduler.abort(self.numbers.pop(row))
+                written = written_of(job, text, ending)
+                yield Completed(row, ending, written, [], self._cost_so_far(job, written, turn))
+                return
+
+    def _finished(self, row: int, done: Done, before: Progress | None) -> Iterator[Piece | Shot | Completed]:
+        """The rest of a row's text, and its end. before: what has come with it."""
+        job, text = self.asked.jobs[row], self.texts[row]
+        if job.snapshots:
+            yield Shot(row, self._last(done, before))
+        new, ending = text.finish(done.result)
+        if new:
+            yield Piece(row, new)
+        scored = self._scored(text, ending, done) if self.asked.logprobs else []
+        written = written_of(job, text, ending)
+        yield Completed(row, ending, written, scored, self._cost(row, done, written))
 
     @staticmethod
     def _sentence(failed: Failed) -> str:
@@ -138,10 +151,12 @@ class Decoding:
 
     def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
         result = done.result
-        cost = {
+        cost: dict[str, Any] = {
             "nfe": result.nfe, "tpf": written / result.nfe if result.nfe else 0.0, "query_tokens": result.query_tokens,
             "seed": result.seed, "waited": done.waited, "seconds": time.monotonic() - self.began, "turns": done.turns,
         }  # fmt: skip
+        if result.constraint is not None:
+            cost["constraint"] = asdict(result.constraint)
         if result.trace is None:
             return cost
         job = self.asked.jobs[row]
@@ -161,6 +176,10 @@ class Decoding:
         entries = list(zip(result.canvas, result.words, done.logprobs, strict=True))
         kept = [entry for entry in entries if entry[0] not in self.ends] if text.head is not None else entries
         return [(word, p if isfinite(p) else UNKNOWN) for _, word, p in kept[: len(ending.tokens)]]
+
+
+def too_late(seconds: float) -> Refused:
+    return Refused(504, f"the request took more than {seconds:g} seconds.", code="timeout")
 
 
 def written_of(job: Job, text: AnswerText, ending: Ending) -> int:

@@ -22,8 +22,8 @@ NEUTRAL: dict[str, Any] = {
 }  # fmt: skip
 OTHERS = ("stop", "stream_options", "logprobs", "metadata", "response_format", "diffusion")
 DIFFUSION = (
-    "sampler", "blocks", "cache", "eos", "threshold", "steps", "block_length", "guidance", "canvas", "snapshots",
-    "trace",
+    "sampler", "blocks", "cache", "eos", "threshold", "steps", "block_length", "guidance", "canvas", "constraint",
+    "snapshots", "trace",
 )  # fmt: skip
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
@@ -47,16 +47,9 @@ def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
         if name in given:
             with as_refusal(name):
                 given[name] = of_kind(name, given[name], kind)
-    _check_format(given.pop("response_format", {"type": "text"}))
     _check_metadata(given.pop("metadata", {}))
     given.pop("user", None)
     return given
-
-
-def _check_format(value: Any) -> None:
-    if value != {"type": "text"}:
-        sentence = f"response_format={value!r} must be {{'type': 'text'}}: constrained output is not there yet."
-        raise Refused(400, sentence, "response_format")
 
 
 def _check_metadata(value: Any) -> None:

@@ -3,8 +3,10 @@ parts that decode them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
@@ -19,8 +21,9 @@ from dllm.setting import Sampling
 class Chosen:
     """The parts of one request, built, resolved and checked for the model.
 
-    key: equal for requests that may share a batch. It says all options but those of the sampler that are
-    ``per_request``, and of the temperature only whether it is 0.
+    config: what they were built from, by group, as a trace file has it. key: equal for requests that may share a batch.
+    It says all options but those of sampler and blocks that are ``per_request``, and of the temperature only whether it
+    is 0.
     """
 
     sampler: Sampler
@@ -28,6 +31,7 @@ class Chosen:
     cache: Cache
     eos: EndOfText
     sampling: Sampling
+    config: Mapping[str, Mapping[str, Any]]
     key: Hashable
 
 
@@ -110,3 +114,21 @@ class Limits:
     max_lanes: int = 4
     max_waiting: int = 64
     exact: bool = False
+
+
+@dataclass
+class Figures:
+    """What a scheduler has done so far, and what it has to do. ended: jobs by how they ended. wanted, computed: rows
+    that the caches asked for, and that the network ran, of finished jobs."""
+
+    waiting: int = 0
+    rows: int = 0
+    lanes: int = 0
+    cells: int = 0
+    turns: int = 0
+    turn_seconds: float = 0.0
+    forwards: int = 0
+    tokens: int = 0
+    wanted: int = 0
+    computed: int = 0
+    ended: Counter[str] = field(default_factory=Counter)

@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
 from dllm.contract import Turn
 from dllm.prompts import Prompts
 from dllm.record.collector import Collector
@@ -16,8 +13,8 @@ from dllm.record.cost import CostModel
 from dllm.record.stopwatch import Stopwatch
 from dllm.rows import Rows
 from dllm.runner import Runner
-from dllm.samplers.base import Sampler
 from dllm.serve.jobs import Event, Job, Progress
+from dllm.serve.progress import progress_of
 
 COLUMNS = 64  # canvases grow in such steps, so that joining rows seldom make the batch wider
 
@@ -116,36 +113,19 @@ class Lane:
     def progress(self, turn: Turn, names: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
         """What the ``rows`` look like after a turn, whose rows were the jobs ``names``. Copies them from the device."""
         takes_back = self.runner.sampler.revocable or self.runner.blocks.rolls_back
-        at, scores = torch.tensor(rows, device=turn.chosen.device), turn.view.scores
-        one = turn.candidates.select(turn.step.owner.first[at])
-        tokens, masked = one.tokens.tolist(), one.masked.tolist()
-        numbers = torch.stack([final_end(turn, takes_back), turn.blocks.number, turn.view.blocks.turn], 1)[at].tolist()
-        shown = any(names[row].job.snapshots for row in rows)
-        told = [part[at].tolist() if shown else [] for part in (scores.scored, scores.token, scores.confidence)]
-        out = []
-        for place, row in enumerate(rows):
-            job, (end, block, forwards) = names[row].job, numbers[place]
-            answer = slice(job.request.answer_start, len(job.request.tokens))
-            guesses: dict[int, tuple[int, float]] = {}
-            if job.snapshots:
-                columns = zip(masked[place][answer], *(part[place][answer] for part in told), strict=True)
-                guesses = {number: (token, sure) for number, (hidden, scored, token, sure) in enumerate(columns)
-                           if hidden and scored}  # fmt: skip
-            final = max(0, min(end, answer.stop) - answer.start)
-            out.append(Progress(forwards, block, tokens[place][answer], masked[place][answer], final, guesses))
-        return out
+        return progress_of(turn, rows, [names[row].job for row in rows], takes_back)
 
     def _fresh(self) -> Rows:
-        """The rows of the jobs that wait to join. Each starts with its own sampler, whose parameters it keeps."""
+        """The rows of the jobs that wait to join. Each starts with its own parts, whose parameters it keeps."""
         joining, self.waiting = self.waiting, []
-        samplers: dict[int, tuple[Sampler, list[Entry]]] = {}
+        alike: dict[tuple[int, int], list[Entry]] = {}
         for entry in joining:
-            samplers.setdefault(id(entry.job.chosen.sampler), (entry.job.chosen.sampler, []))[1].append(entry)
+            alike.setdefault((id(entry.job.chosen.sampler), id(entry.job.chosen.blocks)), []).append(entry)
         rows: Rows | None = None
-        for sampler, entries in samplers.values():
-            canvas = self.runner.canvas(
-                [entry.job.request for entry in entries], [entry.number for entry in entries], COLUMNS)
-            fresh = self.runner.fresh(canvas, sampler)
+        for entries in alike.values():
+            chosen, requests = entries[0].job.chosen, [entry.job.request for entry in entries]
+            names = [entry.number for entry in entries]
+            fresh = self.runner.start(requests, names, COLUMNS, chosen.sampler, chosen.blocks)
             rows = fresh if rows is None else rows.join(fresh)
             for entry in entries:
                 entry.started = entry.started or time.monotonic()
@@ -166,16 +146,3 @@ class Lane:
             self.entries.pop(number, None)
             self.collector.forget(number)
             self.gone.discard(number)
-
-
-def final_end(turn: Turn, takes_back: bool) -> Tensor:
-    """The column [B] before which nothing of a row will change any more. takes_back: the rule or the schedule may undo
-    what lies in the current block."""
-    canvas, owner, blocks = turn.candidates, turn.step.owner, turn.blocks
-    end = torch.where(canvas.undecided, canvas.columns, canvas.end[:, None]).amin(1)
-    if not owner.is_single:  # final is what all candidates of the row agree on
-        length, first = len(canvas.columns), canvas.select(owner.first[owner.row])
-        same = (first.tokens == canvas.tokens) & (first.masked == canvas.masked)
-        end = torch.minimum(end, torch.where(same, length, canvas.columns).amin(1))
-        end = torch.full_like(blocks.begin, length).scatter_reduce(0, owner.row, end, "amin")
-    return torch.where(blocks.done, end, torch.minimum(end, blocks.begin)) if takes_back else end

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector as Exporter
 
-from dllm.serve.scheduler import Figures
+from dllm.serve.jobs import Figures
 from dllm.serve.wire import Asked
 
 ROUTES = {
@@ -17,7 +17,7 @@ ROUTES = {
     "/v1/chat/completions": "chat", "/v1/completions": "completions",
 }  # fmt: skip
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-# The scheduler's figures (``dllm.serve.scheduler.Figures``): as they are now, and as they grew.
+# The scheduler's figures (``dllm.serve.jobs.Figures``): as they are now, and as they grew.
 NOW = {
     "waiting": "Answers that wait to join.", "rows": "Answers that are decoded.",
     "lanes": "Running batches of different settings.", "cells": "Columns of all running batches.",

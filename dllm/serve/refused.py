@@ -42,7 +42,15 @@ def as_refusal(param: str | None = None) -> Iterator[None]:
 
 def param_of(sentence: str) -> str | None:
     """The field of a request that holds the first setting a sentence names."""
+    if re.match(r"((the|a) )?constraint\b", sentence):
+        return named_of_constraint(sentence)
     found = re.search(r"\b(?:(sampling\.\w+|gen_length)|(sampler|blocks|cache|eos)[./=])", sentence)
     if found is None:
         return None
     return PARAMS.get(found[1]) if found[1] else f"diffusion.{found[2]}"
+
+
+def named_of_constraint(sentence: str) -> str:
+    """The field that holds what a sentence about a constraint begins with."""
+    option = re.match(r"constraint\.(confidence|whitespace|depth|words|additional)\b", sentence)
+    return f"diffusion.constraint.{option[1]}" if option else "response_format"

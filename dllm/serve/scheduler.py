@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 
@@ -23,29 +23,11 @@ from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.runner import Runner
 from dllm.runtime.runtime import Runtime
-from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits
+from dllm.serve.jobs import Chosen, Closing, Done, Event, Failed, Figures, Full, Job, Limits
 from dllm.serve.lane import Entry, Lane
 
 LOG = logging.getLogger("dllm.serve")
 KEPT = 16  # runners of past settings that are kept for the next request
-
-
-@dataclass
-class Figures:
-    """What a scheduler has done so far, and what it has to do. ended: jobs by how they ended. wanted, computed: rows
-    that the caches asked for, and that the network ran, of finished jobs."""
-
-    waiting: int = 0
-    rows: int = 0
-    lanes: int = 0
-    cells: int = 0
-    turns: int = 0
-    turn_seconds: float = 0.0
-    forwards: int = 0
-    tokens: int = 0
-    wanted: int = 0
-    computed: int = 0
-    ended: Counter[str] = field(default_factory=Counter)
 
 
 class Scheduler:
@@ -91,7 +73,7 @@ class Scheduler:
                 f"the prompt and its answer take {len(job.request.tokens)} tokens, and the server decodes at most "
                 f"{self.limits.max_cells} at a time (max_cells). Shorten the prompt or lower max_tokens."
             )
-        self.runner_of(entry)
+        self.runner_of(job.chosen)
         with self.condition:
             if self.status != "ready":
                 raise Closing(f"the server is {self.status} and takes no more requests.")
@@ -116,9 +98,8 @@ class Scheduler:
                 self.status, self.stops_at = "closing", time.monotonic() + grace
             self.condition.notify()
 
-    def runner_of(self, entry: Entry) -> Runner:
-        """The runner of a job's setting, made once. Raises UserError for parts that the runtime cannot run."""
-        chosen = entry.job.chosen
+    def runner_of(self, chosen: Chosen) -> Runner:
+        """The runner of a setting, made once. Raises UserError for parts that the runtime cannot run."""
         with self.condition:
             if chosen.key in self.runners:
                 self.runners.move_to_end(chosen.key)
@@ -209,7 +190,7 @@ class Scheduler:
             entry = self.queue.popleft()
             opening += entry.columns
             if entry.key not in self.lanes:
-                lane = Lane(self.runner_of(entry), self.prompts, entry.job.trace)
+                lane = Lane(self.runner_of(entry.job.chosen), self.prompts, entry.job.trace)
                 lane.service = min((other.service for other in self.lanes.values()), default=0.0)
                 self.lanes[entry.key] = lane
             self.lanes[entry.key].add(entry)

@@ -20,7 +20,8 @@ MIN_KEY = 8  # characters; a shorter key is guessed
 @dataclass(frozen=True)
 class ServeSettings:
     """api_key: what every request must bring; None: nothing. hosts: further names by which clients call the server.
-    cors: origins of pages that may. timeout, grace, read_timeout, send_timeout: seconds."""
+    cors: origins of pages that may. timeout, grace, read_timeout, send_timeout: seconds. compile_seconds: of a thread,
+    for one constraint."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -33,6 +34,7 @@ class ServeSettings:
     read_timeout: float = 30.0
     send_timeout: float = 30.0
     max_connections: int = 1024
+    compile_seconds: float = 5.0
     limits: Limits = Limits()
 
     @staticmethod
@@ -56,7 +58,7 @@ class ServeSettings:
     def check(self) -> None:
         """Raise UserError for a number out of range, and for a server that strangers could use."""
         in_range("task.port", self.port, 0, 65535, "0 takes a free one.")
-        for name in ("timeout", "read_timeout", "send_timeout"):
+        for name in ("timeout", "read_timeout", "send_timeout", "compile_seconds"):
             in_range(f"task.{name}", getattr(self, name), 0.1)
         in_range("task.grace", self.grace, 0)
         in_range("task.max_connections", self.max_connections, 1)

@@ -41,9 +41,7 @@ class AnswerText:
         AnswerText
     ):
         """The text of a request's answer. An infilling has no stop strings: its text is given in part."""
-        infill = request.start is None and not all(request.masked[request.answer_start :])
-        head = list(request.tokens[: request.answer_start]) if infill else None
-        return AnswerText(text, frozenset(ends), () if infill else stop, head)
+        return AnswerText(text, frozenset(ends), stop if request.head is None else (), request.head)
 
     def follow(self, tokens: Sequence[int], final: int) -> tuple[str, Ending | None]:
         """What is new, and the answer's end if a stop string has been found. tokens: the answer; its first ``final``
@@ -63,7 +61,9 @@ class AnswerText:
         cut = first_stop(text, self.stop)
         if cut is not None:
             text, tokens = text[:cut], within(tokens, cut, self.text)
-        reason = "length" if cut is None and result.stop_reason == "length" else "stop"
+        # A constrained text ends where its language does, be it on the last of the masks.
+        cut_off = cut is None and result.stop_reason == "length" and result.constraint is None
+        reason = "length" if cut_off else "stop"
         return self._new(text), Ending(text, tokens, reason)
 
     def _kept(self, tokens: Sequence[int]) -> tuple[list[int], bool]:

@@ -9,10 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from dllm.compose.parts import BASE_CLASSES, arguments_of
+from dllm.constraints.kinds import Constraint
 from dllm.record.trace import Trace
 from dllm.serve.jobs import Job
-from dllm.view.page import PARTS
 
 
 def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,22 +19,11 @@ def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> 
     chosen, masked = job.chosen, job.request.masked
     sampling = {field.name: getattr(chosen.sampling, field.name) for field in fields(chosen.sampling)}
     del sampling["tempered"]  # follows from the sampler
-    parts = {group: described_part(getattr(chosen, group)) for group in PARTS}
-    settings = {**config, **parts, "gen_length": list(masked).count(True), "sampling": sampling}
-    seed, data = job.request.seed, {"config": settings, "trace": trace.to_json()}
-    return {"id": name, "sample": 0, "seed": seed, "batch": [[name, 0]], **_plain(data)}
-
-
-def described_part(part: Any) -> dict[str, Any]:
-    """The configuration that describes a part: its class, and the options that it still knows by their names."""
-    kind = type(part)
-    options = {name: getattr(part, name) for name in arguments_of(kind) if hasattr(part, name)}
-    return {"_target_": f"{kind.__module__}.{kind.__qualname__}", **{key: _option(v) for key, v in options.items()}}
-
-
-def _option(value: Any) -> Any:
-    bases = {base.rpartition(".")[2] for base in BASE_CLASSES.values()}
-    return described_part(value) if bases & {kind.__name__ for kind in type(value).__mro__} else value
+    settings = {**config, **chosen.config, "gen_length": list(masked).count(True), "sampling": sampling}
+    request, asked = job.request, job.request.constraint
+    constraint = asked.to_json() if isinstance(asked, Constraint) else None
+    data = {"config": settings, "constraint": constraint, "start": request.start, "trace": trace.to_json()}
+    return {"id": name, "sample": 0, "seed": request.seed, "batch": [[name, 0]], **_plain(data)}
 
 
 def _plain(value: Any) -> Any:

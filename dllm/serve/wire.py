@@ -23,6 +23,7 @@ from dllm.serve.fields import (
     stop_strings,
     wants_logprobs,
 )
+from dllm.serve.formats import asked_constraint
 from dllm.serve.jobs import Job
 from dllm.serve.refused import Refused, as_refusal
 from dllm.setting import Sampling
@@ -36,7 +37,7 @@ MAX_PIECES = 1024  # texts and holes of a canvas
 @dataclass(frozen=True)
 class Asked:
     """What a request asks for. jobs: one for each choice; their deadlines are the caller's to set. prompt_tokens: what
-    was given. seed: of the first choice; the next ones follow. infill: the answer has given parts."""
+    was given. seed: of the first choice; the next ones follow."""
 
     jobs: tuple[Job, ...]
     chat: bool
@@ -48,7 +49,6 @@ class Asked:
     stop: tuple[str, ...]
     prompt_tokens: int
     seed: int
-    infill: bool
 
 
 def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
@@ -61,13 +61,15 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
     count, stream = _in_range("n", fields.get("n", 1), 1, defaults.max_choices), flag("stream", fields, "stream")
     include_usage = _usage(fields, stream)
     logprobs, stop = wants_logprobs(fields, chat), stop_strings(fields)
+    constraint = asked_constraint(fields, diffusion, stop)
     snapshots, trace = (flag(f"diffusion.{name}", diffusion, name) for name in ("snapshots", "trace"))
     temperature = _in_range("temperature", fields.get("temperature", defaults.sampling.temperature), 0, MAX_TEMPERATURE)
     sampling = _sampling(fields, diffusion, replace(defaults.sampling, temperature=temperature))
     length = _length(fields, diffusion, defaults)
     chosen = defaults.parts.chosen(diffusion, sampling, length)
     request = _request(fields, diffusion.get("canvas"), chat, length, defaults.prompts)
-    request, seed = replace(request, temperature=temperature), _seed(fields, temperature, count, defaults.seed)
+    request = replace(request, temperature=temperature, constraint=constraint)
+    seed = _seed(fields, temperature, count, defaults.seed)
     with as_refusal("diffusion.sampler"):
         chosen.sampler.prepare(request)  # refuses here what it could not write into the request later
     requests = [replace(request, seed=seed + number) for number in range(count)]
@@ -75,7 +77,7 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
     return Asked(
         jobs=tuple(Job(one, chosen, inf, follow, snapshots=snapshots, trace=trace) for one in requests), chat=chat,
         stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
-        prompt_tokens=sum(not masked for masked in request.masked), seed=seed, infill="canvas" in diffusion,
+        prompt_tokens=sum(not masked for masked in request.masked), seed=seed,
     )  # fmt: skip
 
 
@@ -115,6 +117,8 @@ def _length(fields: Mapping[str, Any], diffusion: Mapping[str, Any], defaults: D
     if len({fields[name] for name in names}) > 1:
         raise Refused(400, f"{names[0]} and {names[1]} say the same thing differently. Drop one.", names[0])
     if "canvas" in diffusion:
+        if fields.get("stop"):
+            raise Refused(400, "stop ends an answer, and diffusion.canvas has given parts behind it. Drop one.", "stop")
         if names:
             raise Refused(400, f"{names[0]} and diffusion.canvas both say how long the answer is. Drop one.", names[0])
         return None
@@ -150,7 +154,8 @@ def _request(fields: Mapping[str, Any], canvas: Any, chat: bool, length: int | N
     _check_length(len(tokens), len(answer.tokens), name, prompts)
     if not tokens:
         return answer
-    return Request([*tokens, *answer.tokens], [False] * len(tokens) + [*answer.masked], start=len(tokens))
+    masked = [False] * len(tokens) + [*answer.masked]
+    return Request([*tokens, *answer.tokens], masked, start=len(tokens), infill=canvas is not None)
 
 
 def _check_length(prompt: int, answer: int, name: str, prompts: Prompts) -> None:

@@ -10,6 +10,7 @@ from dllm.prompts import Prompt
 
 if TYPE_CHECKING:
     from dllm.analysis.likelihood import Estimator
+    from dllm.constraints.kinds import Constraint
 
 # Metric name to value in [0, 1]. None: the component that would judge it is missing; never 0 or 1 instead.
 AnswerScores = Mapping[str, float | None]
@@ -22,7 +23,8 @@ class Item:
     id: unique in the suite. task: the task within the suite (``waiting_line/copy``). truth: whatever the scorer needs
     (JSON values). budget: tokens that the answer may take. stop: strings that end it. choices: if there are any, the
     answer is the likeliest of them behind the prompt (``dllm.tasks.choices.likeliest_choice``) instead of a decoded
-    text, and ``Task.score`` gets its text.
+    text, and ``Task.score`` gets its text. constraint: what every sound answer is (None: anything). Whether an answer
+    is that is scored as ``valid``, and ``constraint=item`` decodes under it.
     """
 
     id: str
@@ -32,6 +34,7 @@ class Item:
     budget: int
     stop: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    constraint: Constraint | None = None
 
 
 class Task:

@@ -76,14 +76,14 @@ class Brush:
             for values in (picture.tokens, picture.masked, picture.fixed, picture.fresh, picture.guess, picture.sure)
         )
         begin, end = picture.span[row].tolist()
-        pieces = []
+        pieces, marks, marked = [], picture.marked(row), self.shades.marked
         for at, token in enumerate(tokens):
             if masked[at] and sure[at] >= 0 and self.shades.guesses:
-                pieces.append((self.word(guess[at]), self.shades.guess(sure[at])))
+                pieces.append((self.word(guess[at]), marked(self.shades.guess(sure[at]), marks[at])))
             elif masked[at]:
                 pieces.append((self.glyphs.open if begin <= at < end else self.glyphs.mask, DIM_STYLE))
             elif fixed[at] > 0:
-                pieces.append((self.word(token), self.shades.turn(fixed[at], last, fresh[at])))
+                pieces.append((self.word(token), marked(self.shades.turn(fixed[at], last, fresh[at]), marks[at])))
             else:
                 pieces.append(("" if fixed[at] < 0 else self.word(token), Style.null()))
         return pieces
@@ -104,8 +104,9 @@ class Brush:
             ramp.append(" ", self.shades.turn(1 + step, 8))
         return ramp.append(f" {last}", DIM_STYLE)
 
-    def legend(self, width: int, last: int) -> list[Text]:
-        """How to read guesses, in a line, and what the ``last`` turn committed; no line where no guesses are shown."""
+    def legend(self, width: int, last: int, marks: Sequence[str] = ()) -> list[Text]:
+        """How to read guesses, in a line, and what the ``last`` turn committed; no line where no guesses are shown.
+        Another line explains the ``marks`` of a constraint, if there are any."""
         if not self.shades.guesses:
             return []
         legend = Text(no_wrap=True).append("guess, unsure ", DIM_STYLE)
@@ -113,5 +114,16 @@ class Brush:
             legend.append("a", style)
         legend.append(" sure · ", DIM_STYLE).append("just committed", self.shades.turn(last, last, True))
         legend.append(f" · {self.glyphs.open} no guess", DIM_STYLE)
-        legend.truncate(width, overflow="ellipsis")
-        return [legend]
+        lines = [legend, *self._marks_legend(marks)]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return lines
+
+    def _marks_legend(self, marks: Sequence[str]) -> list[Text]:
+        words = {"steered": "not the model's first choice", "refused": "waits, since it does not go with the others",
+                 "replaced": "another token, which does"}  # fmt: skip
+        line, plain = Text("constraint: ", DIM_STYLE, no_wrap=True), self.shades.guess(1)
+        for kind in marks:
+            line.append(" · " if kind != marks[0] else "", DIM_STYLE)
+            line.append(kind, self.shades.marked(plain, [kind])).append(f" {words[kind]}", DIM_STYLE)
+        return [line] if marks else []

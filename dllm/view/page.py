@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from html import escape
 from importlib.resources import files
 from math import isfinite
 from typing import Any
 
 from dllm.common.palette import hexes
+from dllm.constraints.kinds import Constraint
 from dllm.record.trace import Commits, Trace, TurnRecord
 
 PARTS = ("sampler", "blocks", "cache", "eos")
+COMMON = tuple(entry.name for entry in fields(Constraint))  # how a constraint is compiled, not what it asks
+MAX_FACT = 120  # characters of a schema or grammar above a trace
+SIGNS = {
+    "steered": ("a", "not the model's first choice, which did not fit the constraint"),
+    "replaced": ("a", "another token than proposed, which goes with the others"),
+    "waits": ("&oslash;", "waits, since it does not go with the others"),
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,8 @@ class Pane:
     @staticmethod
     def of(run: str, data: Mapping[str, Any]) -> Pane:
         """From the content of a trace file and the name of the run that it lies in."""
-        return Pane(f"{run}: {sample_of(data)}", Trace.from_json(data["trace"]), part_facts(data["config"]))
+        facts = part_facts(data["config"]) | constraint_facts(data.get("constraint"))
+        return Pane(f"{run}: {sample_of(data)}", Trace.from_json(data["trace"]), facts)
 
 
 def sample_of(data: Mapping[str, Any]) -> str:
@@ -45,6 +54,20 @@ def part_facts(config: Mapping[str, Any]) -> dict[str, str]:
     for group in PARTS:
         chosen[group] = " ".join(described(config[group]))
     return chosen
+
+
+def constraint_facts(asked: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the text had to be, in words; nothing where it was free."""
+    if asked is None:
+        return {}
+    words = [f"{key}={short_fact(value)}" for key, value in asked.items() if key not in ("name", *COMMON)]
+    return {"constraint": " ".join([str(asked["name"]), *words])}
+
+
+def short_fact(value: Any) -> str:
+    """A value as JSON, or a text as it is, in at most ``MAX_FACT`` characters."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_FACT else text[: MAX_FACT - 3] + "..."
 
 
 def described(part: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -67,11 +90,26 @@ def trace_page(panes: Sequence[Pane]) -> str:
     parts = {
         "TITLE": escape(title), "STYLE": page_asset("trace.css"), "SCRIPT": page_asset("trace.js"),
         "DATA": data.replace("<", "\\u003c"),  # a token's text must not end the script element
+        "MARKS": marks_legend(panes),
     }  # fmt: skip
     html = page_asset("trace.html")
     for name, text in parts.items():
         html = html.replace(f"{{{{{name}}}}}", text)
     return html
+
+
+def marks_legend(panes: Sequence[Pane]) -> str:
+    """Entries of the legend for what a constraint changed in these decodes."""
+    turns = [turn for pane in panes for turn in pane.trace.turns]
+    there = {
+        "steered": any(turn.steered for turn in turns), "replaced": any(any(turn.replaced) for turn in turns),
+        "waits": any(any(turn.refused) for turn in turns),
+    }  # fmt: skip
+    kinds = {"steered": "sample", "replaced": "sample", "waits": "mask"}
+    return "\n    ".join(
+        f'<li><span class="t {kinds[name]} {name}">{sign}</span> {words}</li>'
+        for name, (sign, words) in SIGNS.items() if there[name]
+    )  # fmt: skip
 
 
 def page_asset(name: str) -> str:
@@ -94,8 +132,15 @@ def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
     return {
         "commit": commit_data(record.candidates[kept]), "remask": record.remasked[kept], "fill": record.filled[kept],
         "roll": record.rolled[kept], "block": record.block, "queries": record.queries, "refreshed": record.refreshed,
-        "candidates": len(record.candidates), "kept": kept, "seconds": rounded(record.seconds), "flops": record.flops,
+        "steered": record.steered, "refused": of_kept(record.refused, kept),
+        "replaced": of_kept(record.replaced, kept), "candidates": len(record.candidates), "kept": kept,
+        "seconds": rounded(record.seconds), "flops": record.flops,
     }  # fmt: skip
+
+
+def of_kept(positions: Sequence[list[int]], kept: int) -> list[int]:
+    """The positions of the kept candidate. Traces of versions without constraints have none."""
+    return positions[kept] if positions else []
 
 
 def commit_data(commits: Commits) -> dict[str, Any]:

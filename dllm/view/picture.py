@@ -12,6 +12,8 @@ from dllm.canvas import Canvas
 from dllm.common.rowwise import padded
 from dllm.contract import Turn
 
+MARKS = ("steered", "refused", "replaced")  # what a constraint may do in a column: tensors of a picture
+
 
 @dataclass
 class Picture:
@@ -26,6 +28,9 @@ class Picture:
     edges: Tensor  # [R, L + 1], whether a block begins or ends here
     shown: Tensor  # columns of the answer
     span: Tensor  # [R, 2], the open block
+    steered: Tensor  # a constraint chose the guess, or the token, where the model's own did not fit
+    refused: Tensor  # a commit that the last turn put off, since it did not go with the others
+    replaced: Tensor  # committed with another token than was proposed, which goes with the others
     given: int  # masks at the start
 
     @staticmethod
@@ -37,7 +42,7 @@ class Picture:
         picture = Picture(
             blank, no.clone(), blank - 1, no.clone(), blank.clone(), blank.double() - 1,
             canvas.tokens.new_zeros((rows, length + 1)).bool(), no.clone(), canvas.tokens.new_zeros((rows, 2)),
-            int(canvas.undecided.sum()),
+            no.clone(), no.clone(), no.clone(), int(canvas.undecided.sum()),
         )  # fmt: skip
         picture.shown[canvas.request] = canvas.valid & (canvas.columns >= canvas.start[:, None])
         picture.fixed[canvas.request] = torch.where(canvas.masked, -1, 0)
@@ -63,6 +68,7 @@ class Picture:
         at, scores = self._at(turn.canvas), turn.view.scores
         self.guess[at] = torch.where(scores.scored, scores.token, self.guess[at])
         self.sure[at] = torch.where(scores.scored, scores.confidence.clamp(min=0), self.sure[at])
+        self.steered[at] = torch.where(scores.scored & turn.canvas.masked, turn.marks.steered, self.steered[at])
 
     def update(self, turn: Turn) -> None:
         """Show the first candidate of every row after this turn."""
@@ -74,6 +80,9 @@ class Picture:
         self.fresh.fill_(False)
         self.fresh[at] = (known < 0) & ~canvas.masked
         self.sure[at] = self.sure[at].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
+        self.refused.fill_(False)
+        self.refused[at] = turn.step.owner.one(turn.marks.refused)
+        self.replaced[at] = (self.replaced[at] | turn.step.owner.one(turn.marks.replaced)) & ~canvas.masked
         self.tokens[at], self.masked[at] = canvas.tokens, canvas.undecided
         self.open(turn)
 
@@ -88,6 +97,15 @@ class Picture:
         self.edges[names, blocks.begin.clamp(max=last)] = True
         self.edges[names, blocks.end.clamp(max=last)] = True
         self.span[names] = torch.stack([blocks.begin, blocks.open_end], 1)
+
+    def marked(self, row: int) -> list[tuple[str, ...]]:
+        """What a constraint did in each column of a row: names of marks."""
+        columns = zip(*(getattr(self, mark)[row].tolist() for mark in MARKS), strict=True)
+        return [tuple(mark for mark, there in zip(MARKS, column, strict=True) if there) for column in columns]
+
+    def marks(self) -> list[str]:
+        """What a constraint did anywhere."""
+        return [mark for mark in MARKS if bool(getattr(self, mark).any())]
 
     def copy(self) -> Picture:
         """The state now, on the host."""

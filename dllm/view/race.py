@@ -21,7 +21,7 @@ from dllm.record.results import ResultRow
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.brush import DIM_STYLE, Brush
 from dllm.view.live import INTERVAL
-from dllm.view.picture import Picture
+from dllm.view.picture import MARKS, Picture
 
 DURATION = 8.0  # seconds that the slower decode takes on the screen
 FOOTER = 4  # lines below the lanes
@@ -85,6 +85,8 @@ class Race:
 
     def __init__(self, brush: Brush, lanes: Sequence[Racer]) -> None:
         self.brush, self.lanes, self.end = brush, lanes, max(lane.end for lane in lanes)
+        marks = {mark for lane in lanes for picture in lane.film.pictures for mark in picture.marks()}
+        self.marks = [mark for mark in MARKS if mark in marks]
         self.heights = [self._height(lane.film.pictures) for lane in lanes]
         self.winner = min(range(len(lanes)), key=lambda number: lanes[number].end)
         self.factor = DURATION / max(self.end, 1e-9)  # seconds on the screen per measured second
@@ -104,14 +106,14 @@ class Race:
     def frame(self, seconds: float) -> Group:
         """Both decodes so many measured seconds after their starts, and what the screen shows."""
         console = self.brush.console
-        width, space = console.width, max(1, (console.height - 2 - FOOTER) // len(self.lanes) - 2)
+        width, space = console.width, max(1, (console.height - 2 - FOOTER - bool(self.marks)) // len(self.lanes) - 2)
         parts: list[RenderableType] = []
         for number, lane in enumerate(self.lanes):
             head = Text.assemble((lane.name, "bold"), "  ", no_wrap=True)
             head.append(lane.words(seconds, self.brush.ends, number == self.winner))
             head.truncate(width, overflow="ellipsis")
             parts += [head, self._answer(lane, seconds, width, min(space, self.heights[number])), Text()]
-        parts += self.brush.legend(width, 2)  # of two turns, the last one has the last colour
+        parts += self.brush.legend(width, 2, self.marks)  # of two turns, the last one has the last colour
         return Group(*parts, *(Text(line, DIM_STYLE) for line in self._origin()))
 
     def _answer(self, lane: Racer, seconds: float, width: int, lines: int) -> Text:

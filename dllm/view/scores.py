@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dllm.analysis.measures import Measures, by_task, mean, scores_of
+from dllm.compose.parts import choice_of
 from dllm.record.results import ResultRow
 
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")
@@ -88,10 +89,11 @@ def headline(config: Mapping[str, Any], rows: Sequence[ResultRow]) -> str:
 
 
 def cell_label(config: Mapping[str, Any]) -> str:
-    """A cell in words: model, sampler with its options, blocks, cache."""
+    """A cell in words: model, sampler with its options, blocks, cache, and the constraint where there is one."""
     parts = [str(config["model"]["name"]), part_name(config["sampler"])]
     parts += [part_name(config[group]) for group in ("blocks", "cache")]
-    return " ".join(parts)
+    asked = config.get("constraint")
+    return " ".join([*parts, f"constraint={choice_of('constraint', asked)}"] if asked else parts)
 
 
 def part_name(part: Mapping[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.console import Console
 from rich.style import Style
@@ -22,11 +24,14 @@ MARKED_GUESSES = ("dim", "dim underline", "underline")  # without colours
 class Shades:
     """guesses: from unsure to sure, each for an equal share of probability; none where a terminal has no styles, so
     that a guess could not be told from a token. turns: from early to late; none: Viridis, one colour for every turn.
-    fresh: what is added to a token that was committed just now."""
+    fresh: what is added to a token that was committed just now. marks: and to what a constraint changed."""
 
     guesses: tuple[Style, ...]
     turns: tuple[Style, ...] = ()
     fresh: Style = Style(bold=True, underline=True)
+    marks: ClassVar[dict[str, Style]] = {
+        "steered": Style(italic=True), "refused": Style(strike=True), "replaced": Style(italic=True, reverse=True),
+    }  # fmt: skip
 
     @staticmethod
     def of(console: Console) -> Shades:
@@ -48,6 +53,12 @@ class Shades:
         share = (turn - 1) / max(last - 1, 1)
         style = self.turns[round(share * (len(self.turns) - 1))] if self.turns else turn_style(turn, last)
         return style + self.fresh if fresh else style
+
+    def marked(self, style: Style, marks: Sequence[str]) -> Style:
+        """The style of what a constraint changed in these ways."""
+        for mark in marks:
+            style += self.marks[mark]
+        return style
 
 
 def grey(share: float) -> Style:

@@ -23,9 +23,12 @@ function histories(record) {
   record.turns.forEach((turn, index) => {
     const step = index + 1, commit = turn.commit;
     const put = (kind) => (at) => all[at].push({ step, kind });
+    const steered = new Set(turn.steered), replaced = new Set(turn.replaced);
     turn.remask.forEach(put("remask"));
+    turn.refused.forEach(put("refused"));
     commit.at.forEach((at, n) => all[at].push({
       step, kind: "commit", token: commit.token[n], p: commit.p[n], entropy: commit.entropy[n], forced: !!commit.forced[n],
+      by: replaced.has(at) ? "replaced" : steered.has(at) ? "steered" : "",
     }));
     turn.fill.forEach((at) => all[at].push({ step, kind: "fill", token: record.eos }));
     turn.roll.forEach(put("roll"));
@@ -118,20 +121,26 @@ function show(pane, step) {
   pane.strip.move(step);
 }
 
+function before(history, refused) { // what a position is while a commit of it waits: as it was left before
+  return history.slice(0, history.indexOf(refused)).findLast((event) => event.kind !== "refused");
+}
+
 function draw(pane, at, event, fresh, inside) {
+  const waits = fresh && event.kind === "refused";
+  if (event && event.kind === "refused") event = before(pane.history[at], event);
   const span = pane.tokens[at], record = pane.record, fixed = event && "token" in event;
   const marks = [pane.edges.has(at) ? "edge" : "", at === pane.chosen ? "chosen" : ""];
   const [ground, letters] = fixed ? data.colours[event.step - 1] : ["", ""];
   if (fixed) {
-    marks.push(event.forced ? "forced" : "", fresh ? "fresh" : "");
+    marks.push(event.forced && event.by !== "replaced" ? "forced" : "", event.by ?? "", fresh ? "fresh" : "");
   } else if (!record.given[at]) {
-    marks.push("mask", inside ? "open" : "", event ? "undone" : "", fresh ? "fresh" : "");
+    marks.push("mask", inside ? "open" : "", waits ? "waits" : event ? "undone" : "", fresh ? "fresh" : "");
   }
   span.className = ["t", ...marks].filter(Boolean).join(" ");
   span.style.backgroundColor = ground;
   span.style.color = letters;
   span.textContent = fixed ? word(record, event.token)
-    : record.given[at] ? word(record, record.answer[at]) : event ? "↶" : inside ? "░" : "·";
+    : record.given[at] ? word(record, record.answer[at]) : waits ? "ø" : event ? "↶" : inside ? "░" : "·";
 }
 
 function status(pane, step) {
@@ -142,7 +151,9 @@ function status(pane, step) {
   const parts = [
     `forward ${step} of ${turns.length}`, `block ${turn.block[0] + 1}`, `${done}, ${turn.commit.at.length} now`,
     forced ? `${forced} forced` : "", turn.remask.length ? `${turn.remask.length} masked again` : "",
-    turn.roll.length ? `${turn.roll.length} rolled back` : "", turn.fill.length ? `${turn.fill.length} filled with end of text` : "",
+    turn.roll.length ? `${turn.roll.length} rolled back` : "",
+    turn.steered.length ? `${turn.steered.length} proposals steered` : "", turn.refused.length ? `${turn.refused.length} refused` : "",
+    turn.replaced.length ? `${turn.replaced.length} replaced` : "", turn.fill.length ? `${turn.fill.length} filled with end of text` : "",
     `${Math.round(mean(turn.queries))} query tokens`,
     pane.cached ? cache_use(turn.refreshed) : "",
     turn.candidates > 1 ? `candidate ${turn.kept + 1} of ${turn.candidates} kept` : "",
@@ -181,11 +192,18 @@ function explain(pane, at) {
 function sentence(record, event) {
   if (event.kind === "remask") return `forward ${event.step}: masked again`;
   if (event.kind === "roll") return `forward ${event.step}: masked again by the block schedule`;
+  if (event.kind === "refused") return `forward ${event.step}: refused by the constraint: it does not go with the others`;
   if (event.kind === "fill") return `forward ${event.step}: filled with end of text by the policy`;
   const token = `${JSON.stringify(record.words[event.token] ?? "")} (id ${event.token})`;
   const p = event.p === null ? ", confidence not known" : `, confidence ${event.p.toPrecision(4)}`;
   const entropy = event.entropy === undefined || event.entropy === null ? "" : `, entropy ${event.entropy.toPrecision(3)} nats`;
-  return `forward ${event.step}: ${token}${p}${entropy}${event.forced ? ", forced: the rule had not accepted it" : ""}`;
+  return `forward ${event.step}: ${token}${p}${entropy}${reason(event)}`;
+}
+
+function reason(event) { // why this token was committed, where it is not the rule's choice among the model's own
+  if (event.by === "replaced") return ", replaced by the constraint: the proposal did not go with the others";
+  const steered = event.by === "steered" ? ", steered by the constraint: the likeliest that fits" : "";
+  return steered + (event.forced ? ", forced: the rule had not accepted it" : "");
 }
 
 function choose(pane, at) {
@@ -250,7 +268,10 @@ function lanes(turns) { // a lane: its name, height, and for every forward rows 
       cells: (turn) => turn.refreshed.map((rows) => (rows > 0 ? "--accent" : "--cool")),
     });
   }
-  const marked = [["masked again", "remask", "--undone"], ["rolled back", "roll", "--undone"], ["end of text", "fill", "--ink"]];
+  const marked = [
+    ["masked again", "remask", "--undone"], ["rolled back", "roll", "--undone"], ["end of text", "fill", "--ink"],
+    ["steered", "steered", "--bar"], ["refused", "refused", "--undone"], ["replaced", "replaced", "--accent"],
+  ];
   for (const [name, key, colour] of marked) {
     if (turns.some((turn) => turn[key].length)) {
       all.push({ name, height: 12, cells: (turn) => [turn[key].length ? colour : ""] });

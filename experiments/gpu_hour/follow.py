@@ -77,10 +77,11 @@ class Follow(Sampler):
 def record() -> dict[str, Any]:
     """Decode puzzles and lists of the mini suite with mini-llada, 32 tokens each, by the confidence rule."""
     from dllm import Decoder, load
-    from dllm.tasks.parallelbench import mini
+    from dllm.tasks.mini import tasks
+    from dllm.tasks.mini.items import Draw
 
-    rng = Random(17)
-    items = [mini.draw(task, rng, "test", mini.LENGTHS) for task in PROMPTS]
+    given = Draw(Random(17))
+    items = [tasks.draw(task, given) for task in PROMPTS]
     results = Decoder(load("mini-llada"), "confidence", "fixed", gen_length=LENGTH)([one.messages for one in items])
     of = f"mini-llada, sampler=confidence (0.9), blocks of {LENGTH}, {len(PROMPTS)} prompts of the mini suite"
     blocks = [rank_of(one.turns) for one in results]

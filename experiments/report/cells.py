@@ -14,6 +14,7 @@ from dllm.record.folders import flatten
 from dllm.record.stored import RefusedCell, StoredCell, refused_cells, stored_cells
 
 Row = dict[str, Any]
+SHARED_GROUPS = ("blocks", "cache", "eos", "constraint", "sampling")  # whose settings a cell shares with its reference
 STAMPS = ("suite", "template", "data")
 
 
@@ -75,7 +76,7 @@ class Cell(StoredCell):
     @property
     def layout(self) -> tuple[Any, ...]:
         """What two cells must share for one to be the other's reference: everything but the sampler."""
-        flat = flatten({group: self.config[group] for group in ("blocks", "cache", "eos", "sampling")})
+        flat = flatten({group: self.config.get(group) or {} for group in SHARED_GROUPS})
         return (self.model, self.suite, self.config["gen_length"], tuple(sorted(map(str, flat.items()))))
 
     def column(self, name: str) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra.utils import get_class
 
+from dllm.compose.parts import choice_of
 from experiments.report.cells import Cell
 
 WORD_OPTIONS = ("score", "positions", "alg")  # options whose words make another method
@@ -90,18 +91,25 @@ def words(part: Mapping[str, Any]) -> str:
 
 
 def methods(cells: Sequence[Cell]) -> list[Method]:
-    """One for each model and way of decoding. Names contain blocks and cache where the cells differ in them."""
+    """One for each model and way of decoding. Names contain blocks, cache and constraint where cells differ in them."""
+    constraints = {constraint_name(cell) for cell in cells}
     blocks, caches = ({words(cell.config[group]) for cell in cells} for group in ("blocks", "cache"))
     found: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         name = words(cell.config["sampler"])
         more = [words(cell.config[group]) for group, kinds in (("blocks", blocks), ("cache", caches)) if len(kinds) > 1]
+        more += [constraint_name(cell)] if len(constraints) > 1 else []
         plain = [word for word in more if word not in ("none", "whole")]
         found.setdefault((cell.model, " + ".join([name, *plain])), []).append(cell)
     return [
         Method(model, name, sorted(group, key=lambda cell: (cell.measures.tpf, cell.folder.name)))
         for (model, name), group in sorted(found.items())
     ]
+
+
+def constraint_name(cell: Cell) -> str:
+    """The choice of a cell's constraint."""
+    return choice_of("constraint", cell.config.get("constraint") or {})
 
 
 def baseline(found: Sequence[Method]) -> Cell | None:
@@ -114,7 +122,8 @@ def is_baseline(cell: Cell) -> bool:
     sampler = cell.config["sampler"]
     plain_cache = str(cell.config["cache"]["_target_"]).endswith(".NoCache")
     one = sampler.get("per_step", 1) == 1 and sampler.get("steps") is None
-    return str(sampler["_target_"]).endswith(".Static") and one and plain_cache and sampler["score"] == "low_confidence"
+    free, static = constraint_name(cell) == "none", str(sampler["_target_"]).endswith(".Static")
+    return free and static and one and plain_cache and sampler["score"] == "low_confidence"
 
 
 def by_model(cells: Sequence[Cell]) -> dict[str, list[Method]]:

@@ -60,7 +60,8 @@ def obey(lines: Sequence[str], where: Path, watched: Sequence[str], hidden: Sequ
 QUICK = {
     0: ["--help", "sampler=credit --help", "--version", "--cfg job"],
     2: [
-        "sampler=confidance", "sampler.treshold=0.8", "gen_lenght=8", "static", "task=chekc", "sampler=static,eb",
+        "sampler=confidance", "constraint=regx", "constraint.pattern=a",
+        "sampler.treshold=0.8", "gen_lenght=8", "static", "task=chekc", "sampler=static,eb",
         "-m sampler=static,confidance", "-m sampler=static gen_lenght=8,16", "gen_length=many", "resume=nothing",
         "experiment=small", "sampler/inner=eb", "--hepl",
     ],
@@ -110,12 +111,14 @@ def left_out() -> list[str]:
 DECODES = [
     "name=one sampler=prophet cache=prefix trace=true", "resume=runs/one", "model=mini-dream compare=true",
     "task=check model.path=mini-llada", "task=replay trace=runs/one/traces/1-0.json",
-    "task=parallelbench task.tasks=[copy] task.count=1",
+    "task=parallelbench task.tasks=[copy] task.count=1", "constraint=regex constraint.pattern=[0-9]{4} gen_length=8",
 ]  # fmt: skip
 REFUSED = {
     "model.quantize=float8": "model.dtype=bfloat16", "engine=ray task=parallelbench": "dllm[ray]",
     "task=serve": "dllm[serve]",
     "task=gsm8k": "dllm[eval]", "kernels=triton": "kernels=torch",
+    "constraint=grammar constraint.grammar=start:/a/": "dllm[constraints]",
+    "constraint=json_schema constraint.schema={type:null}": "dllm[constraints]",
     "-m hydra/launcher=joblib sampler=static,eb": "dllm[sweeps]",
 }  # fmt: skip
 

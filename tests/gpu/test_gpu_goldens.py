@@ -55,6 +55,7 @@ def parts_of(golden: Golden) -> Parts:
 
 def goldens() -> list[Golden]:
     files = sorted(file.stem for file in Path(DATA / "goldens").glob("*.json"))
+    files = [name for name in files if recorded(name)["method"] in METHODS]
     found = [Golden(name, number) for name in files for number in range(len(recorded(name)["cases"]))]
     return found if GPU else random.Random(1).sample(found, 6)
 

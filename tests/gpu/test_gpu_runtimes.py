@@ -19,7 +19,8 @@ from dllm import Decoder, load
 from dllm.models.bundle import Model
 from dllm.runtime.runtime import COMPILED, RECORDED, Runtime
 from dllm.setting import Sampling
-from dllm.tasks.parallelbench import mini
+from dllm.tasks.mini import tasks
+from dllm.tasks.mini.items import Draw
 
 COUNT = {"static": 40, "cudagraph": 30, "compile": 4, "compile_cudagraph": 4} if GPU else dict.fromkeys(RUNTIMES, 2)
 CACHES = ("none", "prefix", "dual", "window") if GPU else ("dual",)
@@ -61,8 +62,8 @@ def trained(name: str) -> Model:
 
 @cache
 def prompts(count: int) -> list[str]:
-    rng = random.Random(3)
-    return [mini.draw(task, rng, "test", mini.LENGTHS).prompt for task in count * ("sort", "reverse", "latin_square")]
+    given = Draw(random.Random(3), (3, 5))
+    return [tasks.draw(task, given).prompt for task in count * ("sort", "reverse", "latin_square")]
 
 
 @cache

@@ -17,7 +17,7 @@ from dllm.errors import UserError
 from dllm.models.bundle import CHECKPOINTS, describe
 from dllm.models.tokenizer import Tokenizer
 from dllm.prompts import PrefilledPrompt, Prompts
-from dllm.tasks.parallelbench.mini import TASKS, generate
+from dllm.tasks.mini.tasks import TASKS, generate
 from tests.tiny import EOS, make_tiny
 
 SHIPPED = [CHECKPOINTS / "mini-llada", CHECKPOINTS / "mini-dream"]

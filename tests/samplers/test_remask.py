@@ -22,8 +22,8 @@ def masked(game: Game) -> set[int]:
 
 
 def schedule(masks: int, per_step: int) -> list[int]:
-    steps = -(-masks // per_step)
-    return [masks // steps + (at < masks % steps) for at in range(steps)]
+    full, rest = divmod(masks, per_step)
+    return [per_step] * full + [rest] * (rest > 0)
 
 
 def surest(record: dict[int, float], count: int) -> set[int]:

@@ -137,7 +137,7 @@ def test_every_rule_can_be_named_as_an_inner_one() -> None:
     assert choices("sampler/inner") == choices("sampler")
     for wrapper, inner, words in (
         ("prophet", "freedave", None), ("credit", "wino", "sampler/inner=wino cannot use them"),
-        ("prophet", "oracle", "needs sampler.reference"),
+        ("prophet", "oracle", "needs sampler.inner.reference"),
     ):  # fmt: skip
         config = composed([f"sampler={wrapper}", f"sampler/inner={inner}"])["sampler"]
         if words is None:

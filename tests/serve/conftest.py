@@ -23,15 +23,34 @@ from dllm.serve.app import Service
 from dllm.serve.choose import Defaults
 from dllm.serve.settings import ServeSettings
 from dllm.setting import Sampling
+from tests.serve.bodies import mini_defaults
 from tests.serve.stand_in import OneByOne
 
 ASK = {"messages": [{"role": "user", "content": "w5 w7 w9"}]}
 CHAT = "/v1/chat/completions"
+HOT = {"temperature": 1.0, "seed": 5}
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="session")
 def served(tiny: Path) -> Model:
     return load(tiny)
+
+
+@pytest.fixture(scope="session")
+def written_model(written: Path) -> Model:
+    return load(written)
+
+
+@pytest.fixture(scope="session")
+def mini_model() -> Model:
+    return load("mini-llada")
+
+
+@pytest.fixture(scope="session")
+def mini(mini_model: Model) -> Defaults:
+    """A server of the shipped model, with the usual settings."""
+    return mini_defaults(mini_model)
 
 
 @cache
@@ -46,6 +65,11 @@ def defaults_of(model: Model) -> Defaults:
     return Defaults(model, "tiny", **parts, sampling=Sampling(forbid_eos=True), gen_length=16)
 
 
+def writing(model: Model) -> Defaults:
+    """The same of the model whose tokens are printable signs, which may end a text."""
+    return replace(defaults_of(model), sampling=Sampling(), gen_length=24)
+
+
 def config_of(model: Model) -> dict[str, Any]:
     """The settings of the model, as a command line composes them."""
     return {"model": {**plain_config(usual().model), "path": str(model.path), "prompt": "w5 w7 w9"}}
@@ -54,11 +78,14 @@ def config_of(model: Model) -> dict[str, Any]:
 class Place:
     """A server without a socket. ``ask`` posts, ``get`` gets; each call has a fresh client."""
 
-    def __init__(self, model: Model, scheduler: OneByOne | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: Model, scheduler: OneByOne | None = None, defaults: Defaults | None = None, **settings: Any
+    ) -> None:
         self.scheduler = scheduler or OneByOne(model)
         self.scheduler.start()
         chosen = replace(ServeSettings(), **settings)
-        self.service = Service(self.scheduler, defaults_of(model), chosen, config_of(model))  # type: ignore[arg-type]
+        defaults = defaults or defaults_of(model)
+        self.service = Service(self.scheduler, defaults, chosen, config_of(model))  # type: ignore[arg-type]
         self.app = self.service.app()
 
     def client(self, base: str = "http://127.0.0.1:8000") -> httpx.AsyncClient:
@@ -84,6 +111,14 @@ class Place:
 @pytest.fixture(scope="session")
 def place(served: Model) -> Iterator[Place]:
     made = Place(served)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def writer(written_model: Model) -> Iterator[Place]:
+    """A server of the model that takes constraints."""
+    made = Place(written_model, defaults=writing(written_model))
     yield made
     made.close()
 
@@ -121,3 +156,12 @@ def streamed_text(reply: httpx.Response, choice: int = 0) -> str:
     return "".join(
         one["delta"].get("content", "") if "delta" in one else one["text"] for one in pieces if one["index"] == choice
     )
+
+
+def error_of(reply: httpx.Response) -> dict[str, Any]:
+    """The error, which has OpenAI's four fields whatever went wrong."""
+    assert reply.headers["content-type"] == "application/json"
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"] and error["type"]
+    assert "Traceback" not in reply.text and 'File "' not in reply.text
+    return dict(error)

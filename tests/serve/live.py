@@ -18,19 +18,21 @@ from dllm.serve.scheduler import Scheduler
 from dllm.serve.server import DrainingServer, bound_socket, server_of
 from dllm.serve.settings import ServeSettings
 from tests.serve.conftest import config_of, defaults_of
+from tests.serve.load import TINY, Talk
 
 
 @dataclass
 class Live:
-    """url: without a slash at its end."""
+    """url: without a slash at its end. talk: what its model is asked."""
 
     url: str
     scheduler: Any
     server: DrainingServer
     thread: threading.Thread
+    talk: Talk = TINY
 
     def client(self, **options: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60, **options)
+        return httpx.Client(base_url=self.url, timeout=600, **options)
 
     def free_within(self, seconds: float) -> bool:
         """Whether all rows leave the batch by then."""

@@ -13,8 +13,9 @@ from typing import Any
 from dllm import Decoder
 from dllm.contract import Turn
 from dllm.models.bundle import Model
-from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, Progress
-from dllm.serve.scheduler import Figures
+from dllm.runner import Runner
+from dllm.runtime.runtime import Runtime
+from dllm.serve.jobs import Chosen, Closing, Done, Event, Failed, Figures, Full, Job, Limits, Progress
 
 Deliver = Callable[[Event], None]
 
@@ -35,6 +36,10 @@ class OneByOne:
         self.count, self.turns, self.state = 0, 0, "ready"
         self.wake = threading.Condition()
         self.thread: threading.Thread | None = None
+
+    def runner_of(self, chosen: Chosen) -> Runner:
+        return Runner.of(self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling,
+                         Runtime("eager"))
 
     def start(self) -> None:
         if self.thread is None:

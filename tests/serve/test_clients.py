@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 import time
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ import pytest
 
 from dllm.models.bundle import Model
 from dllm.serve.jobs import Limits
-from tests.harness import full
 from tests.serve.live import Live, live
+from tests.serve.load import reply_of
 
 openai = pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
 MESSAGES = [{"role": "user", "content": "w5 w7 w9"}]
@@ -88,61 +87,6 @@ def test_openais_client_raises_its_own_errors(client: Any, server: Live) -> None
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError, match="thresold"):
         client.chat.completions.create(model="tiny", messages=MESSAGES, extra_body={"diffusion": {"thresold": 1}})
-
-
-# -- the same under load ----------------------------------------------------------------------------------------
-
-
-def drawn(dice: random.Random) -> dict[str, Any]:
-    """A request of some kind."""
-    words = [f"w{dice.randint(1, 59)}" for _ in range(dice.randint(1, 12))]
-    body: dict[str, Any] = {"prompt": " ".join(words), "max_tokens": dice.choice([8, 16, 24])}
-    body |= {"temperature": dice.choice([0, 0, 0.7]), "seed": dice.randint(0, 9)}
-    body["diffusion"] = {
-        "sampler": dice.choice(["confidence", "static", "eb", "wino", {"name": "credit", "inner": "confidence"}]),
-        "cache": dice.choice(["none", "none", "prefix", "dual"]), "block_length": 8,
-    }  # fmt: skip
-    if isinstance(body["diffusion"]["sampler"], dict):
-        body["temperature"] = 0  # credit proposes the argmax
-    if dice.random() < 0.3:
-        body["stop"] = [f"w{dice.randint(1, 59)}"]
-    if dice.random() < 0.2:
-        body["n"] = 2
-    if dice.random() < 0.2:
-        del body["max_tokens"]
-        body["diffusion"]["canvas"] = ["w1", 5, "w2", 3]
-    return body
-
-
-def reply_of(client: httpx.Client, body: dict[str, Any], stream: bool) -> list[tuple[str, str, int]]:
-    """Text, reason and forwards of every choice; of a stream, from its chunks."""
-    path = "/v1/completions"
-    if not stream:
-        data = client.post(path, json=body).json()
-        return [(c["text"], c["finish_reason"], c["diffusion"]["nfe"]) for c in data["choices"]]
-    texts: dict[int, str] = {}
-    ends: dict[int, tuple[str, int]] = {}
-    with client.stream("POST", path, json={**body, "stream": True}) as reply:
-        lines = [line[6:] for line in reply.iter_lines() if line.startswith("data: ")]
-    assert lines.pop() == "[DONE]"
-    for choice in (one for line in lines for one in json.loads(line)["choices"]):
-        at = choice["index"]
-        texts[at] = texts.get(at, "") + choice["text"]
-        if choice["finish_reason"]:
-            ends[at] = (choice["finish_reason"], choice["diffusion"]["nfe"])
-    return [(texts.get(at, ""), *ends[at]) for at in sorted(ends)]
-
-
-def test_a_reply_is_the_same_alone_and_under_load(server: Live) -> None:
-    count, together = (200, 16) if full() else (14, 7)
-    dice = random.Random(4)
-    bodies = [drawn(dice) for _ in range(count)]
-    with server.client() as client, ThreadPoolExecutor(together) as crowd:
-        alone = [reply_of(client, body, stream=False) for body in bodies]
-        found = list(crowd.map(lambda number: reply_of(client, bodies[number], number % 2 == 1), range(count)))
-    assert len({text for reply in alone for text, _, _ in reply}) > count // 3
-    differ = [number for number in range(count) if alone[number] != found[number]]
-    assert differ == [], [(bodies[n], alone[n], found[n]) for n in differ[:2]]
 
 
 def long_request(number: int) -> dict[str, Any]:

@@ -35,11 +35,13 @@ def server() -> Iterator[Live]:
 
 def test_the_python_of_the_page_runs(server: Live, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
+    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
     for block in code(PAGE, "python"):
         exec(compile(block.replace(HERE, server.url), PAGE.name, "exec"), {})
     said = capsys.readouterr().out
     assert said.startswith('["Hugo", "Emma", "Kai"]\n["Hugo", "Emma", "Kai"]')
     assert said.count('["Kai", "Emma", "Hugo"] 1\n') == 2
+    assert re.search(r"\nEmma\n(Kai|Emma|Hugo) choice\n$", said)
 
 
 def test_curl_gets_what_the_page_shows(server: Live) -> None:
@@ -62,15 +64,18 @@ def test_curl_gets_what_the_page_shows(server: Live) -> None:
 def test_the_tables_of_the_page_are_complete(server: Live) -> None:
     from dllm.compose.parts import composed
     from dllm.serve.fields import DIFFUSION, KINDS, NEUTRAL, OTHERS
+    from dllm.serve.formats import MOST, OFFERS, OPTIONS
 
-    for name in (*KINDS, *NEUTRAL, *OTHERS, "messages", "prompt", *DIFFUSION):
+    for name in (*KINDS, *NEUTRAL, *OTHERS, "messages", "prompt", *DIFFUSION, *OPTIONS):
         assert f"`{name}`" in TEXT, f"the field {name} is missing"
     with server.client() as client:
         page = client.get("/metrics").text
+    assert all(f'{{"type": "{kind}"' in TEXT for kind in OFFERS) and max(MOST.values()) == 64 << 10
     found = re.findall(r"^(dllm_\w+)", page, re.MULTILINE)
     made = {re.sub(r"_(created|bucket|count|sum)$", "", name) for name in found}
     assert sorted(name for name in made if f"`{name}" not in TEXT) == []
-    for name in ("max_rows", "max_cells", "max_opening", "max_lanes", "max_waiting", "timeout", "max_connections"):
+    for name in ("max_rows", "max_cells", "max_opening", "max_lanes", "max_waiting", "timeout", "max_connections",
+                 "compile_seconds"):  # fmt: skip
         assert f"| `task.{name}` |" in TEXT
         assert f"{int(composed(['task=serve']).task[name]):,}" in TEXT.split(f"| `task.{name}` |")[1].splitlines()[0]
     assert ServeSettings().read_timeout == 30

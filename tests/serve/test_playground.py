@@ -14,6 +14,7 @@ from dllm.models.bundle import Model
 from dllm.record.trace import read_trace
 from dllm.serve.playground import playground_page
 from dllm.view.__main__ import write
+from tests.serve.conftest import writing
 from tests.serve.live import Live, live
 from tests.view.browser import chromium
 from tests.view.test_trace_page import CONTRAST
@@ -124,6 +125,31 @@ def test_a_setting_that_does_not_fit_shows_the_sentence(tab: Any) -> None:
     assert "dkv_greedy" in tab.inner_text(".refused")
 
 
+def test_a_form_holds_for_the_answer_or_says_what_is_wrong(browser: Any, written_model: Model) -> None:
+    with live(written_model, defaults=writing(written_model)) as started:
+        page = browser.new_page()
+        page.goto(started.url)
+        page.wait_for_selector("#form option[value=choice]", state="attached")
+        assert not page.is_visible("#formtext")
+        for form, text, holds in (
+            ("regex", "[ab]{3}-[0-9]{2}", "[ab]{3}-[0-9]{2}"), ("choice", "yes\nno", "yes|no"),
+            ("json_schema", '{"enum": ["x", "yy"]}', r'\s*"(x|yy)"\s*'),
+        ):  # fmt: skip
+            page.select_option("#form", form)
+            page.fill("#formtext", text)
+            page.click("#run")
+            finished(page)
+            assert re.fullmatch(holds, page.locator(".reply").first.text_content())
+        for form, text, sentence in (("regex", "a(", "constraint.pattern='a(' is no regular expression"),
+                                     ("json_schema", "{", "The schema is no JSON")):  # fmt: skip
+            page.select_option("#form", form)
+            page.fill("#formtext", text)
+            page.click("#run")
+            finished(page, state="refused")
+            assert sentence in page.inner_text(".refused")
+        page.close()
+
+
 def test_stop_frees_the_row(tab: Any, server: Live) -> None:
     tab.fill("#length", "128")
     choose(tab, 0, sampler="static")
@@ -139,6 +165,7 @@ def test_the_playground_is_legible_in_both_schemes(browser: Any, server: Live, s
     page = browser.new_page(color_scheme=scheme)
     page.goto(server.url)
     page.wait_for_selector("select[name=sampler]")
-    for place in ("h1", ".legend li", "#prompt", "label", "#run", ".choices legend", ".keys", "select[name=sampler]"):
+    for place in ("h1", ".legend li", "#prompt", "label", "#run", ".choices legend", ".keys", "#form",
+                  "select[name=sampler]"):  # fmt: skip
         assert page.evaluate(CONTRAST, place) >= 4.5, place
     page.close()

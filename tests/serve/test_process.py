@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -77,11 +78,27 @@ def test_what_cannot_be_served_is_a_sentence(run: Run, tmp_path: Path, monkeypat
             (["task.host=192.0.2.1", "task.api_key=abcdefgh1"], "192.0.2.1"), (["task.hots=1"], "task.hosts"),
             ([f"task.api_key_file={tmp_path}/none"], "cannot be read"), (["samples=2"], "samples has no meaning"),
             (["engine=accelerate"], "engine=accelerate"), (["cache=dkv_greedy"], "cache=dkv_greedy"),
+            ([f"task.api_key_file={tmp_path}"], "cannot be read"), (["task.max_row=2"], "Did you mean 'task.max_rows'"),
+            (["sampler.thresold=1"], "Did you mean 'sampler.threshold'"), (["--port=1"], "NAME=VALUE"),
         ]  # fmt: skip
         for given, words in cases:
             found = run("serve", *given, bare=True)
             assert found.code == 2 and found.err.startswith("Error: ") and found.err.count("\n") == 1, (given, found)
             assert words in found.err and "Traceback" not in found.err, (given, found.err)
+
+
+@pytest.mark.parametrize("place", ["dllm.models.files.safe_open", "dllm.models.weights.safe_open"])
+def test_a_model_that_does_not_fit_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, place: str) -> None:  # noqa: F811
+    """As the system says it where a file, or a tensor of it, is larger than what there is (``ulimit -v`` shows it)."""
+
+    def too_large(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory") if "files" in place else RuntimeError(
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9216000000 bytes.")  # fmt: skip
+
+    monkeypatch.setattr(place, too_large)
+    found = run("serve", "task.port=0", bare=True)
+    assert found.code == 2 and found.err.startswith("Error: there is not enough memory (")
+    assert found.err.count("\n") == 1 and "a smaller model" in found.err and "task.max_rows" in found.err
 
 
 def test_a_missing_extra_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

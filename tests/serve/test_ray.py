@@ -17,7 +17,7 @@ from dllm.compose.parts import build_part, composed
 from dllm.models.bundle import Model
 from dllm.serve.settings import ServeSettings
 from tests.serve.live import live
-from tests.serve.test_clients import drawn, reply_of
+from tests.serve.load import drawn, reply_of
 
 serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install 'dllm[ray]'")
 

@@ -18,7 +18,7 @@ import torch
 from harness import MODELS, Combination, allowed, drawn, full, model, parts_of, results
 
 from dllm.canvas import Request
-from dllm.compose.parts import choices, part
+from dllm.compose.parts import choices
 from dllm.contract import State, Step, Turn, View
 from dllm.errors import UserError
 from dllm.models.bundle import Model
@@ -71,7 +71,7 @@ def chosen(combination: Combination, heat: float = 0.0, guidance: float = 0.0, *
     sampling = Sampling(temperature=heat, guidance=guidance, tempered=parts[0].tempered)
     for option, value in options.items():
         setattr(parts[0], option, value)
-    return Chosen(*parts, sampling, (str(combination), heat > 0, guidance))
+    return Chosen(*parts, sampling, {}, (str(combination), heat > 0, guidance))
 
 
 def job(request: Request, parts: Chosen, **options: Any) -> Job:
@@ -161,37 +161,6 @@ STATIC = [Combination(sampler, "whole" if cache == "window" else "fixed", cache,
 @pytest.mark.parametrize("combination", STATIC, ids=str)
 def test_so_they_do_in_static_turns(combination: Combination) -> None:
     served(requests(random.Random(3), 6, 60), chosen(combination), combination, "static")
-
-
-def test_settings_of_the_sampler_travel_with_the_request() -> None:
-    combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
-    todo = requests(random.Random(5), 4, 60)
-    parts = [replace(chosen(combination), sampler=part("sampler", "confidence", threshold=threshold))
-             for threshold in (0.3, 0.6, 0.05, 0.95)]  # fmt: skip
-    expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
-    assert len({nfe for _, nfe in expected}) > 1
-    scheduler, clients = Scheduler(bundle("tiny-llada"), "eager"), [Client() for _ in todo]
-    for one, own, client in zip(todo, parts, clients, strict=True):
-        scheduler.submit(job(one, own), client)
-        scheduler.step()
-        assert len(scheduler.lanes) == 1
-    while scheduler.lanes:
-        scheduler.step()
-    assert [(client.last.result.canvas, client.last.result.nfe) for client in clients] == expected
-
-
-def test_every_setting_has_a_lane_and_none_starves() -> None:
-    ways = [Combination(name, "fixed", cache, "keep", "tiny-llada")
-            for name, cache in (("confidence", "dual"), ("static", "none"), ("credit", "prefix"))]  # fmt: skip
-    scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_lanes=2))
-    clients = [Client() for _ in ways]
-    for way, client in zip(ways, clients, strict=True):
-        scheduler.submit(job(Request.answer([3, 4], 12, 60), chosen(way)), client)
-    scheduler.step()
-    assert len(scheduler.lanes) == 2 and len(scheduler.queue) == 1  # the third waits at the head of the queue
-    while scheduler.lanes or scheduler.queue:
-        scheduler.step()
-    assert all(isinstance(client.last, Done) for client in clients)
 
 
 def test_exact_rows_share_no_forward() -> None:

@@ -27,6 +27,7 @@ class Finished:
     text: str
     tokens: list[int]
     stop_reason: str
+    constraint: None = None
 
 
 def drawn(dice: random.Random) -> tuple[list[int], tuple[str, ...]]:

@@ -13,7 +13,7 @@ import pytest
 from dllm import UserError
 from dllm.app.runs.folder import identity
 from dllm.tasks.parallelbench import grammar, language_tool
-from dllm.tasks.parallelbench.grammar import Grammar
+from dllm.tasks.parallelbench.grammar import GrammarChecker
 from dllm.tasks.parallelbench.language_tool import JAR
 from dllm.tasks.parallelbench.suite import ParallelBench
 from tests.tasks import fake_language_tool as fake
@@ -30,23 +30,23 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.parametrize("ending", ["", "/", "/v2", "/v2/check"])
 def test_a_server_judges(url: str, ending: str) -> None:
-    judge = Grammar(url + ending)
+    judge = GrammarChecker(url + ending)
     assert judge("The dog sleeps.") == 1.0 and judge("  Teh dog met teh cat. ") == 0.0
     assert judge.version == "LanguageTool 6.6"
 
 
 def test_no_text_is_no_grammatical_text(url: str) -> None:
-    assert Grammar(url)("") == 0.0 and Grammar(url)(" \n\t") == 0.0
+    assert GrammarChecker(url)("") == 0.0 and GrammarChecker(url)(" \n\t") == 0.0
 
 
 def test_odd_texts_are_judged_and_too_long_ones_are_not(url: str) -> None:
-    judge = Grammar(url)
+    judge = GrammarChecker(url)
     assert judge("\udc80 \x00 & a=b % \u202e") == 1.0 and judge("\ud83d teh") == 0.0
     assert judge("word " * fake.LIMIT) is None
 
 
 def test_a_busy_server_is_asked_again(url: str) -> None:
-    judge = Grammar(url)
+    judge = GrammarChecker(url)
     fake.Handler.failures = 2
     assert judge("The dog sleeps.") == 1.0
     fake.Handler.failures = 3
@@ -57,7 +57,7 @@ def test_a_busy_server_is_asked_again(url: str) -> None:
 def test_a_server_that_dies_stops_the_run_with_a_way_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar, "PAUSE", 0.0)
     server, url = fake.serve()
-    judge = Grammar(url)
+    judge = GrammarChecker(url)
     server.shutdown()
     server.server_close()
     with pytest.raises(UserError, match="finished samples are kept"):
@@ -67,19 +67,19 @@ def test_a_server_that_dies_stops_the_run_with_a_way_on(monkeypatch: pytest.Monk
 def test_what_is_no_server_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(grammar, "PAUSE", 0.0)
     with pytest.raises(UserError, match="does not answer"):
-        Grammar("http://127.0.0.1:9")
+        GrammarChecker("http://127.0.0.1:9")
     with pytest.raises(UserError, match=f"holds no {JAR}"):
-        Grammar(str(tmp_path))
+        GrammarChecker(str(tmp_path))
     (tmp_path / JAR).touch()
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError, match="needs Java"):
-        Grammar(str(tmp_path))
+        GrammarChecker(str(tmp_path))
 
 
 def test_another_web_server_is_no_language_tool(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake.Handler, "do_POST", lambda self: self._send(200, ["hello"]))
     with pytest.raises(UserError, match="is no LanguageTool server"):
-        Grammar(url)
+        GrammarChecker(url)
 
 
 @pytest.mark.parametrize("setting", ["download", "folder"])
@@ -89,7 +89,7 @@ def test_a_server_is_not_started_without_the_library(
     folder = folder_with_java(tmp_path, "exit 3", monkeypatch)
     monkeypatch.setattr(language_tool, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs language-tool-python, which is not installed"):
-        Grammar(setting if setting == "download" else str(folder))
+        GrammarChecker(setting if setting == "download" else str(folder))
 
 
 def folder_with_java(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -105,14 +105,14 @@ def folder_with_java(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatc
 
 def test_a_server_is_started_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with_java(tmp_path, f'exec {sys.executable} {fake.__file__} "$@"', monkeypatch)
-    judge = Grammar(str(folder))
+    judge = GrammarChecker(str(folder))
     assert judge("The dog sleeps.") == 1.0 and judge("Teh teh dog.") == 0.0 and judge.version == "LanguageTool 6.6"
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with_java(tmp_path, "exit 3", monkeypatch)
     with pytest.raises(UserError, match="starts no LanguageTool server .*exited early with code 3"):
-        Grammar(str(folder))("The dog sleeps.")
+        GrammarChecker(str(folder))("The dog sleeps.")
 
 
 def test_the_benchmark_uses_its_judge_and_names_its_version(url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,5 +106,7 @@ def _values(value: Any) -> str:
 
 
 def _entry(entry: Any) -> str:
-    """A value in Hydra's grammar: text is quoted where it holds signs that have a meaning there."""
+    """A value in Hydra's grammar: text is quoted where it holds signs that have a meaning there, a mapping as JSON."""
+    if isinstance(entry, Mapping):
+        return hydra_quote(json.dumps(dict(entry), ensure_ascii=False))
     return hydra_quote(entry) if isinstance(entry, str) and not re.fullmatch(r"[\w./+-]+", entry) else str(entry)

@@ -34,7 +34,7 @@ python run.py task=serve                        serve it: OpenAI's interface, a 
 python run.py task=check model.path=FOLDER      look into a checkpoint without loading it
 python run.py sampler=credit --help             the options of another choice
 """
-FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "task", "engine", "experiment")
+FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "constraint", "task", "engine", "experiment")
 
 
 def help_text(arguments: Sequence[str], width: int | None = None) -> str:
@@ -66,8 +66,15 @@ def chosen_name(config: DictConfig, group: str, given: Sequence[str]) -> str | N
         if override.key_or_group == group and isinstance(override.value(), str):
             return str(override.value())
     now = config.get(group) or {}
+    if not now:
+        return next((name for name in choices(group) if not uncommented(choice_file(group, name))), None)
     mark = next((rf"{key}: {re.escape(now[key])}\b" for key in ("name", "_target_") if now.get(key)), "(?!)")
     return next((name for name in choices(group) if re.search(mark, choice_file(group, name))), None)
+
+
+def uncommented(text: str) -> str:
+    """What a YAML file holds beside comments."""
+    return re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE).strip()
 
 
 def choice_lines(chosen: dict[str, str | None], width: int) -> Iterator[str]:

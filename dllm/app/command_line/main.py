@@ -34,7 +34,10 @@ TOGETHER: list[tuple[dict[str, Any], list[str], Path]] = []
 CELL_LABELS: list[str] = []  # of the cells that Hydra is still to start, such as "cell 2 of 6"
 TAKEN: list[bool] = []  # for each cell that this process took: whether it was evaluated, or refused
 LACKING: list[bool] = []  # for each of its calls: whether samples of cells could not be decoded
-MEMORY_ADVICE = "Lower batch_size or gen_length, or choose model.dtype=bfloat16 or a smaller model."
+MEMORY_ADVICE = (
+    "Choose model.dtype=bfloat16 or a smaller model, or decode less at once: lower batch_size or gen_length, in a "
+    "server task.max_rows or task.max_cells."
+)
 
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]

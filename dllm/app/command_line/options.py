@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from dllm.app.command_line.contents import with_contents
 from dllm.common.kinds import of_kind
-from dllm.errors import UserError
+from dllm.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from dllm.setting import Sampling
@@ -88,14 +89,16 @@ def check_name(name: str) -> None:
 
 
 def checked_sampling(config: Mapping[str, Any]) -> Sampling:
-    """How tokens are proposed. Raises UserError for values out of range."""
+    """How tokens are proposed. Raises UserError for values out of range, and for what is no setting of it."""
     from dllm.setting import Sampling  # here, since it imports torch, which takes longer than refusing a misspelt name
 
+    if unknown := [key for key in config if key not in SAMPLING_KINDS]:
+        raise UserError(f"sampling.{unknown[0]} does not exist.{nearest(unknown[0], SAMPLING_KINDS)}")
     return Sampling(**{key: of_kind(f"sampling.{key}", value, SAMPLING_KINDS[key]) for key, value in config.items()})
 
 
 def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` with text where a number stands for text (a folder named 2026).
+    """``config`` with text where a number stands for text (a folder named 2026), and what a constraint's files hold.
 
     Raises UserError for a value of the wrong kind in the settings that every task reads.
     """
@@ -109,7 +112,7 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
         target = part.get("_target_", "a.b") if isinstance(part, Mapping) else "a.b"
         if not isinstance(target, str) or "." not in target:
             raise UserError(f"{group}._target_={target!r} must be MODULE.CLASS. Choose one of ours by {group}=NAME.")
-    out = {**config, "model": dict(config["model"])}
+    out = {**config, "model": dict(config["model"]), "constraint": with_contents(config["constraint"])}
     for name, kind in SETTING_KINDS.items():
         group, _, key = name.rpartition(".")
         section = out[group] if group else out

@@ -15,7 +15,8 @@ from hydra.main import get_args_parser
 
 from dllm.errors import UserError
 
-TEXT_SETTINGS = ("prompt", "stop")
+TEXT_SETTINGS = ("prompt", "stop", "constraint.pattern", "constraint.schema", "constraint.grammar")
+STRUCTURED = {"stop": "[", "constraint.schema": "{"}  # with what a list or mapping begins, where it may be one
 PATH_SETTINGS = ("prompts", "trace", "resume", "name", "output", "model.path")
 
 
@@ -67,7 +68,7 @@ def _quoted(argument: str) -> str:
         return argument
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" and parsed_override(argument) is not None:
         return argument
-    if key == "stop" and value.startswith("[") and parsed_override(argument) is not None:
+    if key in STRUCTURED and value.startswith(STRUCTURED[key]) and parsed_override(argument) is not None:
         return argument
     if key in PATH_SETTINGS and value and parsed_override(argument) is not None:
         return argument

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
-from dllm.compose.parts import choices, composed, config_groups, wrappers
+from dllm.compose.parts import choices, composed, config_groups, options_of_choices, wrappers
 from dllm.errors import UserError, first_line, nearest, not_installed
 
 # Hydra's own settings that have an effect here; one that ends with a dot stands for all that begin with it.
@@ -214,8 +214,18 @@ def _unknown_key(override: Override, key: str, choice: Sequence[list[str]], each
         group = key.rpartition(".")[0]
         owner = next((name for name in choice[0] if name.startswith(f"{group}=")), group)
         yield f"{line} is unknown: {owner} has {_listed(group, beside)}.{nearest(key, beside)}"
+    elif key not in keys and (owners := owners_of(key)):
+        group = key.partition(".")[0]
+        yield f"{line} has no meaning here: it is an option of {group}={f', {group}='.join(owners)}. Choose that, too."
     elif key not in keys:
         yield f"{line} is unknown.{nearest(key, [*keys, *config_groups()])} {SEE_HELP}"
+
+
+def owners_of(key: str) -> list[str]:
+    """The choices of a group that have the option ``key`` (``constraint.pattern``)."""
+    group, _, option = key.partition(".")
+    known = options_of_choices(group) if group in config_groups() else {}
+    return [name for name, options in known.items() if option in options and not option.startswith("_")]
 
 
 def _listed(group: str, keys: Sequence[str]) -> str:

@@ -91,7 +91,7 @@ def print_line(engine: Engine, line: str) -> None:
 
 def print_missing(engine: Engine, cell: Cell, printed: set[str]) -> None:
     """Name the tasks that cannot be asked and the scores that cannot be judged. printed: what was named before."""
-    for sentence in cell.evaluation.task.missing().values():
+    for sentence in cell.evaluation.unjudged():
         if engine.leads and sentence not in printed:
             printed.add(sentence)
             print(sentence, file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.environment import environment_of
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
-from dllm.app.runs.samples import PlannedSample, trace_content
+from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_content
 from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer, stretch
 from dllm.errors import UserError, name_of
@@ -165,7 +165,9 @@ def way_on(run_folder: RunFolder, total: int) -> str:
 def row_of(sample: PlannedSample, result: Result, batch: Sequence[PlannedSample]) -> ResultRow:
     """A line of results.jsonl. Rows with the same ``batch`` were decoded together and share their seconds."""
     mates = f"{batch[0].id}/{batch[0].sample}"
-    return {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.shown, "batch": mates}
+    asked = constraint_digest(sample.request)
+    row = {"id": sample.id, "sample": sample.sample, **result.to_json(), "prompt": sample.shown, "batch": mates}
+    return row if asked is None else {**row, "constraint_digest": asked}
 
 
 def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView | None) -> Iterator[tuple[int, Result]]:

@@ -1,19 +1,31 @@
-"""``task=replay trace=FILE``: decode again what a trace recorded, and compare every turn."""
+"""``task=replay trace=FILE``: decode again what a trace recorded, and compare every turn.
+
+A trace may come from a stranger, so what it says is data: it chooses among the classes of the shipped parts, and those
+of packages that the user names by ``task.packages``. Nothing else is imported.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dllm.app.command_line.options import checked_settings
+from dllm.app.runs.code_hash import targets
 from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
 from dllm.canvas import Request
+from dllm.common.kinds import of_kind
+from dllm.compose.parts import options_of_choices, part_of
 from dllm.errors import UserError
 from dllm.record.trace import ADVICE, Commits, Trace, TurnRecord, read_trace
+from dllm.view.page import PARTS
 
 TOLERANCE = 1e-6  # of confidences
-ALLOWED_SETTINGS = frozenset({"task", "trace", "model.path", "model.device"})
+ALLOWED_SETTINGS = frozenset({"task", "task.packages", "trace", "model.path", "model.device"})
+# What a trace's configuration says of its decode; the rest of a run's is not read.
+OF_A_DECODE = frozenset({*PARTS, "model", "sampling", "gen_length", "batch_size", "seed", "stop", "chat", "runtime",
+                         "lag", "kernels"})  # fmt: skip
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
@@ -25,14 +37,40 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         raise UserError(f"task=replay needs trace=FILE. {ADVICE}")
     file = Path(config["trace"])
     data, recorded = read_trace(file)
-    moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
-    model = {**data["config"]["model"], **moved}
-    plan = RunPlan.of({**config, **data["config"], "model": model, "resume": None})
+    plan = RunPlan.of(settings_of_trace(data["config"], config, given))
     difference = next(trace_differences(recorded, decoded_again(plan, file, data)), None)
     if difference is not None:
         print(f"{file}: {difference}")
         raise SystemExit(1)
     print(f"{file}: all {len(recorded.turns)} turns equal")
+
+
+def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:
+    """The settings of the recorded decode, which become those of this run. Raises UserError for settings that are none,
+    and for parts of a stranger."""
+    packages = of_kind("task.packages", config["task"]["packages"], "list[str]")
+    sections = [recorded.get(key) for key in (*PARTS, "model")] if isinstance(recorded, Mapping) else [None]
+    if not all(isinstance(section, Mapping) for section in sections):
+        raise UserError(f"trace={config['trace']!r} does not hold the settings of its decode. {ADVICE}")
+    for group in PARTS:
+        refuse_strangers(group, recorded[group], packages)
+    moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
+    read = {key: value for key, value in recorded.items() if key in OF_A_DECODE}
+    model = {**config["model"], **recorded["model"], **moved}
+    return checked_settings({**config, **read, "model": model, "trace": False, "resume": None})
+
+
+def refuse_strangers(group: str, config: Mapping[str, Any], packages: Sequence[str]) -> None:
+    """Raise UserError for a class that is neither a shipped choice's of this group nor of a package among
+    ``packages``."""
+    known = {str(options["_target_"]) for options in options_of_choices(group).values()}
+    for target in targets(config):
+        package = target.partition(".")[0]
+        if target not in known and package not in packages:
+            raise UserError(
+                f"the trace names {group}._target_={target!r}, which is no part of dllm, and whoever wrote the trace "
+                f"chose it. If you trust that package, add task.packages=[{package}]."
+            )
 
 
 def decoded_again(plan: RunPlan, file: Path, data: dict[str, Any]) -> Trace:
@@ -55,8 +93,11 @@ def mates_of(file: Path, data: dict[str, Any]) -> tuple[int, list[Request]]:
 
 
 def request_of(data: dict[str, Any]) -> Request:
-    trace = data["trace"]
-    return Request(trace["prompt"], [not given for given in trace["given"]], data["seed"], trace["start"])
+    trace, asked = data["trace"], data.get("constraint")
+    constraint = None if asked is None else part_of("constraint", asked)
+    masked = [not given for given in trace["given"]]
+    start, begun = data.get("start", trace["start"]), data.get("begun", "")
+    return Request(trace["prompt"], masked, data["seed"], start, constraint=constraint, begun=begun)
 
 
 def trace_differences(recorded: Trace, again: Trace) -> Iterator[str]:

@@ -9,6 +9,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dllm.app.command_line.contents import with_contents
 from dllm.app.command_line.overrides import hydra_quote
 from dllm.app.command_line.refusals import explain
 from dllm.compose.parts import composed
@@ -23,7 +24,7 @@ def composed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(explain(error, overrides)) from None
     assert isinstance(resolved, dict)
-    return {str(key): value for key, value in resolved.items()}
+    return {**{str(key): value for key, value in resolved.items()}, "constraint": with_contents(resolved["constraint"])}
 
 
 def hydra_value(value: Any) -> str:

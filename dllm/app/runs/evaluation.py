@@ -7,7 +7,7 @@ decoder for each shape of answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,15 +19,18 @@ from dllm.app.runs.reference import needs_reference, one_per_step, reference_ora
 from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
 from dllm.common.digest import seed_from
+from dllm.compose.parts import build_part, choice_of
+from dllm.constraints.kinds import Constraint, OfItem
 from dllm.decoder import Decoder, stretch
-from dllm.errors import UserError
+from dllm.errors import UserError, not_installed
 from dllm.models import bundle
-from dllm.prompts import PrefilledPrompt, Prompts
+from dllm.prompts import PrefilledPrompt
 from dllm.record.folders import SampleKey
 from dllm.record.results import Result, ResultRow
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.build import task_of
 from dllm.tasks.choices import likeliest_choice
+from dllm.tasks.shapes import is_word, lacking_library
 
 
 class AnswerShape(NamedTuple):
@@ -111,7 +114,19 @@ class Evaluation:
         return scored(samples, self._scores, scorers(self.task, self.model.transformer.device))
 
     def _scores(self, row: ResultRow) -> AnswerScores:
-        return self.task.score(self.items[row["id"]], row["text"])
+        item, text = self.items[row["id"]], row["text"]
+        scores = self.task.score(item, text)
+        if item.constraint is None:
+            return scores
+        judged = lacking_library(item.constraint) is None
+        return {**scores, "valid": float(is_word(item.constraint, text)) if judged else None}
+
+    def unjudged(self) -> list[str]:
+        """Why tasks cannot be asked, and scores not be judged, in sentences."""
+        asked = [item.constraint for item in self.items.values() if item.constraint is not None]
+        lacking = sorted({library for one in asked if (library := lacking_library(one)) is not None})
+        validity = [str(not_installed("the score valid", library, "constraints")) for library in lacking]
+        return [*self.task.missing().values(), *validity]
 
     def _decoded(self, batch: Batch) -> Iterator[FinishedSample]:
         """The samples of one batch, still without scores."""
@@ -154,10 +169,30 @@ class Evaluation:
 
 
 def answer_shape(config: Mapping[str, Any], item: Item) -> AnswerShape:
-    """The user's gen_length, where there is one, overrides the item's budget."""
+    """The user's gen_length, where there is one, overrides the item's budget. The item's stop strings have no meaning
+    under a constraint, whose language says where an answer ends."""
     stop = [config["stop"]] if isinstance(config["stop"], str) else config["stop"]
     length = item.budget if config["gen_length"] is None else config["gen_length"]
-    return AnswerShape(length, (*stop, *item.stop))
+    constrained = config["constraint"] and (item.constraint is not None or not of_items(config))
+    return AnswerShape(length, tuple(stop) if constrained else (*stop, *item.stop))
+
+
+def of_items(config: Mapping[str, Any]) -> bool:
+    """Whether each item is decoded under its own constraint."""
+    return choice_of("constraint", config["constraint"]) == OfItem.kind
+
+
+def item_constraint(config: Mapping[str, Any], item: Item, plan: RunPlan) -> Constraint | None:
+    """What an item's answer must be. Raises UserError for an answer that is chosen among given ones."""
+    if config["constraint"] and item.choices:
+        raise UserError(
+            f"constraint={choice_of('constraint', config['constraint'])} has no meaning for "
+            f"task={config['task']['name']}, which chooses the likeliest of given answers. Drop it."
+        )
+    if not of_items(config) or item.constraint is None:
+        return plan.constraint
+    options = build_part("constraint", config["constraint"], per_request=False)
+    return replace(item.constraint, **{entry.name: getattr(options, entry.name) for entry in fields(Constraint)})
 
 
 def _plan(config: Mapping[str, Any], shape: AnswerShape) -> RunPlan:
@@ -169,7 +204,7 @@ def _batches(
     config: Mapping[str, Any], shape: AnswerShape, plan: RunPlan, items: Mapping[str, Item]
 ) -> Iterator[Batch]:
     samples = [
-        _planned(config["seed"], item, number, plan.prompts)
+        _planned(config, item, number, plan)
         for item in items.values()
         if answer_shape(config, item) == shape
         for number in range(config["samples"])
@@ -178,8 +213,13 @@ def _batches(
     yield from (Batch(shape, tuple(samples[at : at + size])) for at in range(0, len(samples), size))
 
 
-def _planned(seed: int, item: Item, number: int, prompts: Prompts) -> PlannedSample:
-    request = prompts.request(item.prompt, sample_seed(seed, item.id, number))
+def _planned(config: Mapping[str, Any], item: Item, number: int, plan: RunPlan) -> PlannedSample:
+    request = plan.prompts.request(item.prompt, sample_seed(config["seed"], item.id, number))
+    request = replace(request, constraint=item_constraint(config, item, plan))
+    try:
+        plan.check_request(request)
+    except UserError as error:
+        raise UserError(f"question {item.id}: {error}") from None
     return PlannedSample(item.id, number, _shown(item), request)
 
 

@@ -179,7 +179,9 @@ def setting_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Ite
     for key in sorted(one.keys() | other.keys()):
         values = one.get(key), other.get(key)
         if json.dumps(values[0]) != json.dumps(values[1]):  # as text, where NaN is NaN
-            yield key.removesuffix("._target_"), _short(values[0]), _short(values[1])
+            part = key.removesuffix("._target_")
+            was, now = ("none" if part != key and value is None else _short(value) for value in values)
+            yield part, was, now
 
 
 def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:

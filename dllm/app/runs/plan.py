@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,21 @@ from dllm.app.runs.code_hash import code_hash, targets
 from dllm.app.runs.environment import spare_threads
 from dllm.app.runs.folder import RunFolder, refuse_other
 from dllm.app.runs.places import fresh_folder
-from dllm.app.runs.samples import PlannedSample, PromptEntry, planned_samples, prompt_entries
+from dllm.app.runs.samples import (
+    PlannedSample,
+    PromptEntry,
+    constraint_digest,
+    planned_samples,
+    prompt_entries,
+)
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
+from dllm.canvas import Request
 from dllm.common.kinds import of_kind
 from dllm.compose.parts import build_part, part
 from dllm.compose.validate import validate
-from dllm.decoder import Decoder
+from dllm.constraints.kinds import Constraint, OfItem
+from dllm.decoder import Decoder, refuse_stop
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.models import bundle
@@ -30,6 +39,7 @@ from dllm.record.folders import key_of
 from dllm.runtime.runtime import COMPILED, Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
+from dllm.steering.requests import Constraints
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A resolved configuration, checked. The model is described, not loaded. path: the checkpoint's folder."""
+    """A resolved configuration, checked. The model is described, not loaded. path: the checkpoint's folder. constraint:
+    of every text that brings none of its own (None: such texts are free)."""
 
     config: dict[str, Any]
     options: Options
@@ -57,6 +68,7 @@ class RunPlan:
     sampling: Sampling
     prompts: Prompts
     path: Path
+    constraint: Constraint | None = None
 
     @staticmethod
     def of(config: dict[str, Any]) -> RunPlan:
@@ -77,18 +89,47 @@ class RunPlan:
         runtime_of(config).check(parts.cache, parts.sampler, architecture, device, parts.blocks)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")
-        return RunPlan(config, options, parts, sampling, prompts, path)
+        plan = RunPlan(config, options, parts, sampling, prompts, path, constraint_of(config))
+        if plan.constraint is not None:
+            plan.check_constraint()
+        return plan
+
+    def check_constraint(self) -> None:
+        """Raise UserError for a constraint that cannot be compiled, and, in a conversation, whose shortest text is
+        longer than an answer."""
+        assert self.constraint is not None
+        refuse_stop(self.options.stop)
+        self.constraints.compiled(self.constraint)
+        if self.options.chat:
+            answer = Request.answer([0], self.options.gen_length, self.prompts.ids.mask)
+            self.check_request(replace(answer, constraint=self.constraint))
+
+    @cached_property
+    def constraints(self) -> Constraints:
+        """What constraints mean for the model."""
+        prompts = self.prompts
+        size, forbid_eos = prompts.config.vocab, self.sampling.forbid_eos
+        return Constraints(prompts.tokenizer, size, prompts.ids, forbid_eos, prompts.name)
+
+    def check_request(self, request: Request) -> None:
+        """Raise UserError where a request's constraint leaves it no text."""
+        if request.constraint is not None:
+            refuse_stop(self.options.stop)
+            self.constraints.steered(request)
 
     def samples(self) -> list[PlannedSample]:
         """Every sample to decode."""
-        return planned_samples(self.entries(), self.prompts, self.options.samples, self.options.seed)
+        samples = planned_samples(self.entries(), self.prompts, self.options.samples, self.options.seed)
+        for sample in samples:
+            self.check_request(sample.request)
+        return samples
 
     def entries(self) -> list[PromptEntry]:
         if self.options.prompts is not None:
-            return prompt_entries(Path(self.options.prompts), self.prompts)
+            return prompt_entries(Path(self.options.prompts), self.prompts, self.constraint, self.check_request)
         default = self.config["model"].get("prompt") or ""
         prompt = default if self.options.prompt is None else self.options.prompt
-        return [PromptEntry(0, "1", prompt, prompt)]
+        return [PromptEntry(0, "1", prompt, prompt, self.constraint)]
 
     def decoder(self, model: bundle.Model, sampler: str | None = None) -> Decoder:
         """The decoder of this plan; ``sampler`` replaces the chosen one."""
@@ -96,7 +137,7 @@ class RunPlan:
         return Decoder(
             model, part("sampler", sampler) if sampler else parts.sampler, parts.blocks, parts.cache, parts.eos,
             gen_length=options.gen_length, batch_size=options.batch_size, sampling=self.sampling, stop=options.stop,
-            chat=options.chat, runtime=runtime_of(self.config),
+            chat=options.chat, runtime=runtime_of(self.config), constraint=self.constraint,
         )  # fmt: skip
 
     def load(self) -> bundle.Model:
@@ -122,11 +163,13 @@ class RunPlan:
         known = {sample.key: sample.request for sample in samples}
         for row in run_folder.rows:
             request = known.get(key_of(row))
-            prompt = None if request is None else (list(request.tokens[: request.answer_start]), request.seed)
-            if prompt is not None and prompt != (row["prompt_tokens"], row["seed"]):
+            if request is None:
+                continue
+            asked = (list(request.tokens[: request.answer_start]), request.seed, constraint_digest(request))
+            if asked != (row["prompt_tokens"], row["seed"], row.get("constraint_digest")):
                 raise UserError(
-                    f"{run_folder.path} decoded {row['id']!r} from another prompt or seed. Lines of prompts may be "
-                    "mended or added at the end; for other prompts start a new run."
+                    f"{run_folder.path} decoded {row['id']!r} from another prompt or seed, or under another constraint."
+                    " Lines of prompts may be mended or added at the end; for other prompts start a new run."
                 )
         return run_folder
 
@@ -150,6 +193,20 @@ def weights_of(
     path, place, dtype = str(model["path"]), device or str(model["device"]), str(model["dtype"])
     pack = config["runtime"] not in COMPILED
     return path, place, dtype, model["mask_id"], str(config["kernels"]), model["quantize"], pack
+
+
+def constraint_of(config: Mapping[str, Any]) -> Constraint | None:
+    """The constraint of every text, where the chosen one is no question's own. Raises UserError for one that questions
+    should bring where the task has none, and for a wrong option."""
+    chosen = build_part("constraint", config["constraint"], per_request=False)
+    if not isinstance(chosen, OfItem):
+        return chosen
+    if "_target_" not in config["task"]:
+        raise UserError(
+            f"constraint=item is what each question of a task says of its answer, and task={config['task']['name']} "
+            "has no questions. Choose a task that has, or give the constraint itself."
+        )
+    return None
 
 
 def runtime_of(config: Mapping[str, Any]) -> Runtime:

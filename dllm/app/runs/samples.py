@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dllm.canvas import Request
+from dllm.common.digest import digest
+from dllm.compose.parts import part_of
+from dllm.constraints.kinds import Constraint
 from dllm.errors import UserError
 from dllm.prompts import Prompt, Prompts
 from dllm.record.folders import SampleKey
 from dllm.record.results import Result
 
-PROMPT_KEYS = ("prompt", "messages", "tokens", "infill")
+CheckRequest = Callable[[Request], None]  # raises UserError for what cannot be decoded
+PROMPT_KEYS, CONSTRAINT = ("prompt", "messages", "tokens", "infill"), "constraint"
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,13 @@ class PlannedSample:
 @dataclass(frozen=True)
 class PromptEntry:
     """One prompt of a run. number: its line in the file, from which its seed follows, so that a repaired line changes
-    no other prompt's seed."""
+    no other prompt's seed. constraint: of its texts (None: free)."""
 
     number: int
     id: str
     prompt: Prompt
     shown: str
+    constraint: Constraint | None = None
 
 
 def trace_content(
@@ -53,31 +58,49 @@ def trace_content(
     """
     if result.trace is None:
         return None
+    request = sample.request
     return {
         "id": sample.id, "sample": sample.sample, "seed": result.seed, "batch": [list(key) for key in batch],
-        "config": config, "trace": result.trace.to_json(),
+        "config": config, "constraint": constraint_json(request), "begun": request.begun, "start": request.start,
+        "trace": result.trace.to_json(),
     }  # fmt: skip
+
+
+def constraint_json(request: Request) -> dict[str, Any] | None:
+    """The name and options of a request's constraint; None: it is free."""
+    return request.constraint.to_json() if isinstance(request.constraint, Constraint) else None
+
+
+def constraint_digest(request: Request) -> str | None:
+    """Identifies a request's constraint. None: it is free."""
+    asked = constraint_json(request)
+    return None if asked is None else digest(json.dumps(asked).encode())  # members of a schema have an order
 
 
 def planned_samples(entries: Sequence[PromptEntry], prompts: Prompts, samples: int, seed: int) -> list[PlannedSample]:
     """Every sample of every prompt, in order."""
     return [
-        PlannedSample(entry.id, number, entry.shown, prompts.request(entry.prompt, first + number))
+        PlannedSample(
+            entry.id, number, entry.shown,
+            replace(prompts.request(entry.prompt, first + number), constraint=entry.constraint))
         for entry in entries
         for first in (seed + entry.number * samples,)
         for number in range(samples)
     ]
 
 
-def prompt_entries(file: Path, prompts: Prompts) -> list[PromptEntry]:
-    """The prompts of a JSON-lines file. A line that cannot be used is reported on stderr and left out.
+def prompt_entries(
+    file: Path, prompts: Prompts, constraint: Constraint | None, check: CheckRequest
+) -> list[PromptEntry]:
+    """The prompts of a JSON-lines file. A line that cannot be used is reported on stderr and left out. constraint: of
+    lines that name none. check: of what is a line's own mistake.
 
     Raises UserError when the file cannot be read or holds no usable line.
     """
     entries: dict[str, PromptEntry] = {}
     for number, line in _lines(file):
         try:
-            entry = _entry(number, line, prompts)
+            entry = _entry(number, line, prompts, constraint, check)
             if entry.id in entries:
                 raise UserError(f"the id {entry.id!r} stands in line {entries[entry.id].number + 1} already.")
             entries[entry.id] = entry
@@ -96,7 +119,9 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     yield from ((number, line) for number, line in enumerate(lines) if line.strip())
 
 
-def _entry(number: int, line: bytes, prompts: Prompts) -> PromptEntry:
+def _entry(
+    number: int, line: bytes, prompts: Prompts, constraint: Constraint | None, check: CheckRequest
+) -> PromptEntry:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -107,10 +132,15 @@ def _entry(number: int, line: bytes, prompts: Prompts) -> PromptEntry:
     if len(present) != 1:
         raise UserError(f"it must have one of {', '.join(PROMPT_KEYS)}, and has {', '.join(data) or 'nothing'}.")
     prompt = _prompt(present[0], data[present[0]], prompts)
-    prompts.request(prompt)  # refuses here, with its line, what cannot be decoded
+    request = prompts.request(prompt)  # refuses here, with its line, what cannot be decoded
+    own = CONSTRAINT in data
+    if own:
+        constraint = None if data[CONSTRAINT] is None else part_of(CONSTRAINT, data[CONSTRAINT])
+    if own or request.head is not None:  # what is wrong with all other lines is no mistake of this one
+        check(replace(request, constraint=constraint))
     value = data[present[0]]
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return PromptEntry(number, str(data.get("id", number + 1)), prompt, shown)
+    return PromptEntry(number, str(data.get("id", number + 1)), prompt, shown, constraint)
 
 
 def _prompt(key: str, value: Any, prompts: Prompts) -> Prompt:

@@ -8,6 +8,7 @@ from dllm.prompts import Message
 from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.mini import lists, tasks
 from dllm.tasks.parallelbench.classic import Questions
+from dllm.tasks.shapes import shape_of
 
 COUNT = 100
 GROUPS = {
@@ -26,7 +27,9 @@ def questions(names: Sequence[str], count: int | None, seed: int) -> Questions:
         task = NAMES[name]
         for number, sample in enumerate(tasks.generate(task, seed, COUNT if count is None else count)):
             chat: list[Message] = sample.messages
-            found.items.append(Item(f"{name}/{number}", name, chat, sample.truth, tasks.budget(task)))
+            shape = shape_of(task, sample.truth)
+            item = Item(f"{name}/{number}", name, chat, sample.truth, tasks.budget(task), constraint=shape)
+            found.items.append(item)
         # The wordings live in code: a fixed question in the plain one stands for them.
         found.wording[name] = tasks.generate(task, 0, 1, wording="plain")[0].prompt
     return found

@@ -24,7 +24,7 @@ TOO_LONG = 413
 TRIES, PAUSE = 3, 0.5  # requests, and seconds after the first that failed
 
 
-class Grammar:
+class GrammarChecker:
     """``setting``: the URL of a server, a LanguageTool folder (or its languagetool-server.jar), or ``download``.
 
     Raises UserError when nothing is there.

@@ -12,7 +12,7 @@ from dllm.tasks.mini import suite as mini
 from dllm.tasks.parallelbench import text_metrics
 from dllm.tasks.parallelbench.catalog import SUITES
 from dllm.tasks.parallelbench.classic import classic_questions, classic_scores
-from dllm.tasks.parallelbench.grammar import Grammar
+from dllm.tasks.parallelbench.grammar import GrammarChecker
 from dllm.tasks.parallelbench.metrics import Judges
 from dllm.tasks.parallelbench.text_metrics import BERTScore
 
@@ -51,7 +51,7 @@ class ParallelBench(Task):
         self.questions = found or classic_questions(suite, names, count, seed, path)
         self._refuse_unused("grammar", grammar, *NEEDS_GRAMMAR)
         self._refuse_unused("bertscore", bertscore, "paraphrase_score")
-        self.grammar = None if grammar is None else Grammar(grammar)
+        self.grammar = None if grammar is None else GrammarChecker(grammar)
         self.bertscore = None if bertscore is None else BERTScore(bertscore)
         self.judges = Judges(self.grammar, self.bertscore)
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dllm.common.digest import json_digest
+from dllm.compose.parts import part_of
+from dllm.constraints.kinds import Constraint
 from dllm.errors import UserError, nearest
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.standard.rows import Doc, read_docs
@@ -40,8 +42,9 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {"exact": exact, "contains": co
 
 
 class JsonLines(Task):
-    """path: a file of {"prompt": text or messages, "answer": text, or a list of which any counts}; an "id" and a
-    "task" may stand beside them. match: how answers are compared. budget: tokens of an answer; stop: what ends it."""
+    """path: a file of {"prompt": text or messages, "answer": text, or a list of which any counts}; an "id", a "task"
+    and a "constraint", such as {"name": "regex", "pattern": "a+"}, may stand beside them. match: how answers are
+    compared. budget: tokens of an answer; stop: what ends it."""
 
     name = "jsonl"
 
@@ -73,7 +76,15 @@ class JsonLines(Task):
         return Item(
             str(row.get("id", place)), str(row.get("task", self.name)), prompt,
             {"answers": [str(answer) for answer in answers]}, self.budget, self.stop,
+            constraint=self._constraint(place, row.get("constraint")),
         )  # fmt: skip
+
+    def _constraint(self, place: int, given: Any) -> Constraint | None:
+        try:
+            found: Constraint | None = None if given is None else part_of("constraint", given)
+        except UserError as error:
+            raise UserError(f"task.path={self.path!r}, question {place}: {error}") from None
+        return found
 
     def items(self) -> Sequence[Item]:
         return self._items

@@ -1,0 +1,8 @@
+"""Constrained decoding: what is decoded is a word of a given language, whatever is committed when and where."""
+
+from __future__ import annotations
+
+from dllm.constraints.automata import automaton_of, language_of
+from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, Regex
+
+__all__ = ["Choice", "Constraint", "Grammar", "Json", "JsonSchema", "Regex", "automaton_of", "language_of"]

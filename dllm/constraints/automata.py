@@ -1,0 +1,50 @@
+"""A constraint's language, and its automaton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, OfItem, Regex
+from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.grammar import grammar_language
+from dllm.constraints.languages.json import json_language
+from dllm.constraints.languages.limits import CompileLimits, within_limits
+from dllm.constraints.languages.regex import regex_language
+from dllm.constraints.languages.schema import schema_language
+from dllm.constraints.languages.trees import Alt, ByteAutomaton, Language
+from dllm.constraints.languages.utf8 import literal_text
+from dllm.errors import UserError
+
+
+def language_of(constraint: Constraint) -> Language:
+    """The language of a constraint as trees. Raises UserError for what cannot be read or is not supported."""
+    match constraint:
+        case Choice(options=options):
+            return Language({"start": Alt(tuple(map(literal_text, dict.fromkeys(options))))})
+        case Regex(pattern=pattern):
+            return regex_language(pattern)
+        case Json(depth=depth, whitespace=whitespace):
+            return json_language(depth, whitespace)
+        case JsonSchema(schema=schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict):
+            assert isinstance(schema, Mapping | bool), "a constraint keeps what its schema says, however it was given"
+            return schema_language(schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict)
+        case Grammar(grammar=grammar, start=start, depth=depth, words=words):
+            return grammar_language(grammar, start=start, depth=depth, words=words)
+        case OfItem():
+            raise UserError(
+                "constraint=item is what each question of a task says of its answer, and here is no question. Choose a "
+                "task with questions, or give the constraint itself."
+            )
+    raise TypeError(f"{type(constraint).__name__} is no kind of constraint")
+
+
+def automaton_of(constraint: Constraint) -> ByteAutomaton:
+    """The minimal automaton of a constraint, within its own limits. Raises UserError, also where nothing is a word."""
+    with within_limits(CompileLimits(constraint.limit, constraint.seconds, getattr(constraint, "depth", None))):
+        try:
+            automaton = compiled(language_of(constraint))
+        except RecursionError:
+            raise UserError(f"constraint={constraint.kind} is nested too deeply. Write it more simply.") from None
+    if not len(automaton.moves):
+        raise UserError("the constraint allows no text at all.")
+    return automaton

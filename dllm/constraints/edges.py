@@ -1,0 +1,57 @@
+"""The edges of a token automaton: from state to state, whatever the token, each with the classes that take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dllm.constraints.languages.arrays import heads, mixed_hashes, spread_ranges
+
+Indices = NDArray[np.intp]  # numpy looks up by other integers three times as slowly
+NEVER = 1 << 40  # more tokens than any answer has
+
+
+@dataclass(frozen=True, eq=False)
+class TokenEdges:
+    """E edges in order of their sources, and what takes them.
+
+    source, target [E]. label [E]: edges taken by the same classes have the same; there are far fewer labels than edges.
+    pairs: (label, class), each [P], in order: the classes of every label.
+    """
+
+    source: Indices
+    target: Indices
+    label: Indices
+    pairs: tuple[Indices, Indices]
+
+    @staticmethod
+    def of(source: Indices, symbol: Indices, target: Indices, states: int, classes: int) -> TokenEdges:
+        """The edges of moves, each [T]: from ``source`` to ``target`` by a token of class ``symbol``."""
+        key = (source * states + target) * classes + symbol
+        key.sort()
+        ends, symbol = key // classes, key % classes
+        first = heads(ends)
+        number, ends = spread_ranges(first, np.diff(first, append=len(ends)))[1], ends[first]
+        sums = np.add.reduceat(mixed_hashes(symbol), first) if len(first) else np.zeros(0, np.uint64)
+        _, shown, label = np.unique(sums, return_index=True, return_inverse=True)
+        shows = np.zeros(len(first), bool)
+        shows[shown] = True
+        told = shows[number]
+        pairs = label.reshape(-1)[number[told]], symbol[told]
+        order = np.argsort(pairs[0], kind="stable")
+        return TokenEdges(ends // states, ends % states, label.reshape(-1), (pairs[0][order], pairs[1][order]))
+
+    def distance(self, ends: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The fewest edges from each state to one of ``ends`` [Q bool]; NEVER where none leads there."""
+        order = np.argsort(self.target, kind="stable")
+        source, begin = self.source[order], np.searchsorted(self.target[order], np.arange(len(ends) + 1))
+        found, steps = np.where(ends, 0, NEVER), 0
+        last = np.flatnonzero(ends)
+        while len(last):
+            steps += 1
+            before = np.unique(source[spread_ranges(begin[last], begin[last + 1] - begin[last])[0]])
+            last = before[found[before] == NEVER]
+            found[last] = steps
+        return found

@@ -1,0 +1,127 @@
+"""The best filling of a row's masks, and the one with the fewest tokens: recursions over cells and states.
+
+The first is the dynamic programme of DINGO (arXiv 2505.23061), over classes of tokens and over the whole row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dllm.constraints.edges import NEVER, Indices
+from dllm.constraints.languages.arrays import heads, spread_ranges
+from dllm.constraints.sets import StateSet, TokenLanguage
+from dllm.constraints.transitions import GAP_CELL, TAIL_CELL
+
+CellSort = tuple[int, int]  # its symbol and its kind
+Floats = NDArray[np.float64]
+Maxima = tuple[Floats, Indices]  # the highest score of each class [C + 1], -inf: never; and an id that has it
+
+
+@dataclass(frozen=True)
+class Filling:
+    """ids: of the masks that were scored, in order. score: the sum of theirs."""
+
+    ids: tuple[int, ...]
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """All ways across a masked cell: (source, class, target), each [T], in order of the targets, the end of the text
+    being state Q and class C. first: where each target's ways begin; group [T]: the number of each way's target."""
+
+    source: Indices
+    symbol: Indices
+    target: Indices
+    first: Indices
+    group: Indices
+
+    @staticmethod
+    def of(language: TokenLanguage, symbol: int, kind: int) -> Moves:
+        """The ways across a cell of this symbol and kind."""
+        source, number, target = language.tokens.source, language.tokens.symbol, language.tokens.target
+        if symbol != language.mask:
+            source, number, target = (part[number == symbol] for part in (source, number, target))
+        if symbol >= language.end:
+            states, tail = language.tokens.states, kind == TAIL_CELL
+            at = np.flatnonzero(language.transitions.ending) if tail else np.arange(states * (kind == GAP_CELL))
+            source = np.append(source, at)
+            number = np.append(number, np.full(len(at), language.end))
+            target = np.append(target, np.full(len(at), states) if tail else at)
+        order = np.argsort(target, kind="stable")
+        source, number, target = source[order], number[order], target[order]
+        first = heads(target)
+        return Moves(source, number, target, first, spread_ranges(first, np.diff(first, append=len(target)))[1])
+
+
+def best_filling(
+    language: TokenLanguage, start: StateSet, cells: Sequence[CellSort], scored: Mapping[int, Maxima], behind: StateSet
+) -> Filling | None:
+    """The best ids for the ``scored`` cells from ``start`` into ``behind``; other masks count 0.
+
+    scored: by index of the cell. Ties go to the lowest id, then to the lowest state. None: nothing fits.
+    """
+    none = np.zeros(language.end + 1), np.arange(language.end + 1)
+    value = np.where(start.members, 0.0, -np.inf)
+    moves: dict[CellSort, Moves] = {}
+    trace: list[tuple[Indices, Indices]] = []
+    for at, cell in enumerate(cells):
+        ways = moves[cell] = moves.get(cell) or Moves.of(language, *cell)
+        best, ids = scored.get(at, none)
+        value, back = _step(value, ways, best, ids)
+        trace.append(back)
+    value = np.where(behind.members, value, -np.inf)
+    state = int(value.argmax())
+    return None if value[state] == -np.inf else Filling(_follow(trace, state, scored), float(value[state]))
+
+
+def _step(value: Floats, ways: Moves, best: Floats, ids: Indices) -> tuple[Floats, tuple[Indices, Indices]]:
+    """The values [Q + 1] behind a cell, and by state the id and the state before through which each is reached."""
+    through = value[ways.source] + best[ways.symbol]
+    after, token, source = np.full(len(value), -np.inf), np.zeros(len(value), np.int64), np.zeros(len(value), np.int64)
+    if len(ways.first):
+        highest = np.maximum.reduceat(through, ways.first)
+        won = np.flatnonzero((through == highest[ways.group]) & (through > -np.inf))
+        won = won[np.lexsort((ways.source[won], ids[ways.symbol[won]], ways.target[won]))[::-1]]
+        target = ways.target[won]  # the last written is the first of the order
+        after[target], token[target], source[target] = through[won], ids[ways.symbol[won]], ways.source[won]
+    return after, (token, source)
+
+
+def _follow(trace: Sequence[tuple[Indices, Indices]], state: int, scored: Mapping[int, object]) -> tuple[int, ...]:
+    found = []
+    for at in range(len(trace) - 1, -1, -1):
+        token, source = trace[at]
+        if at in scored:
+            found.append(int(token[state]))
+        state = int(source[state])
+    return tuple(found[::-1])
+
+
+def class_maxima(language: TokenLanguage, scores: NDArray[np.floating]) -> Maxima:
+    """The highest of ``scores`` [V] in each class [C + 1], -inf in one without ids, and the lowest id that has it."""
+    scores = scores[: len(language.classes)].astype(np.float64)
+    order, first, present = language.by_class
+    best, ids = np.full(language.end + 1, -np.inf), np.zeros(language.end + 1, np.int64)
+    best[present] = np.maximum.reduceat(scores[order], first)
+    winners = order[scores[order] == best[language.classes[order]]][::-1]
+    ids[language.classes[winners]] = winners  # the last written is the lowest id
+    return best, ids
+
+
+def fewest_texts(language: TokenLanguage, start: StateSet, cells: Sequence[CellSort]) -> int | None:
+    """The least number of masked cells with text in a way from ``start`` through all ``cells`` to an end."""
+    cost = np.where(start.members, 0, NEVER)
+    moves: dict[CellSort, Moves] = {}
+    for cell in cells:
+        ways = moves[cell] = moves.get(cell) or Moves.of(language, *cell)
+        writes = (cell[0] == language.mask) & (ways.symbol != language.end)
+        through, cost = cost[ways.source] + writes, np.full_like(cost, NEVER)
+        if len(ways.first):
+            cost[ways.target[ways.first]] = np.minimum(np.minimum.reduceat(through, ways.first), NEVER)
+    least = int(cost[language.transitions.ending].min(initial=NEVER))
+    return None if least >= NEVER else least

@@ -1,0 +1,184 @@
+"""What a request may ask its text to be: frozen values, equal where they ask the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any, ClassVar
+
+from dllm.errors import UserError, first_line, in_choices
+
+WHITESPACE = ("any", "one", "none")
+CONFIDENCE = ("model", "admissible")
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Base of the kinds.
+
+    confidence: of a proposal among all ids (``model``) or among those allowed (``admissible``); joint: proposals of the
+    best filling together; limit: states of the automaton; seconds: to compile it. Raises UserError for other values.
+    """
+
+    kind: ClassVar[str]
+    _: KW_ONLY
+    confidence: str = "model"
+    joint: bool = False
+    limit: int = 20_000
+    seconds: float = 10.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Its name and options, of which ``dllm.compose.parts.part_of`` makes an equal one."""
+        return {"name": self.kind, **{entry.name: getattr(self, entry.name) for entry in fields(self) if entry.init}}
+
+    def __post_init__(self) -> None:
+        in_choices("constraint.confidence", self.confidence, CONFIDENCE)
+        _flag("joint", self.joint)
+        _number("limit", self.limit, 1, int)
+        _number("seconds", self.seconds, 0.001, (int, float))
+
+
+@dataclass(frozen=True)
+class OfItem(Constraint):
+    """In an evaluation what each question says of its answer, with these options."""
+
+    kind = "item"
+
+
+@dataclass(frozen=True)
+class Choice(Constraint):
+    """One of ``options``."""
+
+    kind = "choice"
+    options: Sequence[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.options, str) or not all(isinstance(option, str) for option in _entries(self.options)):
+            raise UserError(f"constraint.options={self.options!r} must be a list of texts, such as ['yes', 'no'].")
+        for option in self.options:
+            _text("options", option)
+        object.__setattr__(self, "options", tuple(self.options))
+
+
+@dataclass(frozen=True)
+class Regex(Constraint):
+    """A text that ``re.fullmatch(pattern, text)`` matches."""
+
+    kind = "regex"
+    pattern: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _text("pattern", self.pattern)
+
+
+@dataclass(frozen=True)
+class Json(Constraint):
+    """Any JSON with at most ``depth`` containers around a value. whitespace: any, one (after ``,`` and ``:``), none."""
+
+    kind = "json"
+    depth: int = 4
+    whitespace: str = "any"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _number("depth", self.depth, 0, int)
+        in_choices("constraint.whitespace", self.whitespace, WHITESPACE)
+
+
+@dataclass(frozen=True)
+class JsonSchema(Constraint):
+    """JSON that validates under ``schema`` (Draft 2020-12): a mapping, true, false, any of these as JSON text, or a
+    class of pydantic's.
+
+    depth: how often definitions that contain themselves are entered in each other; additional: members that the schema
+    does not speak of may be added; strict: keywords that are not known are refused. Members come in the order of
+    ``properties``, so that schemas in another order are other ones.
+    """
+
+    kind = "json_schema"
+    schema: Mapping[str, Any] | bool | str | type = field(compare=False)
+    depth: int = 4
+    whitespace: str = "any"
+    additional: bool = False
+    strict: bool = True
+    text: str = field(init=False, repr=False, default="")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _number("depth", self.depth, 0, int)
+        in_choices("constraint.whitespace", self.whitespace, WHITESPACE)
+        _flag("additional", self.additional)
+        _flag("strict", self.strict)
+        text = _schema_text(self.schema)
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "schema", json.loads(text))
+
+
+@dataclass(frozen=True)
+class Grammar(Constraint):
+    """A text of a grammar in Lark's syntax, with rules that contain themselves entered ``depth`` times in each other.
+
+    words: a terminal that begins with a word character does not follow directly on one that ends in such.
+    """
+
+    kind = "grammar"
+    grammar: str
+    start: str = "start"
+    depth: int = 4
+    words: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _text("grammar", self.grammar)
+        _text("start", self.start)
+        _number("depth", self.depth, 0, int)
+        _flag("words", self.words)
+
+
+def _entries(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [None]
+
+
+def _text(name: str, value: object) -> None:
+    """Refuse what is no text, or holds half a character (a surrogate), which no UTF-8 can write."""
+    if not isinstance(value, str):
+        raise UserError(f"constraint.{name}={value!r} must be a text.")
+    if any("\ud800" <= sign <= "\udfff" for sign in value):
+        raise UserError(f"constraint.{name}={value!r} holds half a character (a surrogate). Write the whole one.")
+
+
+def _number(name: str, value: object, low: float, kind: type | tuple[type, ...]) -> None:
+    what = "a whole number" if kind is int else "a number"
+    if isinstance(value, bool) or not isinstance(value, kind) or not value >= low:  # type: ignore[operator]
+        raise UserError(f"constraint.{name}={value!r} must be {what} of at least {low:g}.")
+
+
+def _flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise UserError(f"constraint.{name}={value!r} must be true or false.")
+
+
+def _schema_text(schema: Any) -> str:
+    """The schema as JSON in its own order; of a class of pydantic's the schema that it gives of itself."""
+    if isinstance(schema, str):
+        schema = _parsed(schema)
+    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
+        schema = schema.model_json_schema()
+    try:
+        return json.dumps(schema, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"constraint.schema is no JSON: {first_line(error)}. Give a mapping, or a FILE.json.") from None
+    except RecursionError:
+        raise UserError("constraint.schema is nested too deeply. Write it with definitions.") from None
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        shown = repr(text if len(text) <= 40 else text[:40] + "...")
+        why = first_line(error)
+        raise UserError(f"constraint.schema={shown} is no JSON: {why}. Give JSON, or a FILE.json.") from None

@@ -1,0 +1,1 @@
+"""Languages over bytes: written as trees, compiled to one minimal automaton."""

@@ -1,0 +1,109 @@
+"""A language as its minimal automaton: rules that call themselves are unrolled, ``depth`` calls deep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dllm.constraints.languages.arrays import Long
+from dllm.constraints.languages.graph import CALLS, Graph, Wiring, runs
+from dllm.constraints.languages.limits import CompileLimits, budget, within_limits
+from dllm.constraints.languages.rules import circles, remaining
+from dllm.constraints.languages.subsets import StateTable, determinised
+from dllm.constraints.languages.trees import ByteAutomaton, IntArray, Language, Tree
+
+
+def compiled(language: Language, limits: CompileLimits | None = None) -> ByteAutomaton:
+    """The minimal automaton of the words of ``language``.
+
+    limits: None for those of ``within_limits``, or the default ones. Raises UserError where they do not suffice.
+    """
+    if limits is not None:
+        with within_limits(limits):
+            return compiled(language)
+    clock, calls = budget(), remaining(language)
+    numbers = {rule: number for number, rule in enumerate(calls)} if any(calls.values()) else {}
+    tables = [table_of(language.rules, rule, numbers) for rule in calls]
+    calling = numbers and len(tables[0].moves)
+    table = Unrolled(tables, calls, language.depth).table() if calling else tables[0]
+    clock.states(len(table.moves))
+    return ByteAutomaton(table.over(slice(0, CALLS)), table.accepting)
+
+
+def table_of(rules: Mapping[str, Tree], rule: str, numbers: Mapping[str, int]) -> StateTable:
+    """One rule's automaton over bytes and calls of the rules with ``numbers``."""
+    graph = Graph()
+    start, final = graph.states(2), 1
+    Wiring(graph, rules, numbers).between(rules[rule], start, final)
+    return determinised(graph, start, np.array([final]), CALLS + len(numbers))
+
+
+@dataclass(frozen=True)
+class CompiledRule:
+    """A rule's automaton, ready to be copied. calls: source, rule, state to return to, whether that is the end."""
+
+    table: StateTable
+    circle: int
+
+    @cached_property
+    def arcs(self) -> IntArray:
+        return runs(self.table.over(slice(0, CALLS)))
+
+    @cached_property
+    def final(self) -> list[int]:
+        return np.flatnonzero(self.table.accepting).tolist()
+
+    @cached_property
+    def calls(self) -> list[tuple[int, int, int, bool]]:
+        moves, accepting = self.table.moves, self.table.accepting
+        ends = accepting & (moves < 0).all(axis=1)
+        source, rule = np.nonzero(self.table.over(slice(CALLS, None)) >= 0)
+        target = moves[source, self.table.classes[CALLS + rule]]
+        return list(zip(source.tolist(), rule.tolist(), target.tolist(), ends[target].tolist(), strict=True))
+
+
+class Unrolled:
+    """Every rule copied for each way to it: a stack of states to return to, none deeper than ``depth`` in a circle.
+
+    The depth counts calls between rules of one circle. A call in last place returns where its caller would, so
+    that the stack does not grow and right recursion needs no depth.
+    """
+
+    def __init__(self, tables: list[StateTable], calls: Mapping[str, set[str]], depth: int) -> None:
+        circle = circles(calls)
+        self.rules = [CompiledRule(table, circle[name]) for table, name in zip(tables, calls, strict=True)]
+        self.depth, self.graph = depth, Graph()
+        self._copies: dict[tuple[int, int, int], int] = {}  # (returns to, rule, calls in its circle): first state
+        self._waiting: list[tuple[int, int, int]] = []
+
+    def table(self) -> StateTable:
+        """The minimal automaton over bytes."""
+        end = self.graph.states(1)
+        start = self._copy(end, 0, 0)
+        while self._waiting:
+            self.graph.budget.time(self.graph.size)
+            self._expand(*self._waiting.pop())
+        final: Long = np.array([end])
+        return determinised(self.graph, start, final, CALLS)
+
+    def _copy(self, back: int, number: int, deep: int) -> int:
+        """The first state of the copy of rule ``number`` that returns to the state ``back``."""
+        key = (back, number, deep)
+        if key not in self._copies:
+            rule = self.rules[number]
+            self._copies[key] = first = self.graph.copy(rule.arcs, len(rule.table.moves))
+            self._waiting.append(key)
+            for state in rule.final:
+                self.graph.step(first + state, back)
+        return self._copies[key]
+
+    def _expand(self, back: int, number: int, deep: int) -> None:
+        first, rule = self._copies[back, number, deep], self.rules[number]
+        for source, called, target, last in rule.calls:
+            same = self.rules[called].circle == rule.circle
+            inner = deep + (not last) if same else 0
+            if inner <= self.depth and len(self.rules[called].table.moves):
+                self.graph.step(first + source, self._copy(back if last else first + target, called, inner))

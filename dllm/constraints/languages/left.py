@@ -1,0 +1,122 @@
+"""Rules that begin with themselves: by their own name it becomes repetition, by way of others it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dllm.constraints.languages.rules import circles
+from dllm.constraints.languages.trees import Alt, Automaton, Cat, Rep, RuleCall, Tree
+from dllm.errors import UserError
+
+
+def without_left_recursion(rules: Mapping[str, Tree]) -> dict[str, Tree]:
+    """The same language with no rule that begins with itself. Raises UserError where others stand between."""
+    left = Left(rules)
+    turned = {rule: left.repeated(rule) if rule in left.firsts(tree) else tree for rule, tree in rules.items()}
+    left = Left(turned)
+    firsts = {rule: left.firsts(tree) for rule, tree in turned.items()}
+    circle = circles(firsts)
+    sizes = list(circle.values())
+    for rule, called in firsts.items():
+        if rule in called or sizes.count(circle[rule]) > 1:
+            raise _indirect(rule)
+    return turned
+
+
+def _indirect(rule: str) -> UserError:
+    return UserError(
+        f"constraint.grammar: the rule {rule!r} begins with itself by way of others (left recursion). Begin it with "
+        "something that reads text, or use repetition: x*."
+    )
+
+
+class Left:
+    """What trees may begin with."""
+
+    def __init__(self, rules: Mapping[str, Tree]) -> None:
+        self.rules = rules
+        self._empty: set[str] = set()
+        before = -1
+        while before < len(self._empty):
+            before = len(self._empty)
+            self._empty |= {rule for rule, tree in rules.items() if self.empty(tree)}
+
+    def empty(self, tree: Tree) -> bool:
+        """Whether the empty text is a word."""
+        match tree:
+            case Cat(parts):
+                return all(map(self.empty, parts))
+            case Alt(cases):
+                return any(map(self.empty, cases))
+            case Rep(part, low):
+                return low == 0 or self.empty(part)
+            case RuleCall(rule):
+                return rule in self._empty
+            case Automaton(automaton):
+                return automaton.accepts(b"")
+        return False
+
+    def firsts(self, tree: Tree) -> set[str]:
+        """The rules that may be called before anything is read."""
+        match tree:
+            case Cat(parts):
+                found: set[str] = set()
+                for part in parts:
+                    found |= self.firsts(part)
+                    if not self.empty(part):
+                        break
+                return found
+            case Alt(cases):
+                return set().union(*map(self.firsts, cases))
+            case Rep(part):
+                return self.firsts(part)
+            case RuleCall(rule):
+                return {rule}
+        return set()
+
+    def repeated(self, rule: str) -> Tree:
+        """The rule as what it begins with otherwise, then any number of what follows on itself."""
+        behind, others = self._split(self.rules[rule], rule)
+        return Cat((others, Rep(behind)))
+
+    def _split(self, tree: Tree, rule: str) -> tuple[Tree, Tree]:
+        """What follows where the tree begins with ``rule``, and the words that begin otherwise."""
+        if rule not in self.firsts(tree):
+            return Alt(), tree
+        match tree:
+            case Alt(cases):
+                pairs = [self._split(case, rule) for case in cases]
+                return Alt(tuple(behind for behind, _ in pairs)), Alt(tuple(others for _, others in pairs))
+            case Cat((first, *rest)):
+                return self._split_two(first, Cat(tuple(rest)), rule)
+            case Rep(part, low, high):
+                low = 0 if self.empty(part) else low  # of a part that may be empty only those that are not count
+                more = Rep(part, max(0, low - 1), None if high is None else high - 1)
+                once = Cat((self._filled(part, rule), more))
+                return self._split(Alt((once, Cat())) if low == 0 else once, rule)
+        return Cat(), Alt()
+
+    def _split_two(self, first: Tree, rest: Tree, rule: str) -> tuple[Tree, Tree]:
+        behind, others = self._split(first, rule)
+        behind = Cat((behind, rest))
+        if not (self.empty(others) and rule in self.firsts(rest)):
+            return behind, Cat((others, rest))
+        later, else_ = self._split(rest, rule)
+        return Alt((behind, later)), Alt((Cat((self._filled(others, rule), rest)), else_))
+
+    def _filled(self, tree: Tree, rule: str) -> Tree:
+        """The words of the tree but the empty one. Raises UserError where another rule holds that."""
+        if not self.empty(tree):
+            return tree
+        match tree:
+            case Alt(cases):
+                return Alt(tuple(self._filled(case, rule) for case in cases))
+            case Cat((first, *rest)):
+                behind = Cat(tuple(rest))
+                return Alt((Cat((self._filled(first, rule), behind)), self._filled(behind, rule)))
+            case Rep(part, _, high):
+                more = Rep(part, 0, None if high is None else high - 1)
+                return Cat((self._filled(part, rule), more)) if high != 0 else Alt()
+            case RuleCall():
+                raise _indirect(rule)
+        return Alt()

@@ -1,0 +1,85 @@
+"""How large a language may become, and how long that may take; checked wherever automata grow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from dllm.errors import UserError
+
+# Nondeterministic states per state allowed: 200,000 for 20,000. Their arcs and reach are bounded by 40 of these each,
+# so that every table stays below some 200 MB.
+LOOSE = 10
+# Deterministic states before equal ones are merged, per state allowed.
+UNMERGED = 4
+
+
+class TooSlow(UserError):
+    """A language that took more seconds than it was given; with more it might be compiled."""
+
+
+@dataclass(frozen=True)
+class CompileLimits:
+    """states: of the finished automaton; seconds: to compile it; depth: the one to name in refusals, None: no such."""
+
+    states: int = 20_000
+    seconds: float = 10.0
+    depth: int | None = 4
+
+
+class Budget:
+    """``CompileLimits`` with a clock that runs since it was made: the time of this thread, so that what is refused does
+    not depend on what else the machine does."""
+
+    def __init__(self, limits: CompileLimits) -> None:
+        self.limits, self.loose = limits, LOOSE * limits.states
+        self._deadline = time.thread_time() + limits.seconds
+
+    def states(self, count: int) -> None:
+        """Refuse more states than allowed, or more time. Raises UserError."""
+        if count > self.limits.states:
+            raise self.too_large()
+        self.time(count)
+
+    def unmerged(self, count: int) -> None:
+        """The same for states of which many may turn out equal: four times as many."""
+        self.states(-(-count // UNMERGED))
+
+    def nondeterministic(self, count: int) -> None:
+        """The same for nondeterministic states: ten times as many. It does not look at the clock."""
+        if count > self.loose:
+            raise self.too_large()
+
+    def time(self, count: int) -> None:
+        """Refuse more time than allowed; count: the states there are by now. Raises TooSlow."""
+        if time.thread_time() > self._deadline:
+            spent = f"the constraint took more than {self.limits.seconds:g} s to compile ({count} states)."
+            lower = "Write it more simply." if self.limits.depth is None else (
+                "Lower constraint.depth, or write it more simply.")  # fmt: skip
+            raise TooSlow(f"{spent} {lower}")
+
+    def too_large(self) -> UserError:
+        needs, depth = f"the constraint needs more than {self.limits.states} states", self.limits.depth
+        if depth is None:
+            return UserError(f"{needs}. Shorten counted repetitions, or write it more simply.")
+        return UserError(f"{needs} at depth {depth}. Lower constraint.depth, or shorten counted repetitions.")
+
+
+_BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def within_limits(limits: CompileLimits) -> Iterator[None]:
+    """Every automaton made inside shares these limits and one clock; elsewhere each has the default ones for itself."""
+    token = _BUDGET.set(Budget(limits))
+    try:
+        yield
+    finally:
+        _BUDGET.reset(token)
+
+
+def budget() -> Budget:
+    return _BUDGET.get() or Budget(CompileLimits())

@@ -1,0 +1,139 @@
+"""Which rules of a language are written where they are called, and which stay calls; which contain themselves."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping
+
+from dllm.constraints.languages.limits import budget
+from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, RuleCall, Some, Tree
+
+MAX_ADDED_NODES = 20_000  # nodes that writing out calls may add
+
+
+def calls_of(tree: Tree) -> tuple[Counter[str], int]:
+    """The rules that a tree calls, each so often as it is written there, and the tree's nodes."""
+    calls: Counter[str] = Counter()
+    waiting, nodes, clock = [tree], 0, budget()
+    while waiting:
+        tree, nodes = waiting.pop(), nodes + 1
+        if nodes % 4096 == 0:  # a tree that stands in several places counts in each
+            clock.nondeterministic(nodes // 16)
+        match tree:
+            case Cat(inner) | Alt(inner):
+                waiting.extend(inner)
+            case Rep(part):
+                waiting.append(part)
+            case Some(parts, between):
+                waiting.extend((*parts, *[between] * len(parts)))
+            case RuleCall(rule):
+                calls[rule] += 1
+    return calls, nodes
+
+
+def reached(language: Language) -> dict[str, tuple[Counter[str], int]]:
+    """The rules that the start leads to, with their calls and nodes."""
+    found: dict[str, tuple[Counter[str], int]] = {}
+    waiting = [language.start]
+    while waiting:
+        rule = waiting.pop()
+        if rule not in found:
+            found[rule] = calls_of(language.rules[rule])
+            waiting.extend(found[rule][0])
+    return found
+
+
+def remaining(language: Language) -> dict[str, set[str]]:
+    """The rules that stay, the start first, and which of them each calls once all others are written out.
+
+    A rule that does not call itself is written where it is called, the cheapest first, until that would add more than
+    20,000 nodes. So what is left calls itself, but for the start, and for the one rule that a start merely frames: the
+    depth is counted there whether something stands around it or not.
+    """
+    found = reached(language)
+    calls = {rule: Counter(called) for rule, (called, _) in found.items()}
+    nodes = {rule: size for rule, (_, size) in found.items()}
+    callers: dict[str, set[str]] = {rule: set() for rule in calls}
+    for rule, called in calls.items():
+        for name in called:
+            callers[name].add(rule)
+
+    def cost(rule: str) -> int:
+        return nodes[rule] * sum(calls[caller][rule] for caller in callers[rule])
+
+    order = {rule: number for number, rule in enumerate(calls)}
+    kept = {language.start, *_framed(language.start, calls)}
+    waiting = [(cost(rule), order[rule], rule) for rule in calls if rule not in kept]
+    heapq.heapify(waiting)
+    left = MAX_ADDED_NODES
+    while waiting:
+        old, _, rule = heapq.heappop(waiting)
+        now = cost(rule)
+        if rule in calls[rule]:
+            continue
+        if now > old:
+            heapq.heappush(waiting, (now, order[rule], rule))
+            continue
+        if now > left:
+            break
+        left -= now
+        _write_out(rule, calls, nodes, callers)
+    return {rule: set(calls[rule]) for rule in sorted(calls, key=lambda rule: (rule != language.start, order[rule]))}
+
+
+def _framed(start: str, calls: Mapping[str, Counter[str]]) -> list[str]:
+    """The only rule that the start calls, where that contains itself."""
+    if calls[start].total() != 1:
+        return []
+    (rule,) = calls[start]
+    circle = circles({name: set(called) for name, called in calls.items()})
+    contains = rule in calls[rule] or list(circle.values()).count(circle[rule]) > 1
+    return [rule] if contains else []
+
+
+def _write_out(
+    rule: str, calls: dict[str, Counter[str]], nodes: dict[str, int], callers: dict[str, set[str]]
+) -> None:
+    """Replace every call of ``rule`` by its tree, in the counts."""
+    inner, size = calls.pop(rule), nodes.pop(rule)
+    for name in inner:
+        callers[name].discard(rule)
+    for caller in callers.pop(rule):
+        times = calls[caller].pop(rule)
+        nodes[caller] += times * size
+        for name, count in inner.items():
+            calls[caller][name] += times * count
+            callers[name].add(caller)
+
+
+def circles(calls: Mapping[str, set[str]]) -> dict[str, int]:
+    """The number of the circle that each rule lies in: rules of one number lead to each other (Kosaraju)."""
+    back: dict[str, set[str]] = {rule: set() for rule in calls}
+    for rule, called in calls.items():
+        for name in called:
+            back[name].add(rule)
+    done: list[str] = []
+    seen: set[str] = set()
+    for root in calls:
+        done += _finished(root, calls, seen)
+    seen, found = set(), {}
+    for number, root in enumerate(reversed(done)):
+        found.update(dict.fromkeys(_finished(root, back, seen), number))
+    return found
+
+
+def _finished(root: str, calls: Mapping[str, set[str]], seen: set[str]) -> list[str]:
+    """The rules not yet ``seen`` that the root leads to, itself last, in the order in which a search leaves them."""
+    out: list[str] = []
+    work = [] if root in seen else [(root, iter(calls[root]))]
+    seen.add(root)
+    while work:
+        rule, rest = work[-1]
+        name = next((name for name in rest if name not in seen), None)
+        if name is None:
+            out.append(work.pop()[0])
+        else:
+            seen.add(name)
+            work.append((name, iter(calls[name])))
+    return out

@@ -1,0 +1,100 @@
+"""Lists as trees: places with items of their own, all others, how many, and no two equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.json import around
+from dllm.constraints.languages.limits import budget
+from dllm.constraints.languages.schema.facts import Arrays
+from dllm.constraints.languages.schema.places import Node, ValueTree, refused
+from dllm.constraints.languages.schema.values import comma, distinct, enclosed, value_key
+from dllm.constraints.languages.trees import Alt, Automaton, Cat, Language, Rep, RuleCall, Some, Tree
+from dllm.constraints.languages.utf8 import literal_text
+
+# The values of a goal, each with its texts, where all are listed; None: there are others.
+Few = tuple[tuple[Any, Tree], ...]
+Finite = Callable[[tuple[Node, ...]], Few | None]
+# Each value of a list without repetitions doubles its states.
+MOST_UNIQUE = 10
+
+
+def arrays(said: Arrays, value: ValueTree, finite: Finite, whitespace: str) -> Tree:
+    """A list with its brackets. Raises UserError where uniqueItems cannot be kept."""
+    _joinable(said)
+    places = [value(said.item(place)) for place in range(_shown(said))]
+    rest = value(said.item(said.listed)) if len(places) == said.listed else Alt()
+    if said.unique is None or (said.high is not None and said.high < 2):
+        return sequence(places, rest, said.low, said.high, whitespace)
+    return _unique(said, finite, whitespace)
+
+
+def _joinable(said: Arrays) -> None:
+    """Refuse items of one part that do not see a place of another. Raises UserError."""
+    for before, items in said.parts:
+        if items is not None and items.schema is not True and items.schema != {} and len(before) < said.listed:
+            raise refused(items.place, f"allOf, or what is joined here: items does not see place {len(before)}, which "
+                                       "prefixItems lists elsewhere. Give both the same places.")  # fmt: skip
+
+
+def _shown(said: Arrays) -> int:
+    return said.listed if said.high is None else min(said.listed, said.high)
+
+
+def sequence(places: list[Tree], rest: Tree, low: int, high: int | None, whitespace: str) -> Tree:
+    """``low`` to ``high`` items: these places, of which the last may be missing, and any number of ``rest``."""
+    budget().nondeterministic(max(low, high or 0))
+    if high is not None and high < low:
+        return Alt()
+    filled = _filled(places, rest, low, high, whitespace) if places else _alike(rest, low, high, whitespace)
+    empty = Cat((literal_text("["), around(whitespace), literal_text("]"))) if low == 0 else Alt()
+    return Alt((empty, enclosed("[", filled, "]", whitespace) if high is None or high > 0 else Alt()))
+
+
+def _filled(places: list[Tree], rest: Tree, low: int, high: int | None, whitespace: str) -> Tree:
+    """One item or more, from the last place to the first."""
+    count = len(places)
+    tail: Tree = Rep(comma(rest, whitespace), max(low - count, 0), None if high is None else high - count)
+    for place in range(count - 1, 0, -1):
+        tail = Cat((comma(places[place], whitespace), tail))
+        tail = tail if place < low else Rep(tail, 0, 1)
+    return Cat((places[0], tail))
+
+
+def _alike(item: Tree, low: int, high: int | None, whitespace: str) -> Tree:
+    """One item or more; written once where their number is free, as lists in lists would double at each depth."""
+    between = comma(Cat(), whitespace)
+    if high is not None:
+        return Cat((item, Rep(Cat((between, item)), max(low - 1, 0), max(high - 1, 0))))
+    several = Some((item,), between, again=True)
+    return Cat((Rep(Cat((item, between)), low - 1, low - 1), several)) if low > 1 else several
+
+
+def _unique(said: Arrays, finite: Finite, whitespace: str) -> Tree:
+    """No value twice: a rule for each set of values that already stand there; its size is the next item's place."""
+    choices = [finite(said.item(place)) for place in range(_shown(said))]
+    if said.high is None or said.high > said.listed:
+        choices.append(finite(said.item(said.listed)))
+    known = distinct(value for few in choices for value, _ in few or ())
+    if any(few is None for few in choices) or len(known) > MOST_UNIQUE:
+        few = f"the keyword 'uniqueItems' is supported where items are at most {MOST_UNIQUE} values, by enum or const."
+        raise refused(said.unique or "#", f"{few} Leave it out, or list them.")
+    bits = {value_key(value): 1 << index for index, value in enumerate(known)}
+    rules: dict[str, Tree] = {}
+    waiting = [0]
+    while waiting:
+        used = waiting.pop()
+        place = used.bit_count()
+        cases: list[Tree] = [Cat((around(whitespace), literal_text("]")))] if place >= said.low else []
+        left = () if said.high is not None and place >= said.high else choices[min(place, len(choices) - 1)] or ()
+        for value, text in left:
+            after = used | bits[value_key(value)]
+            if after == used:
+                continue
+            cases.append(Cat((comma(text, whitespace) if place else text, RuleCall(str(after)))))
+            waiting += [] if str(after) in rules else [after]
+        rules[str(used)] = Alt(tuple(cases))
+    start = Cat((literal_text("["), around(whitespace), RuleCall("0")))
+    return Automaton(compiled(Language({**rules, "start": start})))

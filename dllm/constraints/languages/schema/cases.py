@@ -1,0 +1,160 @@
+"""A schema as cases: what ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``not`` and ``dependentRequired`` combine, apart.
+
+A case is a tuple of nodes that hold together, of which only the other keywords count. A value is valid if it is valid
+in one of the cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from typing import Protocol
+
+from dllm.constraints.languages.limits import Budget
+from dllm.constraints.languages.schema.document import Document
+from dllm.constraints.languages.schema.keywords import PASSED_OVER
+from dllm.constraints.languages.schema.places import Node, refused
+from dllm.errors import UserError
+
+Case = tuple[Node, ...]
+# The cases of one value; each becomes a piece of its automaton.
+MAX_CASES = 5_000
+# Ends the place of a node whose ``not`` is no more than types and enumerations; no JSON pointer has such an end.
+EXCLUDED = "~excluded"
+# The keywords that cases are made of.
+APART = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired")
+# Ends the place of a node whose ``type`` says which types are written, not which are valid.
+WRITTEN = "~written"
+
+
+class Endless(UserError):
+    """A schema that begins with itself; a proof that meets one while it is being expanded gives up."""
+
+
+class Excluding(Protocol):
+    """What oneOf asks of its cases."""
+
+    def exclude(self, one: Case, other: Case) -> bool:
+        """Whether no value is valid in both, of the types that either writes."""
+
+    def restrict(self, case: Case, beside: Case) -> Case:
+        """The case, so that it writes no other types later, whatever it is joined with."""
+
+    def told_apart(self, branches: list[list[Case]]) -> bool:
+        """Whether a value tells by itself, or by one property, of which branch alone it may be."""
+
+
+class Cases:
+    """The cases of each node of a document."""
+
+    def __init__(self, document: Document, clock: Budget, proofs: Excluding) -> None:
+        self.document, self.clock = document, clock
+        self._exclude, self._restrict, self._told_apart = proofs.exclude, proofs.restrict, proofs.told_apart
+        self._known: dict[str, list[Case]] = {}
+        self._entered: list[str] = []
+
+    def of(self, nodes: Iterable[Node]) -> list[Case]:
+        """The cases in which all nodes hold. Raises UserError."""
+        found: list[Case] = [()]
+        for node in nodes:
+            found = self._joined(node, found, self._expanded(node))
+        return found
+
+    def _joined(self, node: Node, left: list[Case], right: list[Case]) -> list[Case]:
+        if len(left) * len(right) > MAX_CASES:
+            raise refused(node.place, f"anyOf, oneOf and dependentRequired make more than {MAX_CASES} cases together. "
+                                      "Nest them, or write fewer.")  # fmt: skip
+        self.clock.time(len(left) * len(right))
+        return [tuple(dict.fromkeys(a + b)) for a in left for b in right]
+
+    def _expanded(self, node: Node) -> list[Case]:
+        if node.schema is True:
+            return [()]
+        if node.schema is False:
+            return []
+        if node.place in self._entered:
+            raise Endless(str(refused(node.place, "the schema begins with itself by way of $ref. Put an object or a "
+                                                  "list between.")))  # fmt: skip
+        if node.place not in self._known:
+            self._entered.append(node.place)
+            try:
+                self._known[node.place] = self._expand(node)
+            finally:
+                self._entered.pop()
+        return self._known[node.place]
+
+    def _expand(self, node: Node) -> list[Case]:
+        self.document.check_keywords(node)
+        found: list[Case] = [(node,)]
+        if node.get("$ref") is not None:
+            found = self._joined(node, found, self._expanded(self.document.target(node)))
+        for index in range(len(node.get("allOf", ()))):
+            found = self._joined(node, found, self._expanded(node.at("allOf", index)))
+        for more in (self._any_of(node), self._one_of(node), self._not(node), *self._dependents(node)):
+            found = self._joined(node, found, more)
+        return found
+
+    def _any_of(self, node: Node) -> list[Case]:
+        if node.get("anyOf") is None:
+            return [()]
+        branches = (node.at("anyOf", index) for index in range(len(node.get("anyOf"))))
+        return list(dict.fromkeys(case for branch in branches for case in self._expanded(branch)))
+
+    def _one_of(self, node: Node) -> list[Case]:
+        """The union, where every two cases provably exclude each other beside the node's other keywords."""
+        if node.get("oneOf") is None:
+            return [()]
+        branches = [self._expanded(node.at("oneOf", index)) for index in range(len(node.get("oneOf")))]
+        beside = (without(node, "oneOf"),)
+        restricted = [[self._restrict(case, beside) for case in cases] for cases in branches]
+        told = self._told_apart([[case + beside for case in cases] for cases in branches])
+        for (i, left), (j, right) in () if told else combinations(enumerate(restricted), 2):
+            self.clock.time(i)
+            if not all(self._exclude(a + beside, b + beside) for a in left for b in right):
+                raise refused(node.place, f"oneOf: cases {i} and {j} may share a value. Use anyOf, or give both a "
+                                          "required property whose values exclude each other.")  # fmt: skip
+        return [case for cases in (restricted if len(branches) > 1 else branches) for case in cases]
+
+    def _not(self, node: Node) -> list[Case]:
+        """``not`` over type, enum and const is left to the facts of a case; over these in anyOf it is one for each."""
+        if node.get("not") is None:
+            return [()]
+        inner = self.followed(node.at("not"))
+        if inner.schema is False:
+            return [()]
+        said = set() if isinstance(inner.schema, bool) else set(inner.schema) - PASSED_OVER
+        if said == {"not"}:
+            return self._expanded(inner.at("not"))
+        if said == {"anyOf"}:
+            return self.of(Node(f"{inner.place}/anyOf/{index}~not", {"not": branch})
+                           for index, branch in enumerate(inner.get("anyOf")))  # fmt: skip
+        if said and said <= {"type", "enum", "const"}:
+            return [(Node(inner.place + EXCLUDED, {"not": inner.schema}),)]
+        raise refused(node.place, "the keyword 'not' is not supported but over type, enum and const. Say what is "
+                                  "allowed instead.")  # fmt: skip
+
+    def followed(self, node: Node) -> Node:
+        """The first schema that is more than a ``$ref``."""
+        seen = {node.place}
+        while not isinstance(node.schema, bool) and set(node.schema) - PASSED_OVER == {"$ref"}:
+            node = self.document.target(node)
+            if node.place in seen:
+                raise Endless(str(refused(node.place, "the schema begins with itself by way of $ref.")))
+            seen.add(node.place)
+        return node
+
+    def _dependents(self, node: Node) -> Iterator[list[Case]]:
+        """Of each name: it is absent, or there with those that depend on it."""
+        for name, needed in node.get("dependentRequired", {}).items():
+            place = node.at("dependentRequired", name).place
+            absent = Node(f"{place}~absent", {"properties": {name: False}})
+            present = Node(f"{place}~present", {"required": [name, *needed]})
+            if needed:
+                yield [(present,)] if name in node.get("required", ()) else [(absent,), (present,)]
+
+
+def without(node: Node, *keywords: str) -> Node:
+    """The node but for these keywords, and but for ``not`` where that makes cases too."""
+    left_out = {*keywords} if node.place.endswith(EXCLUDED) else {*keywords, "not"}
+    kept = {key: value for key, value in node.schema.items() if key not in left_out}  # type: ignore[union-attr]
+    return Node(f"{node.place}~without-{'-'.join(keywords)}", kept)

@@ -1,0 +1,126 @@
+"""The schema as a document: is it one, what stands at a place, where a ``$ref`` points, which keywords are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from dllm.constraints.languages.limits import Budget
+from dllm.constraints.languages.schema.keywords import (
+    KNOWN_KEYWORDS,
+    NUMBER_KINDS,
+    PASSED_OVER,
+    REFUSED_KEYWORDS,
+    SPEAKS,
+    TYPES,
+)
+from dllm.constraints.languages.schema.metaschema import check_schema
+from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
+from dllm.errors import UserError, first_line, nearest
+
+
+def plain(schema: Any) -> Schema:
+    """A copy of a mapping, true or false that JSON can write. Raises UserError."""
+    if not isinstance(schema, Mapping | bool):
+        raise UserError(f"constraint.schema={schema!r:.100} must be a mapping, true or false.")
+    try:
+        found: Schema = json.loads(json.dumps(schema, allow_nan=False))
+    except RecursionError:
+        raise too_deep("#") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"constraint.schema holds what JSON cannot write: {first_line(error)}.") from None
+    return found
+
+
+class Document:
+    """A schema that has passed the metaschema. strict: unknown keywords and formats are refused, not passed over."""
+
+    def __init__(self, schema: Schema, strict: bool, clock: Budget) -> None:
+        self.root, self.strict, self._clock = Node("#", plain(schema)), strict, clock
+        self._checked: dict[str, Node] = {}
+        check_schema(self.root, clock.time)
+
+    def target(self, node: Node) -> Node:
+        """What the ``$ref`` of a node points to. Raises UserError."""
+        ref = node.get("$ref")
+        document = self.root.get("$id")
+        path = ref.removeprefix(document.rstrip("#")) if isinstance(document, str) and document else ref
+        if path not in ("", "#") and not path.startswith("#/"):
+            name = path.removeprefix("#")
+            raise refused(node.place, f"$ref {ref!r} leads outside or to a name. Copy what it means to '#/$defs/name', "
+                                      f"and point there by the path." + self._nearest_definition(name))  # fmt: skip
+        place = unquote(path) or "#"
+        if place not in self._checked:
+            self._checked[place] = self._walk(place, node, ref)
+        return self._checked[place]
+
+    def _nearest_definition(self, name: str) -> str:
+        return nearest(f"#/$defs/{name}", [f"#/$defs/{key}" for key in self.root.get("$defs") or ()])
+
+    def _walk(self, place: str, origin: Node, ref: str) -> Node:
+        found: Any = self.root.schema
+        for step in place.split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping) and key in found:
+                found = found[key]
+            elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+                found = found[int(key)]
+            else:
+                hint = self._nearest_definition(place.rpartition("/")[2])
+                raise refused(origin.place, f"$ref {ref!r} points to nothing.{hint}")
+            if isinstance(found, Mapping) and isinstance(found.get("$id"), str):
+                raise refused(origin.place, f"$ref {ref!r} leads to an $id of its own. {REFUSED_KEYWORDS['$id']}")
+        node = Node(place, found)
+        if not isinstance(found, Mapping | bool):
+            raise refused(origin.place, f"$ref {ref!r} points to no schema.")
+        if not place.startswith(("#/$defs/", "#/definitions/")):  # elsewhere the metaschema may not have looked
+            check_schema(node, self._clock.time)
+        return node
+
+    def check_keywords(self, node: Node) -> None:
+        """Refuse keywords that are not kept, and those that say nothing of the types beside them. Raises UserError."""
+        if isinstance(node.schema, bool):
+            return
+        types = types_of(node)
+        for keyword in node.schema:
+            self._check_keyword(node, keyword)
+            spoken = SPEAKS.get(keyword)
+            if self.strict and types is not None and spoken is not None and not spoken & types:
+                kind = "number" if spoken == NUMBER_KINDS else min(spoken)
+                raise refused(node.place, f"the keyword {keyword!r} says nothing of type {node.get('type')!r}, only of "
+                                          f"{kind}. Leave it out, or change type.")  # fmt: skip
+
+    def _check_keyword(self, node: Node, keyword: str) -> None:
+        if _says_nothing(node, keyword):
+            return
+        if keyword in REFUSED_KEYWORDS:
+            raise refused(node.place, f"the keyword {keyword!r} is not supported. {REFUSED_KEYWORDS[keyword]}")
+        if self.strict and keyword not in KNOWN_KEYWORDS:
+            raise refused(node.place, f"the keyword {keyword!r} is unknown.{nearest(keyword, sorted(KNOWN_KEYWORDS))} "
+                                      "With strict=false such keywords are passed over.")  # fmt: skip
+
+
+def _says_nothing(node: Node, keyword: str) -> bool:
+    """Whether a keyword that is refused elsewhere changes nothing here."""
+    needs = {"discriminator": {"oneOf"}, "if": {"then", "else"}, "then": {"if"}, "else": {"if"},
+             "minContains": {"contains"}, "maxContains": {"contains"}}  # fmt: skip
+    if keyword == "$id":
+        return node.place == "#"
+    if keyword == "discriminator":
+        return "oneOf" in node.schema  # type: ignore[operator]
+    if keyword in needs:
+        return not any(other in node.schema for other in needs[keyword])  # type: ignore[operator]
+    if keyword in ("unevaluatedItems", "unevaluatedProperties"):
+        return node.get(keyword) is True
+    return keyword in PASSED_OVER
+
+
+def types_of(node: Node) -> frozenset[str] | None:
+    """The types that ``type`` names; None: there is no such keyword."""
+    names = node.get("type")
+    if names is None:
+        return None
+    named = frozenset([names] if isinstance(names, str) else names)
+    return (named | NUMBER_KINDS if "number" in named else named) & TYPES

@@ -1,0 +1,229 @@
+"""What the nodes of a case say together, keyword by keyword: types, values, and bounds of each type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from math import lcm
+from typing import Any
+
+from dllm.constraints.languages.schema.cases import APART, EXCLUDED, WRITTEN, Case, without
+from dllm.constraints.languages.schema.document import types_of
+from dllm.constraints.languages.schema.keywords import SPEAKS, TYPES
+from dllm.constraints.languages.schema.numbers import Range
+from dllm.constraints.languages.schema.patterns import Patterns
+from dllm.constraints.languages.schema.places import Node, refused
+from dllm.constraints.languages.schema.validity import Validity
+from dllm.constraints.languages.schema.values import distinct, value_kind
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Code points, patterns and formats, each with its place."""
+
+    low: int = 0
+    high: int | None = None
+    patterns: tuple[tuple[str, str], ...] = ()
+    formats: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """parts: each node's prefixItems, and its items for all places behind them. unique: the place of uniqueItems."""
+
+    parts: tuple[tuple[tuple[Node, ...], Node | None], ...] = ()
+    low: int = 0
+    high: int | None = None
+    unique: str | None = None
+
+    def item(self, place: int) -> tuple[Node, ...]:
+        """What holds of the item at this place."""
+        found = (before[place] if place < len(before) else items for before, items in self.parts)
+        return tuple(node for node in found if node is not None)
+
+    @property
+    def listed(self) -> int:
+        """How many places have items of their own."""
+        return max((len(before) for before, _ in self.parts), default=0)
+
+
+@dataclass(frozen=True)
+class Members:
+    """One node's properties, patternProperties and additionalProperties."""
+
+    node: Node
+    properties: dict[str, Node]
+    patterns: tuple[tuple[str, Node], ...]
+    others: Node | None
+
+    def of(self, name: str, patterns: Patterns) -> tuple[Node, ...]:
+        """What this part says of the member with this name."""
+        found = [self.properties[name]] if name in self.properties else []
+        found += [node for pattern, node in self.patterns if patterns.found(pattern, self.node.place, name)]
+        return tuple(found or ([] if self.others is None else [self.others]))
+
+
+@dataclass(frozen=True)
+class Objects:
+    """parts: what each node says of members; required: names, each with its place; the number of members."""
+
+    parts: tuple[Members, ...] = ()
+    required: dict[str, str] = field(default_factory=dict)
+    low: int = 0
+    high: int | None = None
+    place: str = "#"
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The names under properties, in their order."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.properties))
+
+    def member(self, name: str, patterns: Patterns) -> tuple[Node, ...]:
+        """What holds of the member with this name."""
+        return tuple(node for part in self.parts for node in part.of(name, patterns))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """types: that are valid; written: those of them that texts are written of. values: of enumerations, filtered by
+    all that stands beside them but formats; None: there is none. excluded: values of ``not``."""
+
+    place: str
+    types: frozenset[str]
+    written: frozenset[str]
+    values: tuple[Any, ...] | None
+    excluded: tuple[Any, ...]
+    numbers: Range
+    texts: Texts
+    arrays: Arrays
+    objects: Objects
+    free: bool
+
+
+def facts(case: Case, validity: Validity) -> Facts:
+    """Raises UserError where a bound is none that is kept."""
+    types, excluded = _types(case), _excluded(case)
+    values = _values(case, validity)
+    kinds = None if values is None else frozenset(value_kind(value) for value in values)
+    written = _written(case, types) if kinds is None else kinds & _held(case, kinds)
+    return Facts(
+        place=next((node.place for node in case if "~" not in node.place), "#"), types=types, written=written,
+        values=values, excluded=excluded, numbers=_numbers(case), texts=_texts(case), arrays=_arrays(case),
+        objects=_objects(case), free=values is None and not excluded and types == TYPES and not _spoken(case),
+    )  # fmt: skip
+
+
+def _without(case: Case) -> Iterable[Node]:
+    return (node.at("not") for node in case if node.place.endswith(EXCLUDED))
+
+
+def _types(case: Case) -> frozenset[str]:
+    named = [found for node in case if (found := types_of(node)) is not None and not node.place.endswith(WRITTEN)]
+    for node in _without(case):
+        if node.get("enum") is None and "const" not in node.schema:  # type: ignore[operator]
+            named.append(TYPES - (types_of(node) or TYPES))
+    return reduce(frozenset.__and__, named, TYPES)
+
+
+def _excluded(case: Case) -> tuple[Any, ...]:
+    found = [(node, value) for node in _without(case) for value in _listed(node)]
+    return distinct(value for node, value in found if value_kind(value) in (types_of(node) or TYPES))
+
+
+def _listed(node: Node) -> list[Any]:
+    """The values of enum and const, of which all must hold."""
+    consts = [node.get("const")] if "const" in node.schema else []  # type: ignore[operator]
+    if node.get("enum") is None:
+        return consts
+    if consts:
+        return [value for value in node.get("enum") if len(distinct([value, *consts])) == 1]
+    return list(node.get("enum"))
+
+
+def _values(case: Case, validity: Validity) -> tuple[Any, ...] | None:
+    """Those of the first enumeration that are valid under each node by itself: what it combines is in the case."""
+    listing = [node for node in case if "enum" in node.schema or "const" in node.schema]  # type: ignore[operator]
+    if not listing:
+        return None
+    values = distinct(_listed(listing[0]))
+    nodes = [without(node, *APART) for node in case if not node.place.endswith(WRITTEN)]
+    return tuple(value for value in values if all(validity.holds(value, node) for node in nodes))
+
+
+def _spoken(case: Case) -> frozenset[str]:
+    kinds = (SPEAKS.get(keyword, frozenset()) for node in case for keyword in node.schema)  # type: ignore[union-attr]
+    return frozenset().union(*kinds)
+
+
+def _written(case: Case, types: frozenset[str]) -> frozenset[str]:
+    """Without ``type``, the one type that the other keywords speak of, else all."""
+    spoken = _spoken(case)
+    typed = any(node.get("type") is not None and not node.place.endswith(WRITTEN) for node in case)
+    if typed or len(spoken - {"fraction"}) != 1:
+        spoken = types
+    return _held(case, types & spoken)
+
+
+def _held(case: Case, types: frozenset[str]) -> frozenset[str]:
+    """Those that texts are written of."""
+    held = [types_of(node) or types for node in case if node.place.endswith(WRITTEN)]
+    return reduce(frozenset.__and__, held, types)
+
+
+def _whole(node: Node, keyword: str) -> int:
+    value = node.get(keyword)
+    if isinstance(value, bool) or value != value or abs(value) >= 10**300 or value != int(value):
+        raise refused(node.place, f"{keyword}={value!r} is no whole number of at most 300 digits. Only these are "
+                                  "supported.")  # fmt: skip
+    return int(value)
+
+
+def _bounds(case: Case, least: str, most: str) -> tuple[int, int | None]:
+    lows = [_whole(node, least) for node in case if node.get(least) is not None]
+    highs = [_whole(node, most) for node in case if node.get(most) is not None]
+    return max(lows, default=0), min(highs, default=None)
+
+
+def _numbers(case: Case) -> Range:
+    found = Range()
+    for node in case:
+        for keyword, strict in (("minimum", False), ("exclusiveMinimum", True)):
+            if node.get(keyword) is not None:
+                found = found.above(_whole(node, keyword), strict)
+        for keyword, strict in (("maximum", False), ("exclusiveMaximum", True)):
+            if node.get(keyword) is not None:
+                found = found.below(_whole(node, keyword), strict)
+        if node.get("multipleOf") is not None:
+            found = replace(found, multiple=lcm(found.multiple or 1, _whole(node, "multipleOf")))
+    return found
+
+
+def _texts(case: Case) -> Texts:
+    patterns = [(node.place, node.get("pattern")) for node in case if node.get("pattern") is not None]
+    formats = [(node.place, node.get("format")) for node in case if node.get("format") is not None]
+    return Texts(*_bounds(case, "minLength", "maxLength"), tuple(patterns), tuple(formats))
+
+
+def _arrays(case: Case) -> Arrays:
+    parts = [
+        (tuple(node.at("prefixItems", place) for place in range(len(node.get("prefixItems", ())))),
+         None if node.get("items") is None else node.at("items"))
+        for node in case
+    ]  # fmt: skip
+    unique = next((node.place for node in case if node.get("uniqueItems")), None)
+    return Arrays(tuple(part for part in parts if part != ((), None)), *_bounds(case, "minItems", "maxItems"), unique)
+
+
+def _objects(case: Case) -> Objects:
+    required = {name: node.place for node in case for name in node.get("required", ())}
+    place = next((node.place for node in case if "minProperties" in node.schema or "maxProperties" in node.schema), "#")  # type: ignore[operator]
+    parts = tuple(part for node in case if (part := _members(node)) is not None)
+    return Objects(parts, required, *_bounds(case, "minProperties", "maxProperties"), place)
+
+
+def _members(node: Node) -> Members | None:
+    properties = {name: node.at("properties", name) for name in node.get("properties", {})}
+    patterns = tuple((pattern, node.at("patternProperties", pattern)) for pattern in node.get("patternProperties", {}))
+    others = None if node.get("additionalProperties") is None else node.at("additionalProperties")
+    return Members(node, properties, patterns, others) if properties or patterns or others is not None else None

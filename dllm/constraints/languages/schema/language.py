@@ -1,0 +1,141 @@
+"""JSON Schema as a language: goals (schemas that hold together) to rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dllm.constraints.languages.json import JSON_NUMBER as ANY_NUMBER
+from dllm.constraints.languages.json import any_value, around
+from dllm.constraints.languages.limits import Budget, budget
+from dllm.constraints.languages.products import difference
+from dllm.constraints.languages.schema.arrays import Few, arrays
+from dllm.constraints.languages.schema.document import Document
+from dllm.constraints.languages.schema.facts import Facts
+from dllm.constraints.languages.schema.keywords import NUMBER_KINDS
+from dllm.constraints.languages.schema.numbers import Range, numbers
+from dllm.constraints.languages.schema.objects import ObjectTrees
+from dllm.constraints.languages.schema.patterns import accepts, pattern_automaton
+from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
+from dllm.constraints.languages.schema.proofs import Proofs
+from dllm.constraints.languages.schema.strings import contents, strings
+from dllm.constraints.languages.schema.values import constant, value_kind
+from dllm.constraints.languages.trees import Alt, Automaton, Cat, Language, RuleCall, Tree
+
+ANY = "any value"
+
+
+def schema_language(
+    schema: Schema, *, depth: int = 4, whitespace: str = "any", additional: bool = False, strict: bool = True
+) -> Language:
+    """Texts that validate under a JSON Schema (Draft 2020-12), each of them: members in the order of ``properties``.
+
+    schema: a mapping, true, false, or a pydantic class. depth: how often definitions that contain themselves are
+    entered in each other. additional: where no additionalProperties stands, any member may be added. strict: False
+    passes over unknown keywords and formats. Raises UserError, which names the place, for what cannot be kept.
+    """
+    try:
+        clock = budget()
+        return Goals(Document(schema, strict, clock), clock, whitespace, additional).language(depth)
+    except RecursionError:
+        raise too_deep("#") from None
+
+
+class Goals:
+    """A goal is a tuple of nodes; the same goal again is a call of the same rule."""
+
+    def __init__(self, document: Document, clock: Budget, whitespace: str, additional: bool) -> None:
+        self._document, self._whitespace = document, whitespace
+        self._proofs = Proofs(document, clock)
+        patterns = self._patterns = self._proofs.patterns
+        self._objects = ObjectTrees(self.value, patterns, whitespace, additional, document.strict)
+        self._rules: dict[str, Tree] = {ANY: any_value(whitespace, ANY)}
+        self._open: set[tuple[str, ...]] = set()
+        self._trees: dict[tuple[str, ...], Tree] = {}
+
+    def language(self, depth: int) -> Language:
+        space = around(self._whitespace)
+        start = Cat((space, self.value((self._document.root,)), space))
+        return Language({**self._rules, "start": start}, depth=depth)
+
+    def value(self, nodes: tuple[Node, ...]) -> Tree:
+        """The texts of a goal; a goal that is met again, also inside itself, is a rule. Raises UserError."""
+        nodes = tuple(dict.fromkeys(map(self._proofs.cases.followed, nodes)))
+        key = tuple(node.place for node in nodes)
+        rule = " and ".join(key)
+        if key in self._open:
+            self._rules.setdefault(rule, Alt())
+            return RuleCall(rule)
+        if key in self._trees:
+            self._rules[rule] = self._trees[key]
+            return RuleCall(rule)
+        self._open.add(key)
+        tree = Alt(tuple(self._case(self._proofs.facts(case)) for case in self._proofs.cases.of(nodes)))
+        self._open.remove(key)
+        self._trees[key] = tree
+        if rule not in self._rules:
+            return tree
+        self._rules[rule] = tree
+        return RuleCall(rule)
+
+    def _case(self, found: Facts) -> Tree:
+        if found.free:
+            return RuleCall(ANY)
+        if found.values is not None:
+            return Alt(tuple(text for _, text in self._listed(found)))
+        kinds = found.written & NUMBER_KINDS
+        cases = [self._numbers(found, kinds)] if kinds else []
+        for kind in sorted(found.written - NUMBER_KINDS):
+            cases.append(self._typed(found, kind))
+        return Alt(tuple(cases))
+
+    def _typed(self, found: Facts, kind: str) -> Tree:
+        if kind in ("array", "object") and any(value_kind(value) == kind for value in found.excluded):
+            raise refused(found.place, f"the keyword 'not' is not supported over values of type {kind}. Say what is "
+                                       "allowed instead.")  # fmt: skip
+        if kind == "array":
+            return arrays(found.arrays, self.value, self._few, self._whitespace)
+        if kind == "object":
+            return self._objects.tree(found.objects)
+        if kind == "string":
+            texts = [value for value in found.excluded if isinstance(value, str)]
+            return strings(found.texts, texts, self._patterns, self._document.strict)
+        return Alt(tuple(text for _, text in self._words(found, kind)))
+
+    def _words(self, found: Facts, kind: str) -> Few:
+        """null, true and false, but those excluded."""
+        words = (None,) if kind == "null" else (True, False)
+        out = [value for value in found.excluded if value_kind(value) == kind]
+        return tuple((word, constant(word, self._whitespace)) for word in words if word not in out)
+
+    def _numbers(self, found: Facts, kinds: frozenset[str]) -> Tree:
+        out = [value for value in found.excluded if value_kind(value) in kinds]
+        if found.numbers == Range() and kinds == NUMBER_KINDS and not out:
+            return ANY_NUMBER
+        tree = numbers(found.numbers, kinds)
+        if not out:
+            return tree
+        without = Alt(tuple(constant(value, "none") for value in out))
+        return Automaton(difference(pattern_automaton(tree), pattern_automaton(without)))
+
+    def _listed(self, found: Facts) -> Few:
+        """The values of an enumeration that keep the formats beside it."""
+        fraction = found.types >= NUMBER_KINDS
+        formats = found.texts.formats and contents(found.texts, (), self._patterns, self._document.strict)
+        return tuple(
+            (value, constant(value, self._whitespace, fraction)) for value in found.values or ()
+            if value_kind(value) in found.written
+            and (not (formats and isinstance(value, str)) or accepts(formats, value))
+        )  # fmt: skip
+
+    def _few(self, nodes: tuple[Node, ...]) -> Few | None:
+        """The values of a goal with their texts, where all are listed."""
+        few: list[tuple[Any, Tree]] = []
+        for case in self._proofs.cases.of(nodes):
+            found = self._proofs.facts(case)
+            if found.values is not None:
+                few += self._listed(found)
+            elif found.written <= {"null", "boolean"}:
+                few += [pair for kind in sorted(found.written) for pair in self._words(found, kind)]
+            else:
+                return None
+        return tuple(few)

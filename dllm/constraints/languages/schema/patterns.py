@@ -1,0 +1,40 @@
+"""Patterns as automata, never as ``re`` runs them: no pattern takes longer than its text."""
+
+from __future__ import annotations
+
+from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.regex import End, regex_tree, shown_pattern
+from dllm.constraints.languages.trees import ByteAutomaton, Language, Tree
+
+
+class Patterns:
+    """The automata of the patterns of one schema, each made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, ByteAutomaton] = {}
+
+    def searched(self, pattern: str, place: str) -> ByteAutomaton:
+        """The texts in which the pattern is found. Raises UserError."""
+        if pattern not in self._known:
+            where = f"constraint.schema at {place}: the pattern {shown_pattern(pattern)}"
+            self._known[pattern] = pattern_automaton(regex_tree(pattern, where, End.OPEN))
+        return self._known[pattern]
+
+    def found(self, pattern: str, place: str, text: str) -> bool:
+        """Whether the pattern is found in a text."""
+        return accepts(self.searched(pattern, place), text)
+
+
+def pattern_automaton(tree: Tree) -> ByteAutomaton:
+    """The automaton of a tree that calls nothing."""
+    return compiled(Language({"start": tree}))
+
+
+def writable(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair."""
+    return not any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
+def accepts(automaton: ByteAutomaton, text: str) -> bool:
+    """Whether a text is a word; one with half a surrogate pair is none."""
+    return automaton.accepts(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,47 @@
+"""Schemas by their places in the document, and refusals that name these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dllm.constraints.languages.trees import Tree
+from dllm.errors import UserError
+
+Schema = Mapping[str, Any] | bool
+
+
+@dataclass(frozen=True)
+class Node:
+    """A schema and its place in the document, a JSON pointer; nodes of one place are equal."""
+
+    place: str
+    schema: Schema = field(compare=False)
+
+    def at(self, *path: str | int) -> Node:
+        """The schema below, by keys and indices."""
+        place, found = self.place, self.schema
+        for key in path:
+            place, found = f"{place}/{pointer_part(key)}", found[key]  # type: ignore[index]
+        return Node(place, found)
+
+    def get(self, keyword: str, default: Any = None) -> Any:
+        """The value of a keyword; ``true`` and ``false`` have none."""
+        return default if isinstance(self.schema, bool) else self.schema.get(keyword, default)
+
+
+ValueTree = Callable[[tuple[Node, ...]], Tree]  # of what the schemas of these nodes all allow
+
+
+def pointer_part(key: str | int) -> str:
+    """A key as a step of a JSON pointer."""
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
+def refused(place: str, sentence: str) -> UserError:
+    return UserError(f"constraint.schema at {place}: {sentence}")
+
+
+def too_deep(place: str) -> UserError:
+    return refused(place, "the schema nests too deeply. Put parts of it into $defs, and shorten chains of $ref.")

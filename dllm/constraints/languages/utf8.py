@@ -1,0 +1,92 @@
+"""Characters as the bytes of UTF-8: code points to automata of one to four bytes. Surrogates are no characters."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from dllm.constraints.languages.arrays import ASIDE, Long, mixed_hashes, numbered_values
+from dllm.constraints.languages.minimal import minimised
+from dllm.constraints.languages.trees import Automaton, ByteAutomaton, Bytes, Cat, Tree
+
+Ranges = tuple[tuple[int, int], ...]
+LAST = 0x10FFFF
+ALL_CHARACTERS: Ranges = ((0, 0xD7FF), (0xE000, LAST))
+
+
+def literal_text(text: str) -> Cat:
+    """Exactly this text."""
+    return Cat(tuple(Bytes(((byte, byte),)) for byte in text.encode("utf-8")))
+
+
+@lru_cache(maxsize=1024)
+def characters(ranges: Ranges) -> Tree:
+    """One character with a code point in one of ``ranges``, each (first, last)."""
+    found = joined(ranges)
+    if not found or found[-1][1] < 0x80:
+        return Bytes(found)
+    if len(found) == 1 and found[0][0] == found[0][1]:
+        return literal_text(chr(found[0][0]))
+    return Automaton(_automaton(found))
+
+
+def joined(ranges: Ranges) -> Ranges:
+    """The same code points in order and as few ranges as there can be, without surrogates."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(part for whole in ranges for part in _around_surrogates(*whole)):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def inverted(ranges: Ranges) -> Ranges:
+    """All other characters."""
+    found = joined(ranges)
+    firsts, lasts = [0, *(last + 1 for _, last in found)], [*(first - 1 for first, _ in found), LAST]
+    return joined(tuple(zip(firsts, lasts, strict=True)))
+
+
+def _around_surrogates(first: int, last: int) -> Ranges:
+    parts = (first, min(last, 0xD7FF)), (max(first, 0xE000), last)
+    return tuple(part for part in parts if part[0] <= part[1])
+
+
+def _automaton(ranges: Ranges) -> ByteAutomaton:
+    """Code points lie in blocks of 64, which their last byte tells apart, and those in blocks again. Equal blocks are
+    one state; state 1 is the end."""
+    points = np.zeros(LAST + 1, bool)
+    for first, last in ranges:
+        points[first : last + 1] = True
+    rows: list[Long] = [np.full((2, 256), -1)]
+    distinct, number = numbered_values(np.packbits(points).view(np.uint64))
+    ends = _blocks(np.where(points.reshape(-1, 64)[distinct], 1, -1), rows)[number]
+    two, three, four = ends[:32], ends[:1024].copy(), np.append(ends, np.full(48 * 64, -1))
+    three[:32], four[:1024] = -1, -1  # longer spellings of smaller code points
+    rows[0][0, :0x80] = np.where(points[:0x80], 1, -1)
+    rows[0][0, 0xC2:0xE0] = two[2:]
+    rows[0][0, 0xE0:0xF0] = _blocks(three.reshape(16, 64), rows)
+    rows[0][0, 0xF0:0xF5] = _blocks(_blocks(four.reshape(320, 64), rows).reshape(5, 64), rows)
+    moves = np.concatenate(rows).astype(np.int32)
+    return ByteAutomaton(*minimised(moves, np.arange(len(moves)) == 1))
+
+
+def _blocks(tables: Long, rows: list[Long]) -> Long:
+    """For each 64 states, to which 0x80 to 0xBF lead, the one state that does so, appended to ``rows``; -1 for none."""
+    count = sum(map(len, rows))
+    hashes = mixed_hashes(tables) * mixed_hashes(np.arange(64) + ASIDE)
+    first, number = numbered_values(hashes.sum(axis=1, dtype=np.uint64))
+    new = np.full((len(first), 256), -1)
+    new[:, 0x80:0xC0] = tables[first]
+    rows.append(new)
+    return np.where((tables >= 0).any(axis=1), number + count, -1)
+
+
+@lru_cache(maxsize=1)
+def texts() -> ByteAutomaton:
+    """Every text: any characters, also none."""
+    one = _automaton(ALL_CHARACTERS)
+    moves = np.where(one.moves == np.flatnonzero(one.accepting)[0], 0, one.moves)
+    return ByteAutomaton(*minimised(moves.astype(np.int32), np.arange(len(moves)) == 0))

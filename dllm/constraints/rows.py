@@ -1,0 +1,182 @@
+"""One row under a constraint: what fits its cells, with the exact number of masks.
+
+A cell is an id, or MASK. Sets are kept from both sides: those from the left are renewed behind the first changed cell,
+those from the right before the last, as far as somebody asks. Where only a block is open, that is within the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dllm.constraints.filling import Filling, Maxima, best_filling, class_maxima, fewest_texts
+from dllm.constraints.sets import ClassSet, StateSet, TokenLanguage
+from dllm.constraints.transitions import GAP_CELL, TAIL_CELL, TEXT_CELL
+
+
+class RowSets:
+    """The cells of a row, from the first of its text to the last that may be decided, and the sets around them."""
+
+    _symbols: list[int]
+    _last: int  # the last cell that is not masked, -1: none
+    _epoch: int  # of the memo that the sets are from
+    # ``_ahead`` holds the sets before cells 0 to ``_known``; ``_behind`` those before ``_since`` and on, as far as they
+    # follow from no closed form.
+    _ahead: list[StateSet]
+    _behind: list[StateSet]
+    _known: int
+    _since: int
+
+    def __init__(self, language: TokenLanguage, cells: ArrayLike, gaps: int = 0, begun: bytes = b"") -> None:
+        """cells [n]: ids and MASK. gaps: in infilling the index of the last given cell, before which an end id writes
+        nothing and text goes on. begun: the answer's beginning that stands before the cells."""
+        self.language, self.gaps, self.begun = language, gaps, begun
+        self.cells = np.array(cells, np.int64)
+        self._fill()
+
+    def copy(self) -> RowSets:
+        """A row that changes apart from this one: another candidate."""
+        other = copy(self)
+        other.cells, other._symbols = self.cells.copy(), self._symbols.copy()
+        other._ahead, other._behind = self._ahead.copy(), self._behind.copy()
+        return other
+
+    def become(self, cells: ArrayLike) -> None:
+        """Take other cells [n]: commits, remasks, and, with another n, another end of the row."""
+        new = np.asarray(cells, np.int64)
+        if len(new) == len(self.cells):
+            changed = np.flatnonzero(new != self.cells)
+            self.write(changed.tolist(), new[changed].tolist())
+        else:
+            self.cells = new.copy()
+            self._fill()
+
+    def write(self, positions: Sequence[int], ids: Sequence[int]) -> None:
+        """Commit ``ids`` at ``positions``, or remask where the id is MASK."""
+        for at, number in zip(positions, ids, strict=True):
+            self.cells[at], self._symbols[at] = number, self.language.symbol(number)
+            self._known, self._since = min(self._known, at), max(self._since, at + 1)
+            self._last = max(self._last, at)
+        self._find_last()
+
+    def feasible(self) -> bool:
+        """Whether ids for all masks make the row a text of the language."""
+        self._renew()
+        return self.language.meet(self._forward(self._known), self._backward(self._known))
+
+    def allowed(self, positions: Sequence[int]) -> list[ClassSet]:
+        """What fits each of these masked cells, whatever the others become: exact for one cell at a time."""
+        self._renew()
+        fitting = self.language.fitting
+        return [fitting(self._forward(at), self._backward(at + 1), self.kind(at)) for at in positions]
+
+    def together(self, positions: Sequence[int], ids: Sequence[int]) -> bool:
+        """Whether these ids may be committed at once."""
+        self._renew()
+        return self._goes({at: self.language.symbol(number) for at, number in zip(positions, ids, strict=True)})
+
+    def admit(self, positions: Sequence[int], ids: Sequence[int]) -> list[bool]:
+        """Greedily, in the order given: which go together with those admitted before them."""
+        self._renew()
+        symbols, kept, at = [self.language.symbol(number) for number in ids], [False] * len(ids), 0
+        joined: dict[int, int] = {}
+        while at < len(ids):
+            count = self._joinable(joined, positions[at:], symbols[at:])
+            kept[at : at + count] = [True] * count
+            joined |= zip(positions[at : at + count], symbols[at : at + count], strict=True)
+            at += count + 1
+        return kept
+
+    def replacement(self, at: int, scores: NDArray[np.floating]) -> int | None:
+        """The id of the highest of ``scores`` [V] that fits the masked cell, the lowest such id; None: nothing fits.
+        Those that it must go with are to be written before."""
+        return self.language.best_id(self.allowed([at])[0], scores)
+
+    def best(self, positions: Sequence[int], scores: Sequence[NDArray[np.floating]]) -> Filling | None:
+        """The ids with the largest sum of ``scores``, [V] for each of the masked ``positions`` in rising order, that
+        go together; other masks count 0. -inf: never. None: nothing fits."""
+        return self.best_of(positions, [class_maxima(self.language, score) for score in scores])
+
+    def best_of(self, positions: Sequence[int], scores: Sequence[Maxima]) -> Filling | None:
+        """The same, where the highest score of each class is known: a device has it from all logits at once."""
+        self._renew()
+        span = range(positions[0], positions[-1] + 1) if len(positions) else range(0)
+        first, behind = (span.start, span.stop) if span else (self._known, self._known)
+        cells = [(self._symbols[at], self.kind(at)) for at in span]
+        scored = {at - span.start: score for at, score in zip(positions, scores, strict=True)}
+        return best_filling(self.language, self._forward(first), cells, scored, self._backward(behind))
+
+    def fewest(self) -> int | None:
+        """The least number of masks that write text, and no end, in any filling. None: there is no filling."""
+        cells = [(symbol, self.kind(at)) for at, symbol in enumerate(self._symbols)]
+        return fewest_texts(self.language, self.language.start(self.begun), cells)
+
+    def kind(self, at: int) -> int:
+        """What an end id does in a cell: TEXT_CELL, GAP_CELL or TAIL_CELL."""
+        return TEXT_CELL if not self.language.ends else GAP_CELL if at < self.gaps else TAIL_CELL
+
+    def _fill(self) -> None:
+        self._symbols = [self.language.symbol(number) for number in self.cells.tolist()]
+        self._last = len(self.cells) - 1
+        self._find_last()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._epoch = self.language.tidy()
+        self._known = 0
+        self._since = len(self.cells)
+        self._ahead = [self.language.start(self.begun)] * (len(self.cells) + 1)
+        self._behind = [self.language.within(0)] * (len(self.cells) + 1)
+
+    def _find_last(self) -> None:
+        """The last cell that is not masked, at or before ``_last``."""
+        while self._last >= 0 and self._symbols[self._last] == self.language.mask:
+            self._last -= 1
+
+    def _renew(self) -> None:
+        """Look the sets up anew where the memo has been cleared."""
+        if self._epoch != self.language.tidy():
+            self._forget()
+
+    def _forward(self, at: int) -> StateSet:
+        """The states that the text may be in before cell ``at``."""
+        for cell in range(self._known, at):
+            self._ahead[cell + 1] = self.language.after(self._ahead[cell], self._symbols[cell], self.kind(cell))
+        self._known = max(self._known, at)
+        return self._ahead[at]
+
+    def _backward(self, at: int) -> StateSet:
+        """The states before cell ``at`` from which the text can be completed."""
+        closed = max(self._last + 1, self.gaps) if self.language.ends else len(self.cells)
+        if at >= closed:
+            return self.language.within(len(self.cells) - at)
+        if self._since >= closed:
+            self._since, self._behind[closed] = closed, self.language.within(len(self.cells) - closed)
+        for cell in range(self._since - 1, at - 1, -1):
+            self._behind[cell] = self.language.before(self._behind[cell + 1], self._symbols[cell], self.kind(cell))
+        self._since = min(self._since, at)
+        return self._behind[at]
+
+    def _goes(self, symbols: Mapping[int, int]) -> bool:
+        """Whether the row has a filling with these symbols written in."""
+        if not symbols:
+            return self.language.meet(self._forward(self._known), self._backward(self._known))
+        first, last = min(symbols), max(symbols)
+        states = self._forward(first)
+        for at in range(first, last + 1):
+            states = self.language.after(states, symbols.get(at, self._symbols[at]), self.kind(at))
+        return self.language.meet(states, self._backward(last + 1))
+
+    def _joinable(self, joined: Mapping[int, int], positions: Sequence[int], symbols: Sequence[int]) -> int:
+        """How many of the first go together with what is ``joined``. What goes together does so in part, too."""
+        low, high, count = 0, len(positions), len(positions)
+        while low < high:
+            if self._goes({**joined, **dict(zip(positions[:count], symbols[:count], strict=True))}):
+                low = count
+            else:
+                high = count - 1
+            count = (low + high + 1) // 2
+        return low

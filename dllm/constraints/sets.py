@@ -1,0 +1,178 @@
+"""Sets of states and of tokens, numbered, and the steps between them, each computed once for all rows of a language.
+
+A forward set holds the states that an answer may be in before a cell; a backward set those from which its rest can
+still be written. A token fits a masked cell where it leads from the one into the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dllm.constraints.edges import NEVER
+from dllm.constraints.tokens import TokenAutomaton
+from dllm.constraints.transitions import Bits, Transitions
+
+MASK = -1  # a cell to be decided
+REMEMBERED = 200_000  # steps and sets kept; then all is forgotten and computed anew as it is met
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ClassSet:
+    """What may stand in a cell. bits [C + 1] bool: by class of token, ends last. number: as of a ``StateSet``."""
+
+    number: int
+    bits: Bits
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StateSet:
+    """A set of states. members [Q + 1] bool: by state, the end of the text last.
+
+    number: its own for ever in its language; between two clearings of the memo equal sets are one.
+    """
+
+    number: int
+    members: Bits
+
+
+class TokenLanguage:
+    """A token automaton with the ids that end an answer: what all rows of one language share.
+
+    classes [V] int32: the class of each id, ``end`` = C for the ends. A row of bits over classes, indexed by it, is a
+    row over the vocabulary. The symbol of a cell is the class of its id, or ``mask``. seconds: that compiling took.
+    Threads may share a language.
+    """
+
+    def __init__(self, tokens: TokenAutomaton, ends: Iterable[int] = (), seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.tokens, self.ends = tokens, tuple(sorted(set(ends)))
+        self.transitions = Transitions(tokens, np.append(tokens.accepting, bool(self.ends)))
+        self.end, self.mask = self.transitions.end, self.transitions.mask
+        self.classes = tokens.classes.copy()
+        self.classes[list(self.ends)] = self.end
+        self.epoch, self._numbered = 0, count().__next__
+        self._forget()
+
+    def _forget(self) -> None:
+        self.entries = 0
+        self._state_sets: dict[bytes, StateSet] = {}
+        self._class_sets: dict[bytes, ClassSet] = {}
+        self._within: dict[int, StateSet] = {}
+        self._after: dict[int, StateSet] = {}  # by the numbers of sets and symbols, made one
+        self._before: dict[int, StateSet] = {}
+        self._meet: dict[int, bool] = {}
+        self._fitting: dict[int, ClassSet] = {}
+
+    def tidy(self) -> int:
+        """Clear a memo that has grown too large. Returns how often that happened: rows then look up their sets anew."""
+        if self.entries > REMEMBERED:
+            self._forget()
+            self.epoch += 1
+        return self.epoch
+
+    @cached_property
+    def fewest(self) -> int | None:
+        """The fewest tokens of a text of the language. None: the vocabulary can write none."""
+        least = int(self.tokens.left[0])
+        return None if least == NEVER else least
+
+    @cached_property
+    def by_class(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """All ids in order of their classes, where each class begins there, and which class that is."""
+        order = np.argsort(self.classes, kind="stable")
+        present, first = np.unique(self.classes[order], return_index=True)
+        return order.astype(np.int64), first.astype(np.int64), present.astype(np.int64)
+
+    def symbol(self, number: int) -> int:
+        """The symbol of an id, or of MASK. An id that the table lacks fits nowhere."""
+        if number == MASK:
+            return self.mask
+        return int(self.classes[number]) if 0 <= number < len(self.classes) else 0
+
+    def start(self, begun: bytes = b"") -> StateSet:
+        """The states before the first cell, where the answer begins with ``begun``."""
+        members = np.zeros(self.tokens.states + 1, bool)
+        if (state := self.tokens.begun(begun)) is not None:
+            members[state] = True
+        return self.state_set(members)
+
+    def within(self, cells: int) -> StateSet:
+        """The states from which the text can end in so many masked cells at most; exactly 0 cells: in which it ends.
+
+        Behind these cells nothing may stand, and where there are end ids the cells are TAIL_CELL.
+        """
+        cells = min(cells, self.tokens.longest)
+        found = self._within.get(cells)
+        if found is None:
+            found = self.state_set(np.append(self.tokens.left <= cells, bool(self.ends)))
+            self._within[cells] = found
+            self.entries += 1
+        return found
+
+    def after(self, states: StateSet, symbol: int, kind: int) -> StateSet:
+        """The states behind a cell of this symbol and kind, from ``states`` before it."""
+        key = 3 * (states.number * (self.mask + 1) + symbol) + kind
+        found = self._after.get(key)
+        if found is None:
+            found = self._after[key] = self.state_set(self.transitions.after(states.members, symbol, kind))
+            self.entries += 1
+        return found
+
+    def before(self, states: StateSet, symbol: int, kind: int) -> StateSet:
+        """The states before a cell of this symbol and kind that lead to ``states`` behind it."""
+        key = 3 * (states.number * (self.mask + 1) + symbol) + kind
+        found = self._before.get(key)
+        if found is None:
+            found = self._before[key] = self.state_set(self.transitions.before(states.members, symbol, kind))
+            self.entries += 1
+        return found
+
+    def meet(self, forward: StateSet, backward: StateSet) -> bool:
+        """Whether the two share a state: whether what stands before and behind goes together."""
+        key = forward.number << 40 | backward.number
+        found = self._meet.get(key)
+        if found is None:
+            found = self._meet[key] = bool((forward.members & backward.members).any())
+            self.entries += 1
+        return found
+
+    def fitting(self, forward: StateSet, backward: StateSet, kind: int) -> ClassSet:
+        """What may stand in a masked cell of this kind between the states before and behind it."""
+        key = 3 * (forward.number << 40 | backward.number) + kind
+        found = self._fitting.get(key)
+        if found is None:
+            found = self._class_set(self.transitions.fitting(forward.members, backward.members, kind))
+            self._fitting[key] = found
+            self.entries += 1
+        return found
+
+    def best_id(self, allowed: ClassSet, scores: NDArray[np.floating]) -> int | None:
+        """The id of the highest of ``scores`` [V] among the allowed ones, the lowest such id. None: none is above
+        -inf. Scores may be longer than the table: what it lacks fits nowhere."""
+        fits = np.where(allowed.bits[self.classes], scores[: len(self.classes)], -np.inf)
+        best = int(fits.argmax())
+        return best if fits[best] > -np.inf else None
+
+    def state_set(self, members: Bits) -> StateSet:
+        """The one set of these ``members`` [Q + 1]."""
+        key = np.packbits(members).tobytes()
+        found = self._state_sets.get(key)
+        if found is None:
+            found = self._state_sets[key] = StateSet(self._numbered(), members)
+            self.entries += 1 + len(members) // 256  # a set takes a byte for each state, a step some 200
+        return found
+
+    def _class_set(self, bits: Bits) -> ClassSet:
+        """The one set of these classes [C + 1]."""
+        key = np.packbits(bits).tobytes()
+        found = self._class_sets.get(key)
+        if found is None:
+            found = self._class_sets[key] = ClassSet(self._numbered(), bits)
+            self.entries += 1 + len(bits) // 256
+        return found

@@ -1,0 +1,109 @@
+"""Token automata kept: the last ones in memory, more of them as files in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dllm.constraints.languages.trees import ByteAutomaton
+from dllm.constraints.tokens import TokenAutomaton, token_automaton
+from dllm.constraints.vocabulary import Vocabulary
+
+FORMAT = 1  # raise it when languages, or what a file holds, change their meaning
+IN_MEMORY, ON_DISK = 32, 500  # a file has 10 to 300 kB
+ARRAYS = ("moves", "accepting", "classes", "source", "symbol", "target")
+
+
+class Store:
+    """Token automata by language and vocabulary. It may be asked from several threads."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """folder: where the files are. None: ``cache_folder``."""
+        self.folder = folder
+        self._kept: OrderedDict[tuple[str, str], TokenAutomaton] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, language: str, vocabulary: Vocabulary, make: Callable[[], ByteAutomaton]) -> TokenAutomaton:
+        """The token automaton of a language, from memory, from its file, or of what ``make`` returns.
+
+        language: a text that is the same for the same language and options, in every process. Raises UserError as
+        ``token_automaton`` and ``make`` do.
+        """
+        key = (language, vocabulary.fingerprint)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        file = (self.folder or cache_folder()) / f"{_name(key)}.npz"
+        found = load_tokens(file)
+        if found is None:
+            found = token_automaton(make(), vocabulary)
+            save_tokens(file, found)
+        with self._lock:
+            found = self._kept.setdefault(key, found)
+            self._kept.move_to_end(key)
+            if len(self._kept) > IN_MEMORY:
+                self._kept.popitem(last=False)
+        return found
+
+
+def cache_folder() -> Path:
+    """Where the automata of this user are kept."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "dllm" / "constraints"
+
+
+def _name(key: tuple[str, str]) -> str:
+    return hashlib.sha256("\0".join((str(FORMAT), *key)).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def load_tokens(file: Path) -> TokenAutomaton | None:
+    """What a file holds. None: there is no such file, or it is broken."""
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = [archive[name] for name in ARRAYS]
+            if archive["digest"].tobytes() != _digest(arrays):
+                return None
+        os.utime(file)  # the files used last are kept
+    except Exception:  # zip and numpy may fail in any way on a broken file: one flipped byte is a tokenize.TokenError
+        return None
+    moves, accepting, classes, *steps = arrays
+    return TokenAutomaton(ByteAutomaton(moves, accepting), classes, *(part.astype(np.intp) for part in steps))
+
+
+def _digest(arrays: Iterable[NDArray[Any]]) -> bytes:
+    """A hash of the arrays. The checksums of an archive say nothing of shapes."""
+    content = hashlib.sha256()
+    for array in arrays:
+        content.update(f"{array.dtype.str} {array.shape} ".encode() + array.tobytes())
+    return content.digest()
+
+
+def save_tokens(file: Path, tokens: TokenAutomaton) -> None:
+    """Write a file at once or not at all, and drop the oldest of too many. A folder that takes none is left alone."""
+    automaton = tokens.automaton
+    steps = (part.astype(np.int32) for part in (tokens.source, tokens.symbol, tokens.target))
+    arrays = (automaton.moves, automaton.accepting, tokens.classes, *steps)
+    named = {**dict(zip(ARRAYS, arrays, strict=True)), "digest": np.frombuffer(_digest(arrays), np.uint8)}
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:
+            try:
+                np.savez_compressed(part, **named)  # type: ignore[arg-type]  # numpy's stub: allow_pickle
+                part.close()
+                Path(part.name).replace(file)
+            finally:
+                Path(part.name).unlink(missing_ok=True)
+        files = sorted(file.parent.glob("*.npz"), key=lambda one: one.stat().st_mtime, reverse=True)
+        for old in files[ON_DISK:]:
+            old.unlink(missing_ok=True)

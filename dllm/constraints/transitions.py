@@ -1,0 +1,80 @@
+"""How sets of states pass over a cell, forward and backward, and what fits a cell between two of them.
+
+A set is a row of bits over the states, the end of the text last. A cell holds a class of tokens, an end id, or a mask;
+the last two do what its kind says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dllm.constraints.tokens import TokenAutomaton
+
+Bits = NDArray[np.bool_]
+# What an end id does: nothing may end here; it writes nothing and text goes on; it ends the text.
+TEXT_CELL, GAP_CELL, TAIL_CELL = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """An automaton of Q states and C classes. The symbol C is an end id, ``mask`` a mask.
+
+    ending [Q + 1]: where the text may end: the accepting states, and the end itself where there are end ids.
+    """
+
+    tokens: TokenAutomaton
+    ending: Bits
+
+    @property
+    def end(self) -> int:
+        return self.tokens.size
+
+    @property
+    def mask(self) -> int:
+        return self.tokens.size + 1
+
+    def after(self, members: Bits, symbol: int, kind: int) -> Bits:
+        """The states behind a cell, from those before it."""
+        found = np.zeros_like(members)
+        if symbol >= self.end and kind == GAP_CELL:
+            found |= members
+        elif symbol >= self.end and kind == TAIL_CELL:
+            found[-1] = (members & self.ending).any()
+        source, target = self._moves(symbol)
+        found[target[members[source]]] = True
+        return found
+
+    def before(self, members: Bits, symbol: int, kind: int) -> Bits:
+        """The states before a cell that lead to one of those behind it."""
+        found = np.zeros_like(members)
+        if symbol >= self.end and kind == GAP_CELL:
+            found |= members
+        elif symbol >= self.end and kind == TAIL_CELL and members[-1]:
+            found |= self.ending
+        source, target = self._moves(symbol)
+        found[source[members[target]]] = True
+        return found
+
+    def fitting(self, forward: Bits, backward: Bits, kind: int) -> Bits:
+        """The classes [C + 1], ends last, that lead from a state before a cell to one behind it."""
+        edges, found = self.tokens.edges, np.zeros(self.end + 1, bool)
+        labels = np.zeros(len(edges.label), bool)  # far fewer are used
+        labels[edges.label[forward[edges.source] & backward[edges.target]]] = True
+        label, symbol = edges.pairs
+        found[symbol[labels[label]]] = True
+        if kind == GAP_CELL:
+            found[-1] = (forward & backward).any()
+        elif kind == TAIL_CELL:
+            found[-1] = backward[-1] and (forward & self.ending).any()
+        return found
+
+    def _moves(self, symbol: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The moves across a cell that writes text: sources and targets."""
+        tokens = self.tokens
+        if symbol == self.mask:
+            return tokens.edges.source, tokens.edges.target
+        span = slice(tokens.first[symbol], tokens.first[symbol + 1]) if symbol < self.end else slice(0)
+        return tokens.source[span], tokens.target[span]

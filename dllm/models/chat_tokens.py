@@ -1,0 +1,123 @@
+"""Which special tokens of a rendered conversation are the chat template's own.
+
+A message is text, whatever the template does with it: ``'<' + content + '>'``, a content in lower case, or its words
+joined must make no special token. So what the template itself writes is marked before it is rendered: the special
+tokens in its own texts and constants, by marks that nobody who writes a message can know. All others are text.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from jinja2 import Template
+from tokenizers import Tokenizer
+
+from dllm.errors import UserError
+from dllm.models.chat_template import compile_template, render_messages
+from dllm.models.spelling import Span, plain_pieces, special_spans
+
+Rendered = tuple[str, set[Span]]  # a text, and where the template's own special tokens stand in it
+
+
+@dataclass(frozen=True, eq=False)
+class ChatTokens:
+    """Of one tokenizer. special: the ids that a text can spell. named: what the template calls special tokens by."""
+
+    backend: Tokenizer
+    special: frozenset[int]
+    template: str
+    named: Mapping[str, str]
+
+    @cached_property
+    def _marks(self) -> Marks:
+        return Marks()
+
+    @cached_property
+    def _marking(self) -> Template:
+        return compile_template(self.template, lambda text: self._marks.around(text, self._spans(text)))
+
+    def pieces(self, messages: Sequence[Mapping[str, Any]]) -> list[Rendered]:
+        """The rendered conversation, cut where its messages spell special tokens. Raises UserError where a template
+        that puts special tokens together cannot be told from messages that do."""
+        found = self._rendered(changed(messages, self._cut))
+        others = [self._others(*piece) for piece in found]
+        if not any(others):
+            return found
+        # A template may put its tokens together, from the role above all ('<|' + role): then whatever is said.
+        silent = [{**changed(message, lambda _: "x"), "role": message["role"]} for message in messages]
+        known = [text[slice(*span)] for text, own in self._rendered(silent) for span in self._others(text, own)]
+        if not known:
+            return found
+        if known != [text[slice(*span)] for (text, _), spans in zip(found, others, strict=True) for span in spans]:
+            raise UserError(
+                f"the chat template puts {known[0]!r} together from pieces, and a message may do so, too. Take what is "
+                "like a part of a special token out of it."
+            )
+        return [(text, own | set(spans)) for (text, own), spans in zip(found, others, strict=True)]
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> list[Rendered]:
+        named = {key: self._marks.around(text, [(0, len(text))]) for key, text in self.named.items()}
+        try:
+            return self._marks.found(render_messages(self._marking, messages, named))
+        except Exception as error:  # its words would show the marks
+            sentence = f"the chat template refuses these messages ({type(error).__name__}). Change them to fit it."
+            raise UserError(sentence) from None
+
+    def _spans(self, text: str) -> list[Span]:
+        return special_spans(self.backend, text, self.special)
+
+    def _others(self, text: str, own: set[Span]) -> list[Span]:
+        return [span for span in self._spans(text) if span not in own]
+
+    def _cut(self, text: str) -> str:
+        return self._marks.cut.join(piece for piece, _ in plain_pieces(self.backend, text, self.special))
+
+
+def changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A message's field with its texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: changed(entry, change) for key, entry in value.items()}
+    return [changed(entry, change) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _nonce() -> str:
+    return "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(4))  # private use: in nobody's text
+
+
+@dataclass(frozen=True)
+class Marks:
+    """One before what a template writes, one behind it, and one where a message is cut."""
+
+    before: str = field(default_factory=_nonce)
+    behind: str = field(default_factory=_nonce)
+    cut: str = field(default_factory=_nonce)
+
+    def around(self, text: str, spans: Iterable[Span]) -> str:
+        """``text`` with marks around ``spans``, which come in their order."""
+        pieces, at = [], 0
+        for begin, end in spans:
+            pieces += [text[at:begin], self.before, text[begin:end], self.behind]
+            at = end
+        return "".join([*pieces, text[at:]])
+
+    def found(self, marked: str) -> list[Rendered]:
+        """The pieces of a text as it is cut, without marks, and the spans that stood between two."""
+        return [self._unmarked(piece) for piece in marked.split(self.cut)]
+
+    def _unmarked(self, marked: str) -> Rendered:
+        text, spans, begin = "", set(), -1
+        for piece in re.split(f"({self.before}|{self.behind})", marked):
+            if piece == self.before:
+                begin = len(text)
+            elif piece == self.behind:
+                spans.add((begin, len(text)))
+            else:
+                text += piece
+        return text, spans

@@ -1,0 +1,50 @@
+"""Several calls of the network as one stream of rows.
+
+Linear layers, norms and MLPs map every row by itself. So the rows of all calls go through them together: weights are
+read once, and every operation is launched once. Only attention asks which rows belong together. There, each call's part
+of the stream meets the call's own memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.models.memory import Memory, Projected, by_call
+from dllm.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a call of the network takes, as ``Transformer.forward`` does: tokens [b, n], positions [b, L], columns
+    [b, n] (None: all L in order)."""
+
+    tokens: Tensor
+    positions: Tensor
+    memory: Memory
+    columns: Tensor | None
+
+
+class Stream(Memory):
+    """The memories of several calls of ``shapes`` (b, n). None of them may widen its forward."""
+
+    def __init__(self, memories: Sequence[Memory], shapes: Sequence[tuple[int, int]]) -> None:
+        assert not any(memory.widens for memory in memories), "a forward that widens is one call"
+        self.memories, self.shapes = memories, shapes
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        assert columns is not None, "a stream names the column of every row"
+        calls = zip(self.memories, fresh.by_call(self.shapes), by_call(columns, self.shapes), strict=True)
+        return torch.cat([memory.attend(layer, part, own).flatten(0, 1) for memory, part, own in calls])[None]
+
+
+def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
+    """Hidden rows [b, n, D] of each call, all run as one stream [1, sum of b n, D]."""
+    shapes = [(len(call.tokens), call.tokens.shape[1]) for call in calls]
+    tokens = torch.cat([call.tokens.flatten() for call in calls])[None]
+    columns = torch.cat([call.columns.flatten() for call in calls if call.columns is not None])[None]
+    positions = calls[0].positions[:1]  # a column has the same position in every row
+    return by_call(model(tokens, positions, Stream([call.memory for call in calls], shapes), columns)[0], shapes)

@@ -1,0 +1,127 @@
+"""What a request says of its answer's form: ``response_format`` and ``diffusion.constraint``, made a constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dllm.common.kinds import of_kind
+from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, Grammar, JsonSchema, Regex
+from dllm.decoder import refuse_stop
+from dllm.errors import nearest
+from dllm.serve.fields import object_of
+from dllm.serve.offered import Offer, Option
+from dllm.serve.refused import Refused, as_refusal
+
+# The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
+MOST = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
+MAX_NESTING = 32
+
+_CONFIDENCE = Option("text", "model", choices=CONFIDENCE, note="of a proposal among all tokens, or the admissible ones")
+_WHITESPACE = Option("text", "any", choices=WHITESPACE, note="wherever JSON allows it, one after , and :, or none")
+_DEPTH = Option("integer", 4, most=MAX_NESTING, note="how often what contains itself is entered in itself")
+_WORDS = Option("boolean", False, note="two words in a row have something between them")
+_ADDITIONAL = Option("boolean", False, note="members that the schema does not speak of may be added")
+_JSON = {"confidence": _CONFIDENCE, "whitespace": _WHITESPACE, "depth": _DEPTH}
+OFFERS = {
+    "text": Offer("any text", {}),
+    "json_object": Offer("a JSON object of any members", _JSON),
+    "json_schema": Offer("JSON that validates under json_schema.schema", {**_JSON, "additional": _ADDITIONAL}),
+    "regex": Offer("a text that matches pattern as a whole, in Python's syntax", {"confidence": _CONFIDENCE}),
+    "grammar": Offer("a text of grammar, in Lark's syntax, from its rule start",
+                     {"confidence": _CONFIDENCE, "depth": _DEPTH, "words": _WORDS}),
+    "choice": Offer("one of options", {"confidence": _CONFIDENCE}),
+}  # fmt: skip
+FIELDS = {"json_schema": "json_schema", "regex": "pattern", "grammar": "grammar", "choice": "options"}
+OPTIONS = tuple(dict.fromkeys(name for offer in OFFERS.values() for name in offer.options))
+
+
+def formats_offered() -> dict[str, Any]:
+    """The forms by their types, each with what ``diffusion.constraint`` may say to it, as GET /v1/parts shows them."""
+    return {kind: asdict(offer) for kind, offer in OFFERS.items()}
+
+
+def asked_constraint(
+    fields: Mapping[str, Any], diffusion: Mapping[str, Any], stop: tuple[str, ...]
+) -> Constraint | None:
+    """What the answer must be; None: any text. Raises Refused for a form that is not known, what is too long, options
+    without a meaning, and stop strings beside it. Whether its language can be compiled is not asked here."""
+    form = fields.get("response_format", {"type": "text"})
+    kind = _kind(form)
+    options = _options(kind, diffusion.get("constraint", {}))
+    known = ("type", FIELDS[kind]) if kind in FIELDS else ("type",)
+    held = object_of("response_format", form, known).get(known[-1])
+    if kind == "text":
+        return None
+    with as_refusal("stop"):
+        refuse_stop(stop)
+    with as_refusal():
+        return _made(kind, held, options)
+
+
+def _kind(form: Any) -> str:
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    if isinstance(kind, str) and kind in OFFERS:
+        return kind
+    listed, hint = ", ".join(OFFERS), nearest(str(kind), OFFERS)
+    if not isinstance(form, Mapping):
+        hint = ' Such as {"type": "json_object"}.'
+    raise Refused(400, f"response_format={form!r} must be an object whose type is one of {listed}.{hint}",
+                  "response_format")  # fmt: skip
+
+
+def _options(kind: str, given: Any) -> dict[str, Any]:
+    """The options of ``diffusion.constraint``, each with a meaning for this kind, and of its kind."""
+    name, there = "diffusion.constraint", OFFERS[kind].options
+    found = object_of(name, given, OPTIONS)
+    for key, value in found.items():
+        if key not in there:
+            takes = f"takes {', '.join(there)}" if there else "takes none: set response_format, too"
+            sentence = f"{name}.{key} has no meaning for response_format of type {kind}, which {takes}."
+            raise Refused(400, sentence, f"{name}.{key}")
+        with as_refusal(f"{name}.{key}"):
+            found[key] = there[key].sound(f"{name}.{key}", value)
+    return found
+
+
+def _made(kind: str, held: Any, options: dict[str, Any]) -> Constraint:
+    """Raises UserError with the sentence of the command line, and Refused."""
+    match kind:
+        case "json_object":
+            return JsonSchema({"type": "object"}, additional=True, strict=False, **options)
+        case "json_schema":
+            return _schema(held, options)
+        case "choice":
+            choice = Choice(held, **options)
+            _check_size("options", "".join(choice.options))
+            return choice
+        case "regex":
+            regex = Regex(held, **options)
+            _check_size("pattern", regex.pattern)
+            return regex
+    grammar = Grammar(held, **options)
+    _check_size("grammar", grammar.grammar)
+    return grammar
+
+
+def _schema(held: Any, options: dict[str, Any]) -> JsonSchema:
+    """OpenAI's own form. What ``strict`` refuses there, such as optional members, is taken here."""
+    name = "response_format.json_schema"
+    found = object_of(name, held, ("name", "description", "schema", "strict"))
+    with as_refusal("response_format"):
+        for key, kind in (("name", "str"), ("description", "str"), ("strict", "bool")):
+            if key in found:
+                found[key] = of_kind(f"{name}.{key}", found[key], kind)
+    if not isinstance(found.get("schema"), Mapping | bool):
+        sentence = f"{name}.schema={found.get('schema')!r} must be a schema: an object, true or false."
+        raise Refused(400, sentence, "response_format")
+    made = JsonSchema(found["schema"], strict=found.get("strict", False), **options)
+    _check_size("schema", made.text)
+    return made
+
+
+def _check_size(name: str, text: str) -> None:
+    if (size := len(text.encode())) > MOST[name]:
+        sentence = f"response_format: its {name} has {size} bytes, more than the limit of {MOST[name]}. Shorten it."
+        raise Refused(400, sentence, "response_format")

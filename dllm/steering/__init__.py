@@ -1,0 +1,1 @@
+"""Rows under constraints in the loop: proposals that fit, commits that go together, cuts that leave a text."""

@@ -1,0 +1,153 @@
+"""Of the commits of a step, those that go together.
+
+In order: what the cache's plan forces, then by falling confidence, then the lowest column. What the rule accepted by
+its own judgement and does not go with the others stays masked. A schedule's commit, which judges no single position, is
+made with the best token that goes with the others, so that a schedule takes its number of forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dllm.constraints.rows import RowSets
+from dllm.constraints.sets import MASK
+from dllm.constraints.transitions import Bits
+from dllm.contract import Step, View
+from dllm.steering.steered import Steered
+
+
+@dataclass
+class Decided:
+    """A candidate's step on the host, each [L]; what is admitted changes it in place. judged: commits that the rule
+    accepted by itself; forced: by the cache's plan; other: commits of a token that is not the step's; waits: commits
+    that were refused."""
+
+    row: int
+    commit: Bits
+    tokens: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    judged: Bits
+    forced: Bits
+    remask: Bits
+    other: Bits
+    waits: Bits
+
+    def order(self) -> list[int]:
+        """The columns of its commits, in the order in which they are admitted."""
+        columns = np.flatnonzero(self.commit)
+        sure = np.nan_to_num(self.confidence[columns], nan=-np.inf)
+        return columns[np.lexsort((columns, -sure, ~self.forced[columns]))].tolist()
+
+
+def admitted(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[Step, Tensor, Tensor]:
+    """The step [N] with what goes together; where commits wait, and where they are made with another token [N, L]."""
+    nothing, numbers, decided = view.canvas.nothing, *copied_steps(rows, step, view)
+    changed = [at for at, one in enumerate(decided) if not admit(rows, one, view)]
+    if not changed:
+        return step, step.owner.each(nothing), step.owner.each(nothing)
+    at = torch.tensor([numbers[place] for place in changed], device=nothing.device)
+
+    def sent(name: str, old: Tensor) -> Tensor:
+        new = torch.from_numpy(np.stack([getattr(decided[place], name) for place in changed]))
+        return old.index_copy(0, at, new.to(old.device, old.dtype))
+
+    waits, other = (sent(name, step.owner.each(nothing)) for name in ("waits", "other"))
+    commit, stop = sent("commit", step.commit), step.stop & ~step.owner.any(waits.any(1))
+    accepted = None if step.accepted is None else step.accepted & commit & ~other
+    confidence = step.confidence.masked_fill(other, torch.nan)
+    step = replace(
+        step, commit=commit, tokens=sent("tokens", step.tokens), confidence=confidence, accepted=accepted,
+        remask=sent("remask", step.remask), stop=stop)
+    return step, waits, other
+
+
+def copied_steps(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[list[int], list[Decided]]:
+    """The candidates of steered rows by number, and their steps, in one copy from the device."""
+    owners = list(range(len(rows))) if step.owner.is_single else step.owner.row.tolist()
+    numbers = [number for number, row in enumerate(owners) if rows[row]]
+    at = torch.tensor(numbers, device=step.commit.device)
+    judged = torch.zeros_like(step.commit) if step.accepted is None else step.accepted
+    parts = (step.commit, step.tokens, step.confidence, judged, step.owner.each(view.forced), step.remask)
+    told = torch.stack([part[at].double() for part in parts], 1).cpu().numpy()
+    out = []
+    for number, line in zip(numbers, told, strict=True):
+        commit, judged_, forced, remask = (line[place] > 0 for place in (0, 3, 4, 5))
+        none = np.zeros_like(commit)
+        out.append(Decided(owners[number], commit, line[1].astype(np.int64), line[2], judged_, forced, remask, none,
+                           none.copy()))  # fmt: skip
+    return numbers, out
+
+
+def admit(rows: Sequence[Steered | None], step: Decided, view: View) -> bool:
+    """Drop and replace commits of a candidate until they go together. Returns whether it was fine as it was."""
+    row = rows[step.row]
+    assert row is not None
+    if not step.commit.any():
+        return True
+    sets, order = after_remasks(row, step), step.order()
+    kept = sets.admit([column - row.begin for column in order], step.tokens[order].tolist())
+    if all(kept):
+        return True
+    if step.remask.any():  # it takes nothing back in a turn in which it loses a commit, so that masks grow fewer
+        step.commit &= ~step.remask & masked(row, len(step.commit))
+        step.remask = np.zeros_like(step.remask)
+        sets, order = row.sets[0], step.order()
+        kept = sets.admit([column - row.begin for column in order], step.tokens[order].tolist())
+    dropped = [column for column, stays in zip(order, kept, strict=True) if not stays]
+    refused = [column for column in dropped if step.judged[column] and not step.forced[column]]
+    step.commit[dropped], step.waits[refused] = False, True
+    row.refused += len(refused)
+    replace_commits(row, sets, step, [column for column in dropped if not step.waits[column]], view)
+    if not step.commit.any():
+        commit_surest(step, view)
+    return False
+
+
+def masked(row: Steered, length: int) -> Bits:
+    """The row's masks [L]."""
+    out = np.zeros(length, bool)
+    cells = row.sets[0].cells
+    out[row.begin : row.begin + len(cells)] = cells == MASK
+    return out
+
+
+def after_remasks(row: Steered, step: Decided) -> RowSets:
+    """The sets after what the step takes back."""
+    if not step.remask.any():
+        return row.sets[0]
+    sets, columns = row.sets[0].copy(), np.flatnonzero(step.remask) - row.begin
+    sets.write(columns.tolist(), [MASK] * len(columns))
+    return sets
+
+
+def replace_commits(row: Steered, sets: RowSets, step: Decided, columns: Sequence[int], view: View) -> None:
+    """Commit the best tokens at ``columns`` that go with all other commits, one column after the other."""
+    again = view.scores.again
+    if not columns or again is None:
+        return
+    sets, stays = sets.copy(), np.flatnonzero(step.commit)
+    sets.write((stays - row.begin).tolist(), step.tokens[stays].tolist())
+    device = view.open.device
+    for column in columns:
+        at = torch.tensor([step.row], device=device), torch.tensor([column], device=device)
+        logits = again.logits(*at)
+        allowed = row.compiled.ids(sets.allowed([column - row.begin]), device, again.vocab)
+        step.tokens[column] = int(again.pick(*at, logits, allowed))
+        sets.write([column - row.begin], [int(step.tokens[column])])
+    step.commit[columns] = step.other[columns] = True
+    row.replaced += len(columns)
+
+
+def commit_surest(step: Decided, view: View) -> None:
+    """Commit the surest proposal: alone it always fits."""
+    open_, scores = view.open[step.row], view.scores
+    if bool(open_.any()):
+        column = int(scores.confidence[step.row].masked_fill(~open_, -torch.inf).argmax())
+        step.commit[column] = step.other[column] = True
+        step.tokens[column] = int(scores.token[step.row, column])

@@ -1,0 +1,41 @@
+"""A constraint compiled for a model's vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from dllm.constraints.sets import ClassSet, TokenLanguage
+
+Place = tuple[torch.device, int]
+CLASSES: WeakKeyDictionary[TokenLanguage, dict[Place, Tensor]] = WeakKeyDictionary()  # sent once, not by each request
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledConstraint:
+    """language: what all its rows share. kind: the constraint's name. seconds: that compiling took. renormalised:
+    confidences are over what fits, not over all ids. joint: proposals go together."""
+
+    language: TokenLanguage
+    kind: str
+    seconds: float = 0.0
+    renormalised: bool = False
+    joint: bool = False
+
+    def classes(self, device: torch.device, vocab: int) -> Tensor:
+        """The class of each id [V] on a device; ids that the vocabulary lacks fit nowhere."""
+        known_places, key = CLASSES.setdefault(self.language, {}), (device, vocab)
+        if key not in known_places:
+            table = torch.zeros(vocab, dtype=torch.int64)
+            known = torch.from_numpy(self.language.classes)[:vocab]
+            table[: len(known)] = known
+            known_places[key] = table.to(device)
+        return known_places[key]
+
+    def ids(self, sets: list[ClassSet], device: torch.device, vocab: int) -> Tensor:
+        """Which ids are in each set: bool [k, V]."""
+        bits = torch.stack([torch.from_numpy(one.bits) for one in sets]).to(device)
+        return bits[:, self.classes(device, vocab)]

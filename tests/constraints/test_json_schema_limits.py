@@ -1,0 +1,79 @@
+"""Schemas made to explode: refused within the limits, and in little memory."""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+import pytest
+from harness import full
+
+from dllm.constraints import JsonSchema, automaton_of
+from dllm.errors import UserError
+
+TEXT = {"type": "string"}
+
+
+def tagged(number: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {"kind": {"const": f"k{number}"}, "v": {"type": "integer"}},
+            "required": ["kind"]}  # fmt: skip
+
+
+def chain(length: int, link: Any) -> dict[str, Any]:
+    """Definitions of which each speaks of the one before by ``link(reference)``."""
+    definitions = {f"d{i}": link({"$ref": f"#/$defs/d{i - 1}"}) for i in range(1, length)}
+    return {"$defs": {"d0": TEXT, **definitions}, "$ref": f"#/$defs/d{length - 1}"}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = TEXT
+    for _ in range(depth):
+        found = {"type": "array", "items": found}
+    return found
+
+
+def members(value: Any, *names: str) -> dict[str, Any]:
+    return {"type": "object", "properties": dict.fromkeys(names, value)}
+
+
+MANY = [f"p{i}" for i in range(31)]
+EXPLODE: dict[str, Any] = {
+    "cases of cases": {"allOf": [{"anyOf": [{"type": "integer", "minimum": i} for i in range(10)]}] * 10},
+    "dependent names": {**members(TEXT, *MANY), "dependentRequired": {name: ["p30"] for name in MANY[:30]}},
+    "names twice at each depth": chain(60, lambda inner: members(inner, "a", "b")),
+    "deep definitions": chain(2_000, lambda inner: members(inner, "a")),
+    "deep lists": nested(900),
+    "counted patterns": {"type": "string", "pattern": "^((a{1,1000}){1,1000}){1,1000}$"},
+    "many items": {"type": "array", "items": TEXT, "minItems": 10**9},
+    "long texts": {"type": "string", "maxLength": 10**12},
+    "remainders": {"type": "integer", "multipleOf": 10**9},
+    "all in all": {"$defs": {f"d{i}": {"properties": {f"p{j}": {"$ref": f"#/$defs/d{j}"} for j in range(12)}}
+                             for i in range(12)}, "$ref": "#/$defs/d0"},
+}  # fmt: skip
+SLOW: dict[str, Any] = {
+    "subsets of positions": {"type": "string", "pattern": "^(a|b)*a(a|b){25}$"},
+    "cases in pairs": {"oneOf": [{"type": "integer", "minimum": 10 * i, "maximum": 10 * i + 5} for i in range(3_000)]},
+    "many optional members": members(TEXT, *(f"p{i}" for i in range(5_000))),
+}
+
+
+@pytest.mark.parametrize("name", [*EXPLODE, *(SLOW if full() else ())])
+def test_what_explodes_is_refused(name: str) -> None:
+    begin = time.thread_time()
+    with pytest.raises(UserError) as refusal:
+        automaton_of(JsonSchema((EXPLODE | SLOW)[name], seconds=10 if full() else 0.7))
+    assert len(str(refusal.value)) < 300 and time.thread_time() - begin < (14 if full() else 3)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 1024**2  # in KiB
+
+
+def test_large_and_plain_is_no_explosion() -> None:
+    """Thousands of cases that differ in a constant, long chains, deep lists, and a pattern that ``re`` never ends."""
+    many = 2_000 if full() else 200
+    assert automaton_of(JsonSchema({"oneOf": [tagged(i) for i in range(many)]})).accepts(b'{"kind": "k7"}')
+    assert automaton_of(JsonSchema({"anyOf": [{"const": f"x{i}"} for i in range(many)]})).accepts(b'"x199"')
+    assert automaton_of(JsonSchema(chain(5 * many, lambda inner: inner))).accepts(b'""')
+    assert automaton_of(JsonSchema(nested(60))).accepts(b"[" * 60 + b"]" * 60)
+    slow = {"enum": ["a" * 40 + "!", "a"], "pattern": "^(a+)+$"}
+    found = automaton_of(JsonSchema(slow))
+    assert found.accepts(b'"a"') and not found.accepts(b'"' + b"a" * 40 + b'!"')

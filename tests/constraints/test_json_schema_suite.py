@@ -1,0 +1,58 @@
+"""JSON-Schema-Test-Suite, Draft 2020-12: each group is refused or compiled, and nothing invalid is a word."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from harness import DATA, full
+
+from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.limits import CompileLimits, within_limits
+from dllm.constraints.languages.schema import schema_language
+from dllm.errors import UserError
+
+FOLDER = DATA / "json_schema_suite"
+# Of 368, without strict; with strict, which refuses 13 groups of formats that it does not know among them, 170.
+COMPILED = 189
+# Of the sixths of the groups that are tried in every run.
+SIXTH = {False: 31, True: 34}
+
+
+@cache
+def groups() -> list[tuple[str, dict[str, Any]]]:
+    files = json.loads(lzma.decompress((FOLDER / "draft2020-12.json.xz").read_bytes()))
+    return [(name, group) for name, listed in files.items() for group in listed]
+
+
+def wrong(group: dict[str, Any], additional: bool) -> Iterator[str]:
+    """Invalid instances that are words. Raises UserError where the schema is refused."""
+    with within_limits(CompileLimits()):
+        found = compiled(schema_language(group["schema"], strict=False, additional=additional))
+    for test in group["tests"]:
+        if not test["valid"] and found.accepts(json.dumps(test["data"], ensure_ascii=False).encode()):
+            yield f"{group['description']}: {test['description']}"
+
+
+@pytest.mark.parametrize("additional", [False, True])
+def test_no_invalid_instance_is_a_word_and_half_of_the_groups_compile(additional: bool) -> None:
+    """All groups behind ``full``; else each sixth."""
+    share = groups() if full() else groups()[3 * additional :: 6]
+    compiled_count, found = 0, []
+    for _, group in share:
+        try:
+            found += wrong(group, additional)
+            compiled_count += 1
+        except UserError as error:
+            assert str(error).startswith("constraint.schema"), (group["schema"], str(error))
+    assert not found
+    assert compiled_count >= (COMPILED if full() else SIXTH[additional]), compiled_count
+
+
+def test_the_suite_is_carried_with_its_licence() -> None:
+    assert "Julian Berman" in (FOLDER / "LICENSE").read_text() and len(groups()) == 368
+    assert COMPILED >= 0.49 * 383  # of the groups of its newest commit, were all that are missing here refused

@@ -1,0 +1,91 @@
+"""Constraints as values: equal where they ask the same, refused where an option is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from dllm.constraints import Choice, Constraint, Grammar, Json, JsonSchema, Regex, automaton_of
+from dllm.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        (Choice(["a", "b"]), Choice(("a", "b")), Choice(["b", "a"])),
+        (Regex("a"), Regex("a", limit=20_000), Regex("a", confidence="admissible")),
+        (Json(3), Json(depth=3, whitespace="any"), Json(3, "one")),
+        (JsonSchema({"type": "object", "properties": {"a": {}, "b": {}}}),
+         JsonSchema({"type": "object", "properties": {"a": {}, "b": {}}}),
+         JsonSchema({"type": "object", "properties": {"b": {}, "a": {}}})),
+        (Grammar('start: "a"'), Grammar('start: "a"', start="start"), Grammar('start: "a"', words=True)),
+    ],
+)  # fmt: skip
+def test_equal_constraints_are_one_key(one: Constraint, same: Constraint, other: Constraint) -> None:
+    assert one == same and hash(one) == hash(same) and {one: 1}[same] == 1
+    assert one != other
+    with pytest.raises(FrozenInstanceError):
+        one.limit = 3  # type: ignore[misc]
+
+
+def test_a_schema_is_its_own_copy() -> None:
+    schema: dict[str, Any] = {"enum": ["a"]}
+    constraint = JsonSchema(schema)
+    schema["enum"].append("b")
+    assert constraint == JsonSchema({"enum": ["a"]}) and not automaton_of(constraint).accepts(b'"b"')
+
+
+def test_a_class_of_pydantic_is_its_schema() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    person = pydantic.create_model("Person", name=(str, ...), age=(int, 3))
+    assert JsonSchema(person) == JsonSchema(person.model_json_schema())
+    assert automaton_of(JsonSchema(person)).accepts(b'{"name": "Ada", "age": 36}')
+
+
+def test_a_choice_is_one_of_its_texts() -> None:
+    automaton = automaton_of(Choice(["yes", "yesterday", "", "über", "yes"]))
+    words = ["yes", "yesterday", "", "über"]
+    for text in [*words, "y", "yest", "uber", "yesyes"]:
+        assert automaton.accepts(text.encode()) == (text in words)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Choice("yes"), "constraint.options='yes' must be a list of texts, such as ['yes', 'no']."),
+        (lambda: Choice([1]), "must be a list of texts"),  # type: ignore[list-item]
+        (lambda: Choice(["\ud800"]), "half a character"),
+        (lambda: Regex(3), "constraint.pattern=3 must be a text."),  # type: ignore[arg-type]
+        (lambda: Json(-1), "constraint.depth=-1 must be a whole number of at least 0."),
+        (lambda: Json(1.5), "constraint.depth=1.5 must be a whole number"),  # type: ignore[arg-type]
+        (lambda: Json(True), "constraint.depth=True must be a whole number"),
+        (lambda: Json(whitespace="some"), "constraint.whitespace='some' must be one of any, one, none."),
+        (lambda: Regex("a", confidence="models"), "Did you mean 'model'?"),
+        (lambda: Regex("a", joint=1), "constraint.joint=1 must be true or false."),  # type: ignore[arg-type]
+        (lambda: Regex("a", limit=0), "constraint.limit=0 must be a whole number of at least 1."),
+        (lambda: Regex("a", seconds=float("nan")), "constraint.seconds=nan must be a number of at least 0.001."),
+        (lambda: JsonSchema({"enum": {1, 2}}), "constraint.schema is no JSON: Object of type set is"),
+        (lambda: JsonSchema({"const": float("nan")}), "constraint.schema is no JSON"),
+        (lambda: Grammar("start: a", depth="4"), "constraint.depth='4' must be a whole number"),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_wrong_options_say_what_is_right(make: Any, says: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        make()
+    assert says in str(refusal.value)
+
+
+def test_a_constraint_without_a_text_is_refused() -> None:
+    for constraint in (Choice([]), Regex(r"[^\s\S]"), JsonSchema(False)):
+        with pytest.raises(UserError, match=r"^the constraint allows no text at all\.$"):
+            automaton_of(constraint)
+
+
+def test_its_own_limits_hold() -> None:
+    with pytest.raises(UserError, match=r"needs more than 100 states\. Shorten counted repetitions"):
+        automaton_of(Regex("a{200}", limit=100))
+    with pytest.raises(UserError, match="needs more than 100 states at depth 3. Lower constraint.depth"):
+        automaton_of(Json(3, limit=100))
+    assert len(automaton_of(Regex("a{200}", limit=201)).moves) == 201

@@ -1,0 +1,121 @@
+"""Decoded texts before judges that share no code with the constraints: of random weights, whose proposals are all
+wrong, under random schemas, and of both demo models over combinations of parts."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from harness import Combination, build, combinations, full
+from judges import other_judge, validates
+from law import law
+from random_schemas import Schemas
+
+from dllm import Decoder, load
+from dllm.constraints import Constraint, JsonSchema, Regex
+from dllm.errors import UserError
+from dllm.models.bundle import Model
+from dllm.models.transformer import Transformer
+
+ROWS, LENGTH = 8, 40
+BATCHES = range(125 if full() else 2)  # of eight texts
+PARTS = [
+    {"sampler": "static", "blocks": "whole"}, {"sampler": "confidence", "cache": "dual"}, {"sampler": "localleap"},
+    {"sampler": "factor", "blocks": "whole"}, {"sampler": "eb", "cache": "prefix"}, {"sampler": "klass"},
+]  # fmt: skip
+HEATS: list[dict[str, float]] = [
+    {}, {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.5, "top_k": 5}, {"temperature": 1.0, "guidance": 1.5},
+    {"temperature": 1.2, "top_p": 0.6, "top_k": 20}, {"guidance": 0.5},
+]  # fmt: skip
+
+
+@cache
+def random_weights(name: str) -> Model:
+    """The demo model's tokenizer on a small network of random weights."""
+    demo = load(name)
+    config = replace(demo.config, width=16, layers=1, heads=2, kv_heads=2, head_dim=8, mlp_width=16, rotary_dim=8)
+    torch.manual_seed(0)
+    network = Transformer(config).eval().requires_grad_(False)
+    for parameter in network.parameters():
+        parameter.normal_()
+    return replace(demo, transformer=network, config=config)
+
+
+def drawn_schemas(seed: int, decoder: Decoder) -> Iterator[JsonSchema]:
+    """Random schemas that compile, and have a text that fits the canvas."""
+    draw, number = random.Random(seed), 1000 * seed
+    while True:
+        number += 1
+        try:
+            one = JsonSchema(Schemas(number).root(), depth=1, additional=draw.random() < 0.3,
+                             whitespace=draw.choice(["any", "one", "none"]), joint=draw.random() < 0.2)  # fmt: skip
+            if decoder.fewest(one) <= LENGTH:
+                yield one
+        except UserError:
+            continue
+
+
+@pytest.mark.parametrize("seed", BATCHES)
+def test_texts_of_random_weights_are_valid_before_two_judges(seed: int) -> None:
+    pytest.importorskip("llguidance")
+    draw = random.Random(seed)
+    sampling, parts = draw.choice(HEATS), draw.choice(PARTS)
+    model = random_weights(draw.choice(["mini-llada", "mini-dream"]))
+    decoder = Decoder(model, gen_length=LENGTH, batch_size=ROWS, **parts, **sampling)
+    schemas = drawn_schemas(seed, decoder)
+    asked = [next(schemas) for _ in range(ROWS)]
+    judged = 0
+    for constraint, result in zip(asked, decoder(["a"] * ROWS, constraints=asked, seed=seed), strict=True):
+        assert validates(constraint.schema, result.text), (constraint, result.text)
+        if (judge := other_judge(constraint.schema)) is not None:
+            judged += 1
+            assert not judge(result.text), (judge(result.text), constraint, result.text)
+    assert judged
+
+
+LIST = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 6}
+RECORD = {
+    "type": "object", "required": ["name", "age"], "additionalProperties": False,
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0}},
+}  # fmt: skip
+ASKED: list[tuple[str, Constraint | None]] = [
+    ('Shuffle the list:\n["Kai", "Emma", "Hugo"]', JsonSchema(LIST)), ("Sort the list:\n[]", None),
+    ('Copy the list:\n["Kai", "Emma"]', JsonSchema(RECORD, whitespace="one")), ("Write", Regex("[a-z]+( [a-z]+)*")),
+]  # fmt: skip
+
+
+@cache
+def demo(name: str) -> Model:
+    return load(name)
+
+
+def decoder_of(combination: Combination, **options: Any) -> Decoder:
+    groups = ("sampler", "blocks", "cache", "eos")
+    parts = {group: build(group, getattr(combination, group)) for group in groups}
+    return Decoder(demo(combination.model), **parts, gen_length=32, batch_size=len(ASKED), **options)
+
+
+def on_demo_models() -> Iterator[Combination]:
+    """Those that the demo models take; the oracle and the filter are made for the tiny ones."""
+    names = {"tiny-llada": "mini-llada", "tiny-dream": "mini-dream"}
+    for one in combinations():
+        if one.model in names and one.sampler not in ("oracle", "learn2pd") and one.blocks != "list":
+            yield replace(one, model=names[one.model])
+
+
+@law(on_demo_models, daily=10, least=2000)
+def test_texts_of_the_demo_models_are_valid(combination: Combination) -> None:
+    sampling = random.Random(str(combination)).choice(HEATS)
+    try:
+        decoder = decoder_of(combination, **sampling)
+    except UserError:
+        decoder = decoder_of(combination)
+    asked, constraints = zip(*ASKED, strict=True)
+    texts = [result.text for result in decoder(list(asked), constraints=constraints)]
+    assert validates(LIST, texts[0]) and validates(RECORD, texts[2]) and re.fullmatch("[a-z]+( [a-z]+)*", texts[3])

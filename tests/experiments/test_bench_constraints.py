@@ -1,0 +1,19 @@
+"""The benchmark of constraints, on a demo model's vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments import bench_constraints
+
+MINI = Path(bench_constraints.__file__).parents[1] / "dllm" / "models" / "checkpoints" / "mini-llada"
+
+
+def test_every_language_has_a_line_with_its_times(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["date", "person"]
+    assert bench_constraints.main([f"--tokenizer={MINI}", "--languages", *names, "--gen-length=96"]) == 0
+    head, _, _, *lines = capsys.readouterr().out.splitlines()
+    assert head.startswith("555 tokens") and [line.split()[0] for line in lines] == names
+    assert all(float(number.replace(",", "")) >= 0 for line in lines for number in line.split()[1:])

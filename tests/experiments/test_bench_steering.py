@@ -1,0 +1,20 @@
+"""The benchmark of what constraints add to a turn, on a demo model's vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments import bench_steering
+
+MINI = Path(bench_steering.__file__).parents[1] / "dllm" / "models" / "checkpoints" / "mini-llada"
+
+
+def test_right_proposals_are_kept_and_wrong_ones_made_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"--tokenizer={MINI}", "--languages=date", "--gen-length=32", "--rows=2", "--joint"]
+    assert bench_steering.main(arguments) == 0
+    _, _, *lines = capsys.readouterr().out.splitlines()
+    steered = {line[8:20].strip(): [float(number) for number in line[20:].split()] for line in lines}
+    assert list(steered) == ["right", "right joint", "wrong", "wrong joint"]
+    assert steered["right"][1] == steered["right joint"][1] == 0 < steered["wrong"][1] <= steered["wrong joint"][1]

@@ -1,0 +1,31 @@
+"""The table of free against constrained answers, on a demo model."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from experiments import constrained_tasks
+
+
+def test_constrained_answers_are_all_valid_in_as_many_forwards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert constrained_tasks.main(["--tasks", "records", "replace_random", "--count=2"]) == 0
+    out, err = capsys.readouterr()
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in out.splitlines()]
+    replaced = [row for row in rows if row[0] == "replace_random"]
+    assert [row[1] for row in replaced] == ["1", "4", "32"] and all(row[6] == "100" for row in replaced)
+    assert all(row[5] == "100" and row[4] == row[7] for row in rows[2:])
+    assert ("records" in err) != any(row[0] == "records" for row in rows)
+
+
+def test_the_constraints_are_the_right_answers() -> None:
+    names = {"input": ["Ada", "Bob", "Eve"], "word": "Kai", "symbols": ["A", "B", "C", "D"], "records": [{}, {}]}
+    squares = constrained_tasks.squares(names).options  # type: ignore[attr-defined]
+    assert len(squares) == len(set(squares)) == 576
+    assert len(constrained_tasks.shuffles(names).options) == 5  # type: ignore[attr-defined]
+    for task in ("shuffle", "replace_random", "latin_square"):
+        for text in constrained_tasks.CONSTRAINTS[task](names).options[:50]:  # type: ignore[attr-defined]
+            assert constrained_tasks.suite.judge(task, names, text)["score"] == 1
+    pattern = constrained_tasks.CONSTRAINTS["records"](names).schema  # type: ignore[attr-defined]
+    assert re.search("'minItems': 2", str(pattern))

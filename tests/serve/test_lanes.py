@@ -1,0 +1,106 @@
+"""Which requests share a running batch: numbers of the sampler and of the blocks belong to each row."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from harness import Combination, full
+from recording import FakeGraph
+
+from dllm import runner
+from dllm.canvas import Request
+from dllm.compose.parts import part
+from dllm.constraints import Regex
+from dllm.models.bundle import Model
+from dllm.recorded import RecordedTurns
+from dllm.runtime.runtime import Runtime
+from dllm.serve.jobs import Chosen, Done, Limits
+from dllm.serve.scheduler import Scheduler
+from tests.serve.test_scheduler import Client, alone, bundle, chosen, job, requests
+
+
+def in_one_lane(todo: Sequence[Request], parts: Sequence[Chosen], runtime: str) -> list[tuple[list[int], int]]:
+    """Canvas and forwards of each request, which join one lane turn by turn."""
+    scheduler, clients = Scheduler(bundle("tiny-llada"), runtime), [Client() for _ in todo]
+    for one, own, client in zip(todo, parts, clients, strict=True):
+        scheduler.submit(job(one, own), client)
+        scheduler.step()
+        assert len(scheduler.lanes) == 1
+    while scheduler.lanes:
+        scheduler.step()
+    return [(client.last.result.canvas, client.last.result.nfe) for client in clients]
+
+
+def test_settings_of_the_sampler_travel_with_the_request() -> None:
+    combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
+    todo = requests(random.Random(5), 4, 60)
+    parts = [replace(chosen(combination), sampler=part("sampler", "confidence", threshold=threshold))
+             for threshold in (0.3, 0.6, 0.05, 0.95)]  # fmt: skip
+    expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
+    assert len({nfe for _, nfe in expected}) > 1
+    assert in_one_lane(todo, parts, "eager") == expected
+
+
+MIXED = [("confidence", "dual", "eager"), ("klass", "prefix", "eager"), ("confidence", "dual", "static")]
+MORE = [("static", "none", "eager"), ("ete", "none", "eager"), ("klass", "none", "static"), ("eb", "elastic", "eager")]
+
+
+@pytest.mark.parametrize(("sampler", "cache", "runtime"), MIXED + MORE * full())
+def test_settings_of_the_blocks_travel_with_the_request(sampler: str, cache: str, runtime: str) -> None:
+    combination = Combination(sampler, "fixed", cache, "keep", "tiny-llada")
+    todo = [Request.answer([3, 4, 5 + seed], 24, 60, seed) for seed in range(4)]
+    shapes = ((8, 1), (24, 1), (3, 1), (5, 2))
+    parts = [replace(chosen(combination), blocks=part("blocks", "fixed", block_length=length, min_forwards=least))
+             for length, least in shapes]  # fmt: skip
+    expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
+    assert len({nfe for _, nfe in expected}) > 1 or sampler == "static"
+    assert in_one_lane(todo, parts, runtime) == expected
+
+
+def test_every_setting_has_a_lane_and_none_starves() -> None:
+    ways = [Combination(name, "fixed", cache, "keep", "tiny-llada")
+            for name, cache in (("confidence", "dual"), ("static", "none"), ("credit", "prefix"))]  # fmt: skip
+    scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_lanes=2))
+    clients = [Client() for _ in ways]
+    for way, client in zip(ways, clients, strict=True):
+        scheduler.submit(job(Request.answer([3, 4], 12, 60), chosen(way)), client)
+    scheduler.step()
+    assert len(scheduler.lanes) == 2 and len(scheduler.queue) == 1  # the third waits at the head of the queue
+    while scheduler.lanes or scheduler.queue:
+        scheduler.step()
+    assert all(isinstance(client.last, Done) for client in clients)
+
+
+@pytest.mark.parametrize("cache", ["dual", *["none"] * full()])
+def test_whole_turns_are_replayed_again_when_a_constrained_row_has_left(
+    cache: str, written_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the runtime records whole turns, a lane takes plain ones as long as a row of it is under a constraint."""
+    parts, mask = chosen(Combination("static", "fixed", cache, "keep", "tiny-llada")), written_model.ids.mask
+    free = [Request.answer([3, 4, 5 + seed], 32, mask, seed) for seed in range(2)]
+    bound = replace(Request.answer([7, 8, 9], 16, mask, 2), constraint=Regex("[ab]{5}-[0-9]{3,9}"))
+
+    def decoded(scheduler: Scheduler, *todo: Request) -> list[tuple[list[int], int]]:
+        clients = [Client() for _ in todo]
+        for turn in range(60):
+            if turn in (0, 3, 11)[: len(todo)]:
+                at = (0, 3, 11).index(turn)
+                scheduler.submit(job(todo[at], parts), clients[at])
+            scheduler.step()
+            assert len(scheduler.lanes) < 2
+            replays.append((log.count("replay"), any(e.job.request.constraint for lane in scheduler.lanes.values()
+                                                     for e in lane.entries.values())))  # fmt: skip
+        return [(client.last.result.canvas, client.last.result.nfe) for client in clients]
+
+    log, replays = list[str](), list[tuple[int, bool]]()
+    alone = [decoded(Scheduler(written_model, "eager"), one)[0] for one in (free[0], bound, free[1])]
+    monkeypatch.setattr(runner, "prepared", lambda runtime, model, *_: (
+        model, RecordedTurns(model, lambda: FakeGraph(log))))  # fmt: skip
+    scheduler = Scheduler(written_model, Runtime("static", lag=1))
+    replays.clear()
+    assert decoded(scheduler, free[0], bound, free[1]) == alone
+    during = [count for count, steered in replays if steered]
+    assert len(during) > 5 and during[0] == during[-1] < replays[-1][0]

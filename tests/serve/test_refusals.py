@@ -1,0 +1,128 @@
+"""What cannot be served is refused in OpenAI's form, with a sentence that names the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dllm.serve.choose import Defaults
+from tests.serve.bodies import MESSAGES, refusal
+
+CHAT: list[tuple[dict[str, Any], int, str | None, str]] = [
+    ({"model": "gpt-5"}, 404, "model", "model='gpt-5' is not served here; 'mini' is."),
+    ({"temprature": 1}, 400, "temprature", "'temprature' is no field of this request. Did you mean 'temperature'?"),
+    ({"prompt": "a"}, 400, "prompt", "'prompt' is no field of this request."),
+    ({"tools": []}, 400, "tools", "'tools' is no field"),
+    ({"messages": None}, 400, "messages", "messages is missing"),
+    ({"messages": []}, 400, "messages", "not empty"),
+    ({"messages": "hi"}, 400, "messages", "must be a list of"),
+    ({"messages": ["hi"]}, 400, "messages[0]", "must be an object"),
+    ({"messages": [{"role": "tool", "content": "a"}]}, 400, "messages[0].role", "must be one of system, dev"),
+    ({"messages": [{"role": ["user"], "content": "a"}]}, 400, "messages[0].role", "must be one of"),
+    ({"messages": [{"role": "user"}]}, 400, "messages[0].content", "must be a text, or a list of"),
+    ({"messages": [{"role": "user", "content": 5}]}, 400, "messages[0].content", "must be a text"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]}, 400, "messages[0].content[0]",
+     "of type 'image_url' must be of type text"),
+    ({"messages": [{"role": "user", "content": "a", "tools": [1]}]}, 400, "messages[0].tools", "has no field"),
+    ({"messages": [{"role": "user", "content": "word " * 300}]}, 400, "messages", "more than the model's limit of 256"),
+    ({"max_tokens": 0}, 400, "max_tokens", "max_tokens=0 must lie in [1, 192]: the model's limit is 256 tokens"),
+    ({"max_tokens": 193}, 400, "max_tokens", "must lie in [1, 192]"),
+    ({"max_tokens": "5"}, 400, "max_tokens", "max_tokens='5' must be a whole number"),
+    ({"max_tokens": 5.0}, 400, "max_tokens", "must be a whole number"),
+    ({"max_tokens": True}, 400, "max_tokens", "must be a whole number"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, 400, "max_completion_tokens", "say the same thing differently"),
+    ({"temperature": -1}, 400, "temperature", "must lie in [0, 100]"),
+    ({"temperature": "hot"}, 400, "temperature", "temperature='hot' must be a number"),
+    ({"top_p": 0}, 400, "top_p", "sampling.top_p=0.0 must lie in [1e-09, 1]"),
+    ({"top_k": 0}, 400, "top_k", "sampling.top_k=0 must be at least 1"),
+    ({"n": 0}, 400, "n", "n=0 must lie in [1, 8]"),
+    ({"n": 9}, 400, "n", "n=9 must lie in [1, 8]"),
+    ({"seed": -1}, 400, "seed", "seed=-1 must lie in"),
+    ({"seed": 2**62}, 400, "seed", "must lie in"),
+    ({"stop": 5}, 400, "stop", "must be a text or a list of texts"),
+    ({"stop": [""]}, 400, "stop", "at most 16 texts of 1 to 256 characters"),
+    ({"stop": ["x"] * 17}, 400, "stop", "at most 16"),
+    ({"stop": ["x" * 257]}, 400, "stop", "at most 16"),
+    ({"stream": "yes"}, 400, "stream", "stream='yes' must be true or false"),
+    ({"stream_options": {"include_usage": True}}, 400, "stream_options", "goes with stream=true"),
+    ({"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage", "has no field 'usage'"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, 400, "stream_options.include_usage", "true or false"),
+    ({"stream": True, "stream_options": [1]}, 400, "stream_options", "must be an object"),
+    ({"logprobs": 3}, 400, "logprobs", "logprobs=3 must be true or false"),
+    ({"top_logprobs": 2}, 400, "top_logprobs", "top_logprobs=2 must be 0: nothing else is served"),
+    ({"presence_penalty": 0.5}, 400, "presence_penalty", "must be 0"),
+    ({"frequency_penalty": False}, 400, "frequency_penalty", "must be 0"),
+    ({"store": True}, 400, "store", "store=True must be false"),
+    ({"metadata": {"a": 1}}, 400, "metadata", "at most 16 texts"),
+    ({"user": [1]}, 400, "user", "user=[1] must be text"),
+    ({"response_format": "text"}, 400, "response_format", "must be an object whose type is one of text, json_object"),
+    ({"diffusion": "fast"}, 400, "diffusion", "must be an object with any of sampler"),
+    ({"diffusion": {"samper": "eb"}}, 400, "diffusion.samper", "Did you mean 'sampler'?"),
+    ({"diffusion": {"sampler": "confidance"}}, 400, "diffusion.sampler", "Did you mean 'confidence'?"),
+    ({"diffusion": {"sampler": "oracle"}}, 400, "diffusion.sampler", "sampler='oracle' is not offered"),
+    ({"diffusion": {"sampler": 5}}, 400, "diffusion.sampler", "must be NAME or"),
+    ({"diffusion": {"sampler": {"threshold": 0.5}}}, 400, "diffusion.sampler", "must be NAME or"),
+    ({"diffusion": {"sampler": {"name": "eb", "gama": 1}}}, 400, "diffusion.sampler", "Did you mean 'gamma'?"),
+    ({"diffusion": {"sampler": {"name": "pc", "frequencies": "/etc/passwd"}}}, 400, "diffusion.sampler", "not offered"),
+    ({"diffusion": {"sampler": {"name": "freedave", "draft_steps": 9}}}, 400, "diffusion.sampler", "is more than 8"),
+    ({"diffusion": {"threshold": 2}}, 400, "diffusion.sampler", "sampler.threshold=2.0 must lie in [0, 1]"),
+    ({"diffusion": {"threshold": "high"}}, 400, "diffusion.threshold", "must be a number, such as 0.9"),
+    ({"diffusion": {"steps": 4}}, 400, "diffusion.steps", "sampler.steps does not exist; sampler=confidence"),
+    ({"diffusion": {"sampler": {"name": "static", "steps": 4}, "steps": 4}}, 400, "diffusion.sampler", "thing twice"),
+    ({"diffusion": {"block_length": 0}}, 400, "diffusion.blocks", "blocks.block_length=0 must be at least 1"),
+    ({"diffusion": {"block_length": 8, "cache": "elastic"}}, 400, "diffusion.block_length", "blocks=whole offers min"),
+    ({"diffusion": {"guidance": -1}}, 400, "diffusion.guidance", "sampling.guidance=-1.0 must be at least 0"),
+    ({"diffusion": {"guidance": "much"}}, 400, "diffusion.guidance", "must be a number"),
+    ({"diffusion": {"snapshots": 1}}, 400, "diffusion.snapshots", "must be true or false"),
+    ({"diffusion": {"trace": "yes"}}, 400, "diffusion.trace", "must be true or false"),
+    ({"diffusion": {"canvas": "text"}}, 400, "diffusion.canvas", "must be a list of at most 1024 texts"),
+    ({"diffusion": {"canvas": []}}, 400, "diffusion.canvas", "must be a list"),
+    ({"diffusion": {"canvas": ["a", 0]}}, 400, "diffusion.canvas", "must be a list"),
+    ({"diffusion": {"canvas": ["a", True]}}, 400, "diffusion.canvas", "must be a list"),
+    ({"diffusion": {"canvas": ["a"]}}, 400, "diffusion.canvas", "has nothing to fill in"),
+    ({"diffusion": {"canvas": [10**9]}}, 400, "diffusion.canvas", "the model's limit is 256"),
+    ({"diffusion": {"canvas": ["a", 250]}}, 400, "messages", "together more than the model's limit of 256"),
+    ({"diffusion": {"canvas": ["a", 2]}, "stop": ["x"]}, 400, "stop", "has given parts behind it. Drop one."),
+    ({"diffusion": {"canvas": ["a", 2]}, "max_tokens": 5}, 400, "max_tokens", "both say how long the answer is"),
+    ({"diffusion": {"cache": "dkv_greedy"}}, 400, "diffusion.cache", "The nearest that works is cache="),
+    ({"diffusion": {"sampler": "credit"}, "temperature": 1}, 400, "diffusion.sampler", "sampling.temperature=1.0"),
+    ({"diffusion": {"sampler": {
+        "name": "prophet", "region": "anchor", "anchor_text": "x", "anchor_position": 31}}}, 400, "diffusion.sampler",
+     "leaves no room"),
+    ({"diffusion": {"sampler": "static", "steps": 8}, "max_tokens": 40}, 400, "max_tokens",
+     "gen_length=40 must be a multiple of blocks.block_length=32"),
+]  # fmt: skip
+COMPLETIONS: list[tuple[dict[str, Any], int, str | None, str]] = [
+    ({"prompt": None}, 400, "prompt", "prompt is missing"),
+    ({"prompt": ""}, 400, "prompt", "the prompt is empty"),
+    ({"prompt": []}, 400, "prompt", "must be a text, or a list of token ids"),
+    ({"prompt": ["a", "b"]}, 400, "prompt", "one prompt: send a request for each"),
+    ({"prompt": [1, "a"]}, 400, "prompt", "a text, or a list of token ids"),
+    ({"prompt": [1, True]}, 400, "prompt", "a text, or a list of token ids"),
+    ({"prompt": [10**6]}, 400, "prompt", "token id 1000000 is not in the model's vocabulary"),
+    ({"prompt": [5, 2]}, 400, "prompt", "token id 2 is the mask"),
+    ({"prompt": [5] * 300}, 400, "prompt", "the prompt takes 300 tokens and its answer 32"),
+    ({"messages": MESSAGES}, 400, "messages", "no field of this request"),
+    ({"logprobs": 5}, 400, "logprobs", "those of other tokens are not served"),
+    ({"echo": True}, 400, "echo", "echo=True must be false"),
+    ({"suffix": "x"}, 400, "suffix", "suffix='x' must be empty"),
+    ({"best_of": 2}, 400, "best_of", "best_of=2 must be 1"),
+]  # fmt: skip
+CASES = [(True, *case) for case in CHAT] + [(False, *case) for case in COMPLETIONS]
+
+
+@pytest.mark.parametrize(("is_chat", "fields", "status", "param", "sentence"), CASES, ids=range(len(CASES)))
+def test_what_cannot_be_served_is_refused_in_a_sentence(
+    is_chat: bool, fields: dict[str, Any], status: int, param: str | None, sentence: str, mini: Defaults
+) -> None:
+    refused = refusal(mini, is_chat, **fields)
+    assert sentence in refused.message and (refused.status, refused.param) == (status, param)
+    assert refused.to_json() == {"error": {
+        "message": refused.message, "type": "invalid_request_error", "param": param, "code": refused.code}}  # fmt: skip
+
+
+def test_codes_are_openais_where_it_has_one(mini: Defaults) -> None:
+    assert refusal(mini, model="x").code == "model_not_found"
+    assert refusal(mini, messages=[{"role": "user", "content": "word " * 300}]).code == "context_length_exceeded"
+    assert len(refusal(mini, model="x" * 10**5).message) < 1100
