@@ -19,6 +19,7 @@ from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.analysis.measures import wilson
+from dllm.cache.base import Cache
 from dllm.compose.parts import choices
 from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
@@ -46,7 +47,7 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def column(model: Model, cache: str, sampler: str, block: int, items: list[Sample]) -> Column:
+def column(model: Model, cache: str | Cache, sampler: str, block: int, items: list[Sample]) -> Column:
     """Raises UserError for parts that refuse each other."""
     blocks = part("blocks", "whole") if cache in WITHOUT_BLOCKS else part("blocks", "fixed", block_length=block)
     rows: list[Result] = []
@@ -68,12 +69,14 @@ def line(name: str, one: Column, none: Column) -> str:
 
 def table(model: Model, sampler: str, block: int, items: list[Sample]) -> tuple[list[str], bool]:
     none, lines, ok = column(model, "none", sampler, block, items), [], True
-    names = [name for name in choices("cache") if name != "none"]
-    for name in track(names, f"{model.name}, {sampler}", console=Console(stderr=True)):
+    caches: dict[str, str | Cache] = {name: name for name in choices("cache") if name != "none"}
+    if model.config.prediction_shift == 1:
+        caches["dkv, un_right"] = part("cache", "dkv", shift_type="un_right")
+    for name, cache in track(caches.items(), f"{model.name}, {sampler}", len(caches), console=Console(stderr=True)):
         if (name == "dkv_greedy") != (sampler == "order"):
             continue
         try:
-            one = column(model, name, sampler, block, items)
+            one = column(model, cache, sampler, block, items)
         except UserError:
             continue  # for another alignment or kind of attention: docs/compatibility.md
         lines.append(line(name, one, none))

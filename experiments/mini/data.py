@@ -137,7 +137,7 @@ def choose(rng: Random, count: int, progress: float) -> list[Conversation]:
     stage, out = stage_at(progress), []
     shares = [share * (stage.long if task in tasks.LONG else 1.0) for task, share in SHARES.items()]
     for task in rng.choices(list(SHARES), shares, k=count):
-        wording = "plain" if rng.random() < stage.plain else "trained"
+        wording = "plain" if rng.random() < stage.plain else rng.choice(("trained", "strewn"))
         earlier: tuple[Sample, ...] = ()
         if task in tasks.SHORT and rng.random() < stage.earlier:
             before, turns = Draw(rng, (2, 4), "known", "trained"), rng.choice((1, 1, 1, 2))

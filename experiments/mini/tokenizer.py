@@ -67,8 +67,9 @@ def entries() -> list[str]:
     """Whole words and marks that are one token each, as plain text."""
     asked = (*wordings.vocabulary(), "user", "assistant", "system")
     requests = [spelling for word in asked for spelling in (word, word.capitalize(), word.upper())]
+    idle = [spelling for word in wordings.FILLERS for spelling in (word, word.capitalize())]
     numbers = [*map(str, range(100))]
-    single = dict.fromkeys([*told(), *requests, *numbers])
+    single = dict.fromkeys([*told(), *requests, *idle, *numbers])
     return list(dict.fromkeys([*MARKS, *single, *(f" {word}" for word in single if word[0].islower())]))
 
 
@@ -87,7 +88,7 @@ def build(model: str) -> Tokenizer:
     """The tokenizer of ``mini-llada`` or ``mini-dream``; any text round-trips through its byte alphabet."""
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     vocab = {token: index for index, token in enumerate(SPECIAL[model])}
-    as_bytes = [level.pre_tokenize_str(entry)[0][0] for entry in dict.fromkeys([*entries(), *words.NEW_NAMES])]
+    as_bytes = [level.pre_tokenize_str(entry)[0][0] for entry in dict.fromkeys([*entries(), *new_words()])]
     for token in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges()), *as_bytes]:
         vocab.setdefault(token, len(vocab))
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(merges()), ignore_merges=True))
@@ -97,9 +98,22 @@ def build(model: str) -> Tokenizer:
     return tokenizer
 
 
+def new_words() -> list[str]:
+    """Words that are one token each and that training never sees."""
+    known = {*entries(), *map("".join, merges())}
+    return [word for word in (*words.NEW_NAMES, *words.THINGS) if word not in known]
+
+
 def new_ids(tokenizer: Tokenizer) -> list[int]:
-    """The ids of names that training never sees: the last ones."""
-    return sorted(tokenizer.encode(name).ids[0] for name in words.NEW_NAMES)
+    """Their ids: the last ones."""
+    return sorted(tokenizer.encode(word).ids[0] for word in new_words())
+
+
+def item_ids(tokenizer: Tokenizer) -> list[int]:
+    """The ids of what lists are made of: names, towns, pieces of spelt words, and words that training never sees."""
+    known = [tokenizer.encode(word).ids[0] for word in (*words.NAMES, *words.TOWNS)]
+    pieces = [tokenizer.token_to_id("".join(pair)) for pair in merges()]
+    return sorted({*known, *pieces, *new_ids(tokenizer)})
 
 
 def texts(tokenizer: Tokenizer) -> list[str]:

@@ -23,7 +23,7 @@ _EMPTY = (
     "of in on at to for from with by into over up out and or all any some one two just please thanks ok hello can "
     "could would will want need have has get got give make let now here there what which who how as next"
 )
-EMPTY = frozenset(_EMPTY.split())
+EMPTY = frozenset((*_EMPTY.split(), *wordings.FILLERS))
 
 
 @cache
@@ -34,8 +34,8 @@ def asking() -> frozenset[str]:
 
 @cache
 def known() -> frozenset[str]:
-    """These, and the words of training's items, in lower case."""
-    return asking() | {word.lower() for word in words.whole()}
+    """These, and the words that are one token each, in lower case."""
+    return asking() | {word.lower() for word in (*words.whole(), *words.NEW_NAMES, *words.THINGS)}
 
 
 def request_and_data(prompt: str) -> tuple[list[str], int]:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from dllm.tasks.mini import wordings
+from dllm.tasks.mini.words import invented
 
+SHORT = frozenset(("a", "an", "it", "me", "my", "of", "the", "these", "this", "to"))  # a request does without
 CHOICE, SLOT = re.compile(r"\(([^()]*)\)"), re.compile(r"(\{\w+\})")
 
 
@@ -68,16 +70,28 @@ def dressed(text: str, rng: Random) -> str:
     return f"{text} {rng.choice(wordings.AFTER)}" if rng.random() < 0.08 else text
 
 
+def strewn(text: str, rng: Random) -> str:
+    """The request with words in it that say nothing, and some short ones left out; what stands in slots stays."""
+    said = [word for word in text.split() if word.lower() not in SHORT or rng.random() < 0.85]
+    for _ in range(rng.choices((0, 1, 2, 3, 4, 5), (15, 25, 25, 20, 10, 5))[0]):
+        word = rng.choice(wordings.FILLERS) if rng.random() < 0.7 else invented(rng).lower()
+        said.insert(rng.randint(0, len(said)), word)
+    joined = " ".join(said)
+    return joined[0].upper() + joined[1:] if rng.random() < 0.8 else joined
+
+
 def ask(task: str, slots: Mapping[str, str], rng: Random, wording: str) -> str:
     """A request. slots: what templates name; ``items`` is put after the template if it does not name it.
 
-    wording: ``plain`` (the first template, as it stands), ``trained`` or ``unseen``.
+    wording: ``plain`` (the first template, as it stands), ``trained``, ``strewn`` (the same among idle words) or
+    ``unseen``.
     """
     if wording == "plain":
         text, separator = wordings.TRAINED[task][0], ":\n"
     else:
-        templates = wordings.TRAINED if wording == "trained" else wordings.UNSEEN
-        text = recased(dressed(open_up(rng.choice(templates[task]), rng), rng), rng)
+        templates = wordings.UNSEEN if wording == "unseen" else wordings.TRAINED
+        text = open_up(rng.choice(templates[task]), rng)
+        text = recased(dressed(strewn(text, rng) if wording == "strewn" else text, rng), rng)
         separator = rng.choices(wordings.SEPARATORS, (40, 15, 10, 4, 8, 4, 5, 4, 2, 2, 4))[0]
     if "{items}" not in text and slots.get("items"):
         last = wording == "plain" or rng.random() < 0.92

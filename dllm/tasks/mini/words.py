@@ -1,4 +1,4 @@
-"""What items are made of: names that are one token each, of which training never sees one in eight, and spelt words.
+"""What items are made of: names that are one token each, a third of which training sees, and spelt words.
 
 A spelt word is several tokens of the mini models' tokenizer. The hash of a word decides whether training may see it.
 """
@@ -34,11 +34,8 @@ def unseen(word: str) -> bool:
     return zlib.crc32(word.lower().encode()) % UNSEEN_SHARE == 0
 
 
-def _names() -> tuple[str, ...]:
-    """First and last names, one token each."""
-    given = (files(__package__) / "names.txt").read_text(encoding="utf-8").split()
-    full = (part for name in vocabulary.FULL_NAMES for part in name.split())
-    return tuple(dict.fromkeys((*vocabulary.FIRST_NAMES, *given, *full)))
+def _listed(name: str) -> list[str]:
+    return (files(__package__) / name).read_text(encoding="utf-8").split()
 
 
 def _common(word: str) -> bool:
@@ -48,9 +45,14 @@ def _common(word: str) -> bool:
 
 
 _ALWAYS = frozenset((*vocabulary.FIRST_NAMES, *TOWNS, *NOUNS, *PLACES, *VERBS, *ADJECTIVES, *PREPOSITIONS))
-_ALL = _names()
-NEW_NAMES = tuple(word for word in _ALL if unseen(word) and len(word) > 4 and word not in _ALWAYS)
-NAMES = tuple(word for word in _ALL if word not in NEW_NAMES and _common(word))
+_FULL = tuple(part for name in vocabulary.FULL_NAMES for part in name.split())
+_ALL = tuple(dict.fromkeys((*vocabulary.FIRST_NAMES, *_listed("names.txt"), *_FULL)))  # first and last names
+_HELD_BACK = frozenset(word for word in _ALL if unseen(word) and len(word) > 4 and word not in _ALWAYS)
+NAMES = tuple(word for word in _ALL if word not in _HELD_BACK and _common(word))
+# One token each, too, but never trained on, in no case.
+NEW_NAMES = tuple(word for word in _ALL if word not in NAMES and word.lower() not in _ALWAYS)
+THINGS = tuple(word for word in _listed("things.txt") if word not in _ALWAYS and word not in _ALL)  # nor are these
+_TOKENS = frozenset((*_ALL, *THINGS))
 
 
 @cache
@@ -64,5 +66,5 @@ def invented(rng: Random, seen: bool = True) -> str:
     while True:
         syllables = [rng.choice(ONSETS) + rng.choice(VOWELS) for _ in range(rng.choice((1, 2, 2, 2, 3)))]
         word = "".join(syllables) + rng.choice(CODAS)
-        if unseen(word) != seen and 3 <= len(word) <= 9 and word.capitalize() not in _ALL:
+        if unseen(word) != seen and 3 <= len(word) <= 9 and not {word, word.capitalize()} & _TOKENS:
             return word.capitalize() if rng.random() < 0.75 else word
