@@ -91,7 +91,7 @@ def test_options_of_the_choice_hold_for_every_question() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["constraint=item", "gen_length=2"], "question digits: constraint=regex: its shortest text takes 3 tokens"),
+        (["constraint=item", "gen_length=1"], "question digits: constraint=regex: its shortest text takes 2 tokens"),
         (["constraint=item", "stop=[x]"], "stop=['x'] cannot go with a constraint"),
         (["constraint=regex", "constraint.pattern=[0-9]{99}", "gen_length=40"], "the answer has 40"),
     ],

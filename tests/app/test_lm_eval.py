@@ -202,7 +202,7 @@ def test_the_command_line_s_default_device_means_the_model_s_own_without_cuda(mo
         ({"smapler": "static"}, "smapler"),
         ({"batch_size": "auto"}, "batch_size='auto'"),
         ({"likelihood": "mc"}, "mc_count"),
-        ({"gen_length": 256}, "no room for a prompt"),
+        ({"gen_length": 768}, "no room for a prompt"),
     ],
 )
 def test_wrong_arguments_are_refused_before_weights_are_read(
