@@ -46,9 +46,10 @@ def _common(word: str) -> bool:
 
 _ALWAYS = frozenset((*vocabulary.FIRST_NAMES, *TOWNS, *NOUNS, *PLACES, *VERBS, *ADJECTIVES, *PREPOSITIONS))
 _FULL = tuple(part for name in vocabulary.FULL_NAMES for part in name.split())
-_ALL = tuple(dict.fromkeys((*vocabulary.FIRST_NAMES, *_listed("names.txt"), *_FULL)))  # first and last names
+_FIRST = tuple(dict.fromkeys((*vocabulary.FIRST_NAMES, *_listed("names.txt"), *_FULL)))  # and last names
+_ALL = tuple(dict.fromkeys((*_FIRST, *_listed("more_names.txt"))))
 _HELD_BACK = frozenset(word for word in _ALL if unseen(word) and len(word) > 4 and word not in _ALWAYS)
-NAMES = tuple(word for word in _ALL if word not in _HELD_BACK and _common(word))
+NAMES = tuple(word for word in _FIRST if word not in _HELD_BACK and _common(word))
 # One token each, too, but never trained on, in no case.
 NEW_NAMES = tuple(word for word in _ALL if word not in NAMES and word.lower() not in _ALWAYS)
 THINGS = tuple(word for word in _listed("things.txt") if word not in _ALWAYS and word not in _ALL)  # nor are these
