@@ -16,5 +16,6 @@ def test_every_language_has_a_line_with_its_times(capsys: pytest.CaptureFixture[
     names = ["date", "person"]
     assert bench_constraints.main([f"--tokenizer={MINI}", "--languages", *names, "--gen-length=96"]) == 0
     head, _, _, *lines = capsys.readouterr().out.splitlines()
-    assert head.startswith(f"{len(Tokenizer.from_folder(MINI)):,} tokens") and [line.split()[0] for line in lines] == names
+    assert head.startswith(f"{len(Tokenizer.from_folder(MINI)):,} tokens")
+    assert [line.split()[0] for line in lines] == names
     assert all(float(number.replace(",", "")) >= 0 for line in lines for number in line.split()[1:])
