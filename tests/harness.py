@@ -167,7 +167,7 @@ def turns(
     batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
     sampling = sampling or Sampling(tempered=parts[0].tempered)
     forward = forward_of(network, parts, sampling)
-    at_zero = network.config.attention_block is not None
+    at_zero = network.config.attention.grid_at_zero
     canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with torch.inference_mode():
         yield from denoise(canvas, forward, parts[0], parts[1], parts[3], lag, None, steering)
@@ -203,7 +203,7 @@ def results(
     """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config, (sampler, blocks, _, eos) = network.config, parts
     batch = [with_mask(request, config.mask_id or 0) for request in batch]
-    sampling, at_zero = sampling or Sampling(tempered=sampler.tempered), config.attention_block is not None
+    sampling, at_zero = sampling or Sampling(tempered=sampler.tempered), config.attention.grid_at_zero
     forward = forward_of(network, parts, sampling)
     forward = forward if runs is None else replace(forward, network=runs)
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)

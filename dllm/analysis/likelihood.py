@@ -152,12 +152,14 @@ class Likelihood:
         zero, in row-major order. Of the logits [n, V] no more than ``HEAD_ROWS`` rows exist at a time."""
         network, guidance = self.model.transformer, self.estimator.guidance
         rows = canvas.repeat(len(masked), 1)
-        rows[:, start : start + masked.shape[1]].masked_fill_(masked, self.model.ids.mask)
+        is_mask = torch.zeros_like(rows, dtype=torch.bool)
+        is_mask[:, start : start + masked.shape[1]] = masked
+        rows = rows.masked_fill(is_mask, self.model.ids.mask)
         if guidance:
             blank = rows.clone()
             blank[:, :start] = self.model.ids.mask
-            rows = torch.cat([rows, blank])
-        hidden = network.encode(rows.to(network.device))
+            rows, is_mask = torch.cat([rows, blank]), torch.cat([is_mask, is_mask])
+        hidden = network.encode(rows.to(network.device), None, is_mask.to(network.device), start)
         row, at = weight.nonzero(as_tuple=True)
         at = (start + at - self.model.config.prediction_shift).clamp(min=0)
         parts = []

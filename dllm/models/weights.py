@@ -49,7 +49,10 @@ _LLADA2 = {
     "attn.o": "attention.dense", "attn.q_norm": "attention.query_layernorm",
     "attn.k_norm": "attention.key_layernorm", "mlp.expert_bias": "mlp.gate.expert_bias",
 }  # fmt: skip
-PUBLISHED_NAMES = {"llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2}
+PUBLISHED_NAMES = {
+    "llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2, "wedlm": _QWEN,
+    "nbdiff": _QWEN,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ def read(name: str, **changes: Any) -> ModelConfig:
 )  # fmt: skip
 def test_every_family_is_told_by_its_architecture(name: str, family: str, shift: int, block: int | None) -> None:
     config = read(name)
-    assert (config.family, config.prediction_shift, config.attention_block) == (family, shift, block)
+    assert (config.family, config.prediction_shift, config.attention.block) == (family, shift, block)
 
 
 def test_one_model_type_serves_two_architectures() -> None:

@@ -10,7 +10,7 @@ from model_folders import DATA, PARITY, logits, published
 from torch import Tensor, nn
 
 from dllm.kernels.rope_scatter import rotated
-from dllm.models.memory import AttentionOrder
+from dllm.models.order import AttentionOrder
 from dllm.models.transformer import Rotary, Transformer
 from dllm.models.weights import load_model, parameter_sources
 from tests.parity import GATES, case_error, cases_of
@@ -39,7 +39,7 @@ def test_a_padded_row_equals_the_row_alone(folder: Path, dtype: torch.dtype, gat
 @pytest.mark.parametrize("name", ["sdar_b4", "llada2_moe"])
 def test_a_prefix_of_whole_blocks_ignores_what_follows(name: str) -> None:
     model = load_model(DATA / name, dtype=torch.float64)
-    block = model.config.attention_block
+    block = model.config.attention.block
     assert block is not None
     tokens = torch.randint(0, 100, (2, 3 * block + 1), generator=torch.Generator().manual_seed(2))
     longer, prefix = logits(model, tokens), logits(model, tokens[:, : 2 * block])
@@ -131,7 +131,7 @@ def test_logits_equal_the_native_class(name: str, kind: str, pads: int) -> None:
     valid = torch.ones_like(tokens).bool()
     valid[1, :pads] = False
     places = torch.arange(37).expand_as(tokens)
-    block = places // (model.config.attention_block or 64)
+    block = places // (model.config.attention.block or 64)
     order = AttentionOrder(block, block)
     visible = order.visible(order, valid)
     with torch.inference_mode():
