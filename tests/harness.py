@@ -27,8 +27,9 @@ from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.forward import Forward
 from dllm.models.ids import Ids
+from dllm.models.order import ContextCausal
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
+from dllm.models.weights import load_model, read_model_config
 from dllm.record.collector import Collector
 from dllm.record.results import Result
 from dllm.runtime.runtime import Network
@@ -44,7 +45,7 @@ PROMPTS = [
     [62, 52, 35, 11, 6, 37, 36, 12, 23, 6, 35, 4, 36, 3, 55],
 ]
 LENGTHS = [24, 16, 21]
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
+MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-wedlm", "tiny-nbdiff")
 
 
 def make_filter(width: int) -> Path:
@@ -127,7 +128,11 @@ def build(group: str, name: str) -> Any:
 
 @cache
 def model(name: str, dtype: torch.dtype = torch.float64) -> Transformer:
-    return load_model(DATA / "models" / name, dtype=dtype)
+    folder = DATA / "models" / name
+    config = read_model_config(folder)
+    if isinstance(config.attention, ContextCausal):  # whose usual 32 columns are longer than the answers here
+        config = replace(config, attention=ContextCausal(8))
+    return load_model(folder, dtype=dtype, config=config)
 
 
 def requests(seed: int = 0) -> list[Request]:
