@@ -114,7 +114,8 @@ class Likelihood:
     estimator: Estimator
 
     def __call__(self, prompt: Sequence[int], target: Sequence[int]) -> Estimate:
-        """Raises UserError when there is no target, no prompt, or more tokens than the model takes."""
+        """Raises UserError when there is no target, no prompt, or more tokens than the model takes, and for an estimator
+        that a model of its attention cannot serve."""
         return self.compare(prompt, [target])[0]
 
     def compare(self, prompt: Sequence[int], targets: Sequence[Sequence[int]]) -> list[Estimate]:
@@ -175,6 +176,17 @@ class Likelihood:
     def _check(self, prompt: Sequence[int], target: Sequence[int]) -> None:
         if not prompt or not target:
             raise UserError("a likelihood needs a prompt and a target of at least one token each.")
+        kind = self.model.config.attention
+        if len(target) > 1 and self.estimator.method != "exact_ar" and not kind.everywhere:
+            raise UserError(
+                f"likelihood={self.estimator.method} masks tokens anywhere, but this model's attention is "
+                f"{kind.is_called}, and it predicts one block at a time. Use likelihood=exact_ar."
+            )
+        if self.estimator.guidance and kind.causal:
+            raise UserError(
+                f"guidance={self.estimator.guidance:g} needs a prompt of masks, which means nothing where, as here, "
+                f"attention is {kind.is_called}. Set guidance=0."
+            )
         limit, length = self.model.config.max_length, len(prompt) + len(target) + 1
         if length > limit:
             raise UserError(
