@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import torch
@@ -36,11 +37,13 @@ SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """Largest absolute difference of one case in one dtype, over the rows that count."""
+    """Largest absolute difference of one case in one dtype, over the rows that count; infinite, and why, for a case
+    that cannot be compared whole."""
 
     case: str
     dtype: torch.dtype
     error: float
+    why: str = ""
 
     @property
     def passed(self) -> bool:
@@ -110,11 +113,14 @@ def worst(error: Tensor, where: Tensor | None) -> float:
 
 
 def compare(folder: Path) -> list[Outcome]:
-    return [
-        Outcome(name, dtype, case_error(folder, case, dtype))
-        for name, case in cases_of(folder).items()
-        for dtype in GATES
-    ]
+    return [outcome(folder, name, case, dtype) for name, case in cases_of(folder).items() for dtype in GATES]
+
+
+def outcome(folder: Path, name: str, case: dict[str, Tensor], dtype: torch.dtype) -> Outcome:
+    try:
+        return Outcome(name, dtype, case_error(folder, case, dtype))
+    except AssertionError as error:
+        return Outcome(name, dtype, inf, f": {error}")
 
 
 def main(folders: list[str]) -> int:
@@ -123,12 +129,10 @@ def main(folders: list[str]) -> int:
         if not (folder / "logits.safetensors").is_file():
             print(f"{folder.name}: no logits.safetensors, nothing to compare")
             continue
-        for outcome in compare(folder):
-            failed += not outcome.passed
-            verdict = "ok" if outcome.passed else "FAILED"
-            print(
-                f"{folder.name:18} {outcome.case:20} {SUFFIX[outcome.dtype]}  max error {outcome.error:.1e}  {verdict}"
-            )
+        for one in compare(folder):
+            failed += not one.passed
+            verdict = "ok" if one.passed else f"FAILED{one.why}"
+            print(f"{folder.name:18} {one.case:24} {SUFFIX[one.dtype]}  max error {one.error:.1e}  {verdict}")
     return 1 if failed else 0
 
 

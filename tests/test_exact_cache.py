@@ -89,8 +89,8 @@ def test_blocks_that_stay_open_when_they_are_full(name: str) -> None:
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_text_given_to_the_right_is_seen_by_rank_and_not_from_another_block(name: str) -> None:
-    """WeDLM's masks see given text to their right; NBDiff's see none behind their block. So a token that is given in the
-    last block changes the first proposals of the one and not of the other."""
+    """WeDLM's masks see given text to their right; NBDiff's see none behind their block. So a token that is given in
+    the last block changes the first proposals of the one and not of the other."""
     found = []
     for token in (7, 30):
         request = requests()[0]

@@ -114,8 +114,8 @@ class Likelihood:
     estimator: Estimator
 
     def __call__(self, prompt: Sequence[int], target: Sequence[int]) -> Estimate:
-        """Raises UserError when there is no target, no prompt, or more tokens than the model takes, and for an estimator
-        that a model of its attention cannot serve."""
+        """Raises UserError when there is no target, no prompt, more tokens than the model takes, or an estimator that a
+        model of its attention cannot serve."""
         return self.compare(prompt, [target])[0]
 
     def compare(self, prompt: Sequence[int], targets: Sequence[Sequence[int]]) -> list[Estimate]:

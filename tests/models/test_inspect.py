@@ -32,7 +32,8 @@ def test_a_complete_checkpoint_is_ready(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "attention", "cache"), [
-    ("dream_gqa", "full, both ways", "approximate"), ("sdar_b4", "block-causal; decode with blocks.block_length=4", "exact"),
+    ("dream_gqa", "full, both ways", "approximate"),
+    ("sdar_b4", "block-causal; decode with blocks.block_length=4", "exact"),
     ("wedlm_qknorm", "causal, known tokens before masks", "exact"),
     ("tiny-nbdiff", "causal; both ways inside the block that is decoded, of 32 columns", "exact"),
 ])  # fmt: skip
