@@ -1,0 +1,42 @@
+"""``model.adapter`` on the command line: what it decodes, what its run is resumed with, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dllm import Decoder, load
+from dllm.blocks.fixed import Fixed
+from dllm.models import weights
+from tests.adapters import DATA, adapted
+from tests.app.command_line.conftest import Run
+
+
+def test_a_run_decodes_with_its_adapter_and_goes_on_with_no_other(run: Run, tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "lora"
+    adapted(tiny, folder, lora_alpha=60)
+    plain, changed = (
+        Decoder(load(tiny, adapter=one), blocks=Fixed(8), gen_length=16)("w1 w2")[0] for one in (None, folder)
+    )
+    assert plain.tokens != changed.tokens
+    outcome = run("prompt=w1 w2", f"model.adapter={folder}", "name=one")
+    assert outcome.code == 0 and [row["tokens"] for row in outcome.rows()] == [changed.tokens]
+    adapted(tiny, folder, lora_alpha=50)  # its content counts, not its name
+    again = run("prompt=w1 w2", f"model.adapter={folder}", "name=one")
+    assert again.code == 2 and "adapter" in again.err
+
+
+def test_checking_a_model_checks_its_adapter(run: Run, tiny: Path, tmp_path: Path) -> None:
+    adapted(tiny, tmp_path / "lora")
+    assert "adapts 14 of its matrices" in run("task=check", f"model.adapter={tmp_path / 'lora'}").out
+
+
+def test_an_adapter_of_another_base_is_refused_before_weights_are_read(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapted(DATA / "dream_gqa", tmp_path / "lora")
+    monkeypatch.setattr(weights, "_read", lambda *_: pytest.fail("weights were read"))
+    outcome = run("prompt=w1", f"model.adapter={tmp_path / 'lora'}")
+    assert outcome.code == 2 and outcome.err.startswith("Error: model.adapter=") and outcome.err.count("\n") == 1
+    assert "was made for another base than model.path=" in outcome.err and not outcome.folder.exists()
