@@ -1,0 +1,345 @@
+"""Whole runs on tiny models: what is learnt and left behind, that a kill changes nothing, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from dllm import Decoder, load
+from dllm.blocks.fixed import Fixed
+from dllm.models import weights
+from dllm.models.adapter import DIGEST, Adapter
+from dllm.models.fused import apart
+from dllm.models.ids import Ids
+from dllm.models.weights import parameter_source
+from dllm.samplers.static import Static
+from experiments.distill import __main__ as distill
+from experiments.distill import student as students
+from experiments.distill.data import Example, ended
+from experiments.distill.loss import Loss
+from experiments.distill.masking import complementary
+from experiments.distill.recipe import RECIPES, Place, Recipe, parse
+from experiments.distill.train import Run, drawn, pack, rate_factor, seeded
+from tests.adapters import DATA, Tree, matrices
+from tests.harness import full
+
+SHORT = ["held_out=2", "gen_length=12", "block_length=8", "decode_rows=2", "batch=4", "micro=2", "steps=12",
+         "learning_rate=1e-3", "save_every=2"]  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Eleven prompts, one of which brings its answer."""
+    lines: list[dict[str, Any]] = [{"prompt": f"w{one} w{one + 7}"} for one in range(9)]
+    lines += [{"tokens": [5, 6, 7]}, {"question": "w8", "llm_response": "w3 w4"}]
+    file = tmp_path / "data.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def options(model: Path, data: Path, out: Path, *more: str) -> list[str]:
+    return [f"model={model}", f"data={data}", f"out={out}", *SHORT, *more]
+
+
+# -- killed -------------------------------------------------------------------------------------------------------
+
+
+def killed(arguments: list[str], when: Callable[[], bool]) -> None:
+    """Run in another process, and kill it with SIGKILL as soon as ``when``."""
+    other = multiprocessing.get_context("fork").Process(target=distill.main, args=(arguments,))
+    other.start()
+    while not when() and other.is_alive():
+        time.sleep(0.0005)
+    os.kill(other.pid or 0, signal.SIGKILL)
+    other.join()
+    assert other.exitcode == -signal.SIGKILL
+
+
+def outcome(out: Path) -> dict[str, Any]:
+    """All that a run leaves behind but its times."""
+    report = json.loads((out / "report.json").read_text())
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    files = {str(file.relative_to(out)): file.read_bytes() for folder in ("checkpoint", "teacher", "before", "after")
+             for file in sorted((out / folder).iterdir())}  # fmt: skip
+    curve = [{key: value for key, value in line.items() if not key.endswith("minutes")} for line in log]
+    state = torch.load(out / "training.pt", weights_only=True)
+    return {"files": files, "curve": curve, "before": report["before"], "after": report["after"],
+            "state": str((state["weights"], state["optimizer"], state["step"]))}  # fmt: skip
+
+
+def test_a_run_killed_twice_ends_as_one_that_was_not(tiny: Path, data: Path, tmp_path: Path) -> None:
+    straight, other = tmp_path / "straight", tmp_path / "killed"
+    assert distill.main(options(tiny, data, straight)) == 0
+    arguments = options(tiny, data, other)
+    killed(arguments, (other / "teacher" / "000000.json").is_file)
+    assert not (other / "training.pt").is_file()
+    killed(arguments, (other / "training.pt").is_file)
+    assert not (other / "report.json").is_file()
+    with (other / "log.jsonl").open("a") as log:
+        log.write('{"step": 999, "right": 0}\n{"step": 30, "ri')  # a line ahead of its state, and one cut by the kill
+    assert distill.main(arguments) == 0
+    assert outcome(other) == outcome(straight)
+    assert json.loads((other / "report.json").read_text())["starts"] >= 2
+    assert outcome(straight)["files"]["checkpoint/model.safetensors"] != (tiny / "model.safetensors").read_bytes()
+    assert [line["step"] for line in outcome(straight)["curve"]] == list(range(2, 13, 2))
+    assert (straight / "curve.svg").read_text().startswith("<?xml")
+
+
+# -- what is learnt -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llada", "dream"])
+def test_an_update_is_that_of_every_view_by_itself(name: str, tiny: Path, tmp_path: Path) -> None:
+    """One step of AdamW by hand: no batches, no padding, logits read at position - shift."""
+    folder = tiny if name == "llada" else DATA / "tiny-dream"
+    model = load(folder, pack=False)
+    ids = Ids(model.ids.mask, model.ids.eos, model.ids.stops)
+    recipe = replace(Recipe(model=str(folder), data="x", block_length=8, batch=4, micro=2, tune="full", warmup=0.5,
+                            learning_rate=1e-2, steps=10, schedule="cosine"),
+                     segment="block" if name == "llada" else "answer", beta=1.5)  # fmt: skip
+    examples = [Example([3 + n] * (2 + n), 12, [*range(9 + n, 15 + n), *[ids.eos] * 6]) for n in range(6)]
+    (tmp_path / "out").mkdir()
+    run = Run(students.build(folder, model.config, recipe, "cpu"), examples, recipe, Place(str(tmp_path / "out")), ids,
+              Accelerator(cpu=True))  # fmt: skip
+    by_hand = students.build(folder, model.config, recipe, "cpu").model
+    epoch, numbers = drawn(recipe, 0, len(examples))
+    loss, losses = Loss(1.5), []
+    for number in numbers:
+        one = examples[number]
+        whole = torch.tensor([*one.prompt, *(one.answer or [])])
+        block = 8 if name == "llada" else None
+        views = complementary(whole, len(one.prompt), block, ids.mask, seeded(0, epoch, number))
+        for tokens, learnt in zip(views.tokens, views.loss, strict=True):
+            hidden = by_hand.encode(tokens[None])
+            at = learnt.nonzero().squeeze(1)
+            logits = torch.stack([by_hand.logits(hidden[0, int(place) - (name == "dream")]) for place in at]) if len(
+                at) else torch.zeros(0, model.config.vocab)  # fmt: skip
+            losses.append(loss(loss.terms(logits, whole[at], torch.zeros_like(at), 1)).sum())
+    (sum(losses, torch.zeros(())) / 4).backward()
+    wanted = [weight for weight in by_hand.parameters() if weight.requires_grad]
+    norm = torch.stack([weight.grad.norm() for weight in wanted if weight.grad is not None]).norm()
+    for weight in wanted:
+        assert weight.grad is not None
+        slope = weight.grad * min(1.0, 1.0 / float(norm))
+        # The first step of AdamW: slope / |slope| but for eps, at a sixth of the rate (warm-up over five steps).
+        rate = 1e-2 / 6
+        weight.data = weight.data * (1 - rate * 0.01) - rate * slope / (slope.abs() + 1e-8)
+    run.advance()
+    moved = {key: weight for key, weight in run.student.model.named_parameters() if weight.requires_grad}
+    assert "embed.weight" not in moved and "lm_head.weight" not in moved and len(moved) == len(wanted)
+    for (key, weight), other in zip(moved.items(), wanted, strict=True):
+        assert other.grad is not None
+        sure = (other.grad * min(1.0, 1.0 / float(norm))).abs() > 1e-5  # eps and rounding decide the rest
+        assert torch.allclose(weight[sure], other[sure], atol=1e-4), key
+
+
+def test_views_do_not_depend_on_their_neighbours_and_empty_ones_are_left_out() -> None:
+    recipe = Recipe(data="x", block_length=8, segment="block")
+    ids = Ids(60, 61, (61,))
+    examples = [Example([1] * (2 + n), 16, [2] * 16) for n in range(8)]
+    alone = {n: pack(examples, [n], 3, recipe, ids) for n in range(8)}
+    empty = [n for n in range(8) if not alone[n][2].any()]
+    assert empty and len(empty) < 8  # with two whole blocks, one draw in three is empty
+    tokens, target, learnt, valid = pack(examples, list(range(8)), 3, recipe, ids)
+    kept = [n for n in range(8) if n not in empty]
+    assert len(tokens) == 2 * len(kept)
+    for place, number in enumerate(kept):
+        rows, width = slice(2 * place, 2 * place + 2), 18 + number
+        for whole, own in zip((tokens, target, learnt), alone[number], strict=False):
+            assert torch.equal(whole[rows, :width], own)
+        assert valid[rows].sum() == 2 * width and not learnt[rows, width:].any()
+
+
+def test_each_epoch_is_a_permutation_and_the_rate_is_warmed_up() -> None:
+    recipe = replace(Recipe(data="x", batch=3, micro=1), schedule="constant", warmup=0.0)
+    epochs = [[number for step in range(3) for number in drawn(recipe, 3 * epoch + step, 11)[1]] for epoch in range(2)]
+    assert all(len(set(one)) == 9 for one in epochs) and epochs[0] != epochs[1]
+    assert {rate_factor(step, 10, recipe) for step in range(10)} == {1.0}
+    falling = [rate_factor(step, 100, replace(recipe, schedule="cosine", warmup=0.05)) for step in range(100)]
+    assert falling[:5] == pytest.approx([1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6]) and falling[5] == 1
+    assert falling[5:] == sorted(falling[5:], reverse=True) and falling[-1] < 1e-3
+
+
+def test_the_teacher_decodes_one_token_a_forward_and_its_answers_end_in_ends_of_text(
+    tiny: Path, data: Path, tmp_path: Path
+) -> None:
+    assert distill.main(options(tiny, data, tmp_path / "out", "stop_at=1")) == 0
+    plan = distill.Plan.of(options(tiny, data, tmp_path / "out"))
+    train, held = distill.Phases(plan, Accelerator(cpu=True)).answered()
+    model = load(tiny)
+    decoder = Decoder(model, Static(), Fixed(8), gen_length=12)
+    given = 0
+    for one in (*train, *held):
+        result = decoder([list(one.prompt)])[0]
+        if one.prompt == decoder.encode("w8"):
+            given += 1
+            assert one.answer == [3, 4, *[61] * 10]
+        else:
+            assert one.answer == [*result.tokens, *[61] * (12 - len(result.tokens))]
+            assert result.nfe >= len(result.tokens)
+    assert given == 1 and len(train) + len(held) <= 11
+    assert ended([5, 6, 62, 7, 7], 6, Ids(60, 61, (61, 62))) == [5, 6, 62, 61, 61, 61]
+    assert ended([5, 6, 7], 2, Ids(60, 61, (61,))) == [5, 6]
+
+
+# -- adapters -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llada", "dream"])
+def test_an_adapter_is_what_peft_reads_and_gives_the_student(name: str, tiny: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    folder = tiny if name == "llada" else DATA / "tiny-dream"
+    lines = [{"tokens": [one, one + 1]} for one in range(1, 12)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = options(folder, tmp_path / "data.jsonl", tmp_path / "out", "tune=lora", "rank=3", "steps=3")
+    assert distill.main(arguments) == 0
+    adapter = tmp_path / "out" / "adapter"
+    wrapped = PeftModel.from_pretrained(Tree(folder), str(adapter))
+    assert wrapped.active_peft_config.r == 3 and wrapped.active_peft_config.lora_alpha == 3
+    wanted = matrices(wrapped.merge_and_unload())
+    merged = load(folder, pack=False, adapter=adapter).transformer
+    found = {parameter_source(key, merged.config).name: tensor for key, tensor in apart(merged)}
+    changed = 0
+    for key, tensor in matrices(Tree(folder)).items():
+        assert torch.equal(found[key], wanted[key]), key
+        changed += not torch.equal(tensor, wanted[key])
+    assert changed == 7 * merged.config.layers  # every product of every layer; the head stays
+    # The student, with peft's adapters still apart, computes what the merged model computes.
+    plan = distill.Plan.of(arguments)
+    built = students.build(folder, plan.config, plan.recipe, "cpu")
+    built.load_state_dict(torch.load(tmp_path / "out" / "training.pt", weights_only=True)["weights"], strict=False)
+    tokens = torch.arange(20).view(2, 10)
+    assert torch.allclose(built.model.encode(tokens), merged.encode(tokens), atol=1e-5)
+    assert built.learning and all(".lora_" in key for key in built.learning)
+    assert Adapter.read(adapter).digest is not None and DIGEST == "dllm.base"
+
+
+# -- mistakes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["modell=x"], "'modell=x' is no option; .* Did you mean 'model'"),
+        (["count=many"], "count='many' must be a whole number"),
+        (["threshold=-0.1"], "threshold=-0.1 must be at least 0"),
+        (["teacher_threshold=-1"], r"teacher_threshold=-1.0 must lie in \[0, 1\]"),
+        (["beta=-1"], "beta=-1.0 must be at least 0"),
+        (["certain=wrong"], "certain='wrong' must be one of right, all"),
+        (["batch=5"], "batch=5 must be a multiple of micro=2"),
+        (["tune=full", "dtype=bfloat16"], "tune=full with dtype=bfloat16 would round away steps"),
+        (["data="], "'data=' is no option"),
+        (["data=gone.jsonl"], "data='gone.jsonl' cannot be read"),
+        (["batch=100", "micro=1"], "batch=100 exceeds the 9 examples"),
+        (["held_out=11"], "held_out=11 leaves nothing to learn from"),
+        (["length=4"], "has a prompt of 4 tokens, and length=4 leaves none"),
+        (["gen_length=300"], "line [0-9]+: the prompt takes .* lower gen_length"),
+        (["recipe=best"], "recipe='best' must be one of mini-llada-distilled"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_sentence_before_weights_are_read(
+    given: list[str], words: str, tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(weights, "_read", lambda *_: pytest.fail("weights were read"))
+    assert distill.main([*options(tiny, data, tmp_path / "out"), *given]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+    with pytest.raises(distill.UserError, match=words):
+        distill.Plan.of([*options(tiny, data, tmp_path / "out"), *given])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"prompt": "w1", "response": " "}', "line 12 has an empty response, .* leave out its response"),
+        ('{"question": "w1", "llm_response": ""}', "line 12 has an empty response"),
+        ('{"prompt": ""}', 'line 12 must be {"prompt": TEXT}'),
+        ('{"prompt": "w1", "response": 3}', 'line 12 must be {"prompt": TEXT}'),
+        ('["w1"]', 'line 12 must be {"prompt": TEXT}'),
+        ('{"prompt": "w1"', "line 12 is no JSON"),
+        ('{"tokens": [700]}', "line 12: token id 700 is not in the model's vocabulary"),
+    ],
+)
+def test_a_line_that_is_no_question_is_named(line: str, words: str, tiny: Path, data: Path, tmp_path: Path) -> None:
+    with data.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(distill.UserError, match=words):
+        distill.Plan.of(options(tiny, data, tmp_path / "out"))
+
+
+def test_a_folder_of_another_recipe_and_a_model_of_another_layout_are_refused(
+    tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    assert distill.main(options(tiny, data, out, "stop_at=1")) == 0
+    monkeypatch.setattr(weights, "_read", lambda *_: pytest.fail("weights were read"))
+
+    def sentence(*more: str, model: Path = tiny) -> str:
+        with pytest.raises(distill.UserError) as error:
+            distill.Plan.of([*options(model, data, out), *more])
+        return str(error.value)
+
+    assert "begun with batch=4, not 2; going on would mix the two" in sentence("batch=2")
+    assert "begun with beta=2.0, not 0.0" in sentence("beta=0")
+    other = shutil.copytree(tiny, tmp_path / "other")
+    (other / "more.txt").write_text("x")
+    assert f"begun with model={str(tiny)!r}, not" in sentence(model=other)
+    (tiny_copy := tmp_path / "data.jsonl").write_text(data.read_text().replace("w1 w8", "w1 w9"))
+    assert "begun with other questions; going on" in sentence(f"data={tiny_copy}")
+    for name in ("sdar_b4", "llada2_moe"):
+        assert "is of the family" in sentence(model=with_mask(name, tmp_path))
+    (out / "recipe.json").unlink()
+    assert "holds another kind of run" in sentence()
+
+
+def with_mask(name: str, folder: Path) -> Path:
+    """A copy of a model whose config names a mask in its vocabulary."""
+    copy = shutil.copytree(DATA / name, folder / name)
+    content = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**content, "mask_token_id": 100}))
+    return copy
+
+
+def test_a_recipe_is_options_by_name() -> None:
+    recipe, place = parse(["recipe=mini-llada-distilled", "steps=7"])
+    assert (recipe.steps, recipe.data, place.out) == (7, "mini", "runs/mini-llada-distilled")
+    assert parse(["steps=7", "recipe=mini-llada-distilled"]) == (recipe, place)
+    assert all(parse([f"recipe={name}"]) for name in RECIPES)
+
+
+# -- several processes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not full(), reason="starts three interpreters, 20 s")
+def test_two_processes_learn_what_one_learns(tiny: Path, data: Path, tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines",
+              "1", "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "experiments.distill"]  # fmt: skip
+    line = options(tiny, data, tmp_path / "two", "steps=6")
+    root = Path(distill.__file__).parents[2]
+    done = subprocess.run([*launch, *line], capture_output=True, text=True, timeout=240, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert distill.main(options(tiny, data, tmp_path / "one", "steps=6")) == 0
+    one, two = (torch.load(tmp_path / name / "training.pt", weights_only=True) for name in ("one", "two"))
+    assert one["step"] == two["step"] == 6
+    for name, weight in one["weights"].items():
+        assert torch.allclose(weight, two["weights"][name], atol=2e-4), name
+    logs = [[json.loads(line)["cross_entropy"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+            for name in ("one", "two")]  # fmt: skip
+    assert logs[0] == pytest.approx(logs[1], rel=1e-3)
