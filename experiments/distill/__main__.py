@@ -99,10 +99,16 @@ class Phases:
     def out(self) -> Path:
         return Path(self.plan.place.out)
 
+    @property
+    def device(self) -> str:
+        """Of this process. accelerate calls a CPU cpu:0, which safetensors refuses."""
+        device = self.accelerator.device
+        return "cpu" if device.type == "cpu" else str(device)
+
     def loaded(self) -> Model:
         """The teacher."""
         if self.model is None:
-            self.model = load(self.plan.recipe.model, str(self.accelerator.device), self.plan.recipe.dtype)
+            self.model = load(self.plan.recipe.model, self.device, self.plan.recipe.dtype)
         return self.model
 
     def released(self) -> None:
@@ -149,7 +155,7 @@ class Phases:
     def trained(self, train: Sequence[Example]) -> Run:
         plan = self.plan
         self.released()
-        built = student.build(locate(plan.recipe.model), plan.config, plan.recipe, str(self.accelerator.device))
+        built = student.build(locate(plan.recipe.model), plan.config, plan.recipe, self.device)
         run = Run(built, train, plan.recipe, plan.place, plan.ids, self.accelerator)
         run.train()
         return run
@@ -167,10 +173,11 @@ class Phases:
             student.export(run.student, plan.recipe, base, out)
         self.accelerator.wait_for_everyone()
         path, adapter = student.exported(plan.recipe, base, out)
-        facts = {"step": run.step, "starts": run.starts, "examples": len(train)}
+        facts = {"step": run.step, "starts": run.starts, "examples": len(train),
+                 "processes": self.accelerator.num_processes}  # fmt: skip
         del run
         self.released()
-        self.model = load(path, str(self.accelerator.device), plan.recipe.dtype, adapter=adapter)
+        self.model = load(path, self.device, plan.recipe.dtype, adapter=adapter)
         after = self.measured("after", held)
         if self.accelerator.is_main_process:
             self.report(before, after, facts)
@@ -221,6 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if accelerator.is_main_process:
             chunks.write(out / RECIPE, json.dumps(plan.made_from, indent=1) + "\n")
         Phases(plan, accelerator).run()
+        accelerator.end_training()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

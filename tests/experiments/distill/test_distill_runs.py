@@ -26,8 +26,10 @@ from dllm.models.adapter import DIGEST, Adapter
 from dllm.models.fused import apart
 from dllm.models.ids import Ids
 from dllm.models.weights import parameter_source
+from dllm.samplers.dparallel import DParallel
 from dllm.samplers.static import Static
 from experiments.distill import __main__ as distill
+from experiments.distill import decoding
 from experiments.distill import student as students
 from experiments.distill.data import Example, ended
 from experiments.distill.loss import Loss
@@ -196,6 +198,26 @@ def test_the_teacher_decodes_one_token_a_forward_and_its_answers_end_in_ends_of_
     assert ended([5, 6, 7], 2, Ids(60, 61, (61,))) == [5, 6]
 
 
+def test_a_measurement_is_what_the_decoder_does(tiny: Path) -> None:
+    model, recipe = load(tiny), Recipe(data="x", block_length=8, decode_rows=2, threshold=0.3)
+    decoder = Decoder(model, DParallel(0.3), Fixed(8), gen_length=8)
+    wanted = [decoder([5 + one, 6])[0] for one in range(3)]
+    examples = [Example(row.prompt_tokens, 8, ended(row.canvas, 8, model.ids), judge=len) for row in wanted[:2]]
+    examples.append(Example(wanted[2].prompt_tokens, 8, [0] * 8, judge=len))
+    rows = decoding.measurement(model, recipe)(examples)
+    assert [row["forwards"] for row in rows] == [row.nfe for row in wanted]
+    assert [row["equal"] for row in rows] == [1, 1, 0]
+    assert [row["score"] for row in rows] == [len(row.text) for row in wanted]
+    network = load(tiny, pack=False).transformer
+    for one, row in zip(examples, rows, strict=True):  # one block: its first forward sees all masks
+        logits = network.logits(network.encode(torch.tensor([[*one.prompt, *[model.ids.mask] * 8]])))[0, -8:].double()
+        logits[:, model.ids.mask] = -torch.inf  # never proposed
+        chances = logits.softmax(-1)
+        entropy = -(chances * chances.clamp(min=1e-300).log()).sum(-1).mean()
+        assert row["entropy"] == pytest.approx(float(entropy), rel=1e-4)
+    assert decoding.means([{"forwards": 1}, {"forwards": 3}])["forwards"] == pytest.approx((2, 1.96))
+
+
 # -- adapters -----------------------------------------------------------------------------------------------------
 
 
@@ -265,6 +287,14 @@ def test_mistakes_are_one_sentence_before_weights_are_read(
     assert not (tmp_path / "out").exists()
 
 
+def test_adapters_without_peft_are_refused(
+    tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(students, "find_spec", lambda name: None)
+    with pytest.raises(distill.UserError, match=r"tune=lora needs peft, .*'dllm\[distill\]', or use tune=full"):
+        distill.Plan.of(options(tiny, data, tmp_path / "out", "tune=lora"))
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -329,8 +359,9 @@ def test_a_recipe_is_options_by_name() -> None:
 
 @pytest.mark.skipif(not full(), reason="starts three interpreters, 20 s")
 def test_two_processes_learn_what_one_learns(tiny: Path, data: Path, tmp_path: Path) -> None:
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines",
-              "1", "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "experiments.distill"]  # fmt: skip
+    # accelerate's own launcher starts a single process on a CPU; torch's starts as many as it is told.
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone", "-m",
+              "experiments.distill"]  # fmt: skip
     line = options(tiny, data, tmp_path / "two", "steps=6")
     root = Path(distill.__file__).parents[2]
     done = subprocess.run([*launch, *line], capture_output=True, text=True, timeout=240, cwd=root)
@@ -338,6 +369,7 @@ def test_two_processes_learn_what_one_learns(tiny: Path, data: Path, tmp_path: P
     assert distill.main(options(tiny, data, tmp_path / "one", "steps=6")) == 0
     one, two = (torch.load(tmp_path / name / "training.pt", weights_only=True) for name in ("one", "two"))
     assert one["step"] == two["step"] == 6
+    assert [json.loads((tmp_path / name / "report.json").read_text())["processes"] for name in ("one", "two")] == [1, 2]
     for name, weight in one["weights"].items():
         assert torch.allclose(weight, two["weights"][name], atol=2e-4), name
     logs = [[json.loads(line)["cross_entropy"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
