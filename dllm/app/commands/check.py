@@ -1,4 +1,4 @@
-"""``task=check model.path=FOLDER``: look into a checkpoint, and an adapter for it, without loading them."""
+"""``task=check model.path=FOLDER``: look into a checkpoint without loading it."""
 
 from __future__ import annotations
 
