@@ -117,5 +117,5 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind in SETTING_KINDS.items():
         group, _, key = name.rpartition(".")
         section = out[group] if group else out
-        section[key] = of_kind(name, section[key], kind)
+        section[key] = of_kind(name, section.get(key), kind)  # a file of an older version may lack it
     return out

@@ -153,12 +153,12 @@ class RunPlan:
             refuse_other(self.folder(), self.config, self.content())
 
     def content(self) -> dict[str, str]:
-        """Hashes of what the settings only name: the checkpoint, an adapter, the code of the parts and of the task."""
+        """Hashes of what the settings only name: the checkpoint with its adapter, the code of parts and task."""
         named = {group: list(targets(self.config[group])) for group in ("sampler", "blocks", "cache", "eos", "task")}
         codes = {f"{group}'s code": code_hash(names) for group, names in named.items() if names}
         folder = self.config["model"]["adapter"]
-        adapter = {} if folder is None else {"adapter": fingerprint(Path(folder).expanduser())}
-        return {"checkpoint": fingerprint(self.path), **adapter, **codes}
+        adapter = "" if folder is None else f" + {fingerprint(Path(folder).expanduser())}"
+        return {"checkpoint": fingerprint(self.path) + adapter, **codes}
 
     def open_folder(self, samples: Sequence[PlannedSample]) -> RunFolder:
         """The run's folder, new or resumed. Raises UserError when it holds a sample of another prompt or seed."""

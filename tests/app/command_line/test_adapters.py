@@ -24,7 +24,22 @@ def test_a_run_decodes_with_its_adapter_and_goes_on_with_no_other(run: Run, tiny
     assert outcome.code == 0 and [row["tokens"] for row in outcome.rows()] == [changed.tokens]
     adapted(tiny, folder, lora_alpha=50)  # its content counts, not its name
     again = run("prompt=w1 w2", f"model.adapter={folder}", "name=one")
-    assert again.code == 2 and "adapter" in again.err
+    assert again.code == 2 and "checkpoint" in again.err
+
+
+def test_an_adapter_counts_by_content_and_a_run_from_before_adapters_goes_on(
+    run: Run, tiny: Path, tmp_path: Path
+) -> None:
+    adapted(tiny, tmp_path / "lora")
+    first = run("prompt=w1", f"model.adapter={tmp_path / 'lora'}", "name=one")
+    (tmp_path / "lora").rename(tmp_path / "moved")
+    assert run("prompt=w1", f"model.adapter={tmp_path / 'moved'}", "name=one").code == 0 and len(first.rows()) == 1
+    assert "checkpoint" in (other := run("prompt=w1", "name=one")).err and other.code == 2
+    plain = run("prompt=w1", "name=two", "output=plain")
+    assert plain.code == 0
+    file = tmp_path / "plain" / "two" / "config.yaml"
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if "adapter:" not in line))
+    assert run("resume=plain/two").code == 0
 
 
 def test_checking_a_model_checks_its_adapter(run: Run, tiny: Path, tmp_path: Path) -> None:
