@@ -122,8 +122,8 @@ class Place:
 
 # Named ones: ``recipe=NAME``, with options after it that change it.
 RECIPES: dict[str, dict[str, Any]] = {
-    # On one core: at most 0.15 s for each answer of the teacher, and 0.65 s for a step (an untrained model of this size,
-    # whose answers never end, beside two other processes), so some 40 minutes for fifteen tasks.
+    # On one core: at most 0.15 s for each answer of the teacher, and 0.65 s a step (measured with an untrained model of
+    # this size, whose answers never end, beside two other processes), so at most 40 minutes for fifteen tasks.
     "mini-llada-distilled": {
         "model": "mini-llada", "data": "mini", "count": 300, "held_out": 20, "block_length": 32, "decode_rows": 32,
         "tune": "full", "batch": 32, "micro": 32, "steps": 2500, "learning_rate": 1e-4, "schedule": "cosine",

@@ -9,8 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +27,9 @@ from dllm.models.weights import parameter_source
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.static import Static
 from experiments.distill import __main__ as distill
-from experiments.distill import decoding
+from experiments.distill import chunks, decoding
 from experiments.distill import student as students
+from experiments.distill import train as training
 from experiments.distill.data import Example, ended
 from experiments.distill.loss import Loss
 from experiments.distill.masking import complementary
@@ -60,13 +59,23 @@ def options(model: Path, data: Path, out: Path, *more: str) -> list[str]:
 # -- killed -------------------------------------------------------------------------------------------------------
 
 
-def killed(arguments: list[str], when: Callable[[], bool]) -> None:
-    """Run in another process, and kill it with SIGKILL as soon as ``when``."""
-    other = multiprocessing.get_context("fork").Process(target=distill.main, args=(arguments,))
+def killed(arguments: list[str], module: Any, name: str, call: int) -> None:
+    """Run in another process, which SIGKILL ends inside a given call of ``module.name``, before it does anything."""
+
+    def run() -> None:
+        calls, real = [0], getattr(module, name)
+
+        def fatal(*given: Any, **options: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given, **options)
+
+        setattr(module, name, fatal)
+        distill.main(arguments)
+
+    other = multiprocessing.get_context("fork").Process(target=run)
     other.start()
-    while not when() and other.is_alive():
-        time.sleep(0.0005)
-    os.kill(other.pid or 0, signal.SIGKILL)
     other.join()
     assert other.exitcode == -signal.SIGKILL
 
@@ -87,26 +96,42 @@ def test_a_run_killed_twice_ends_as_one_that_was_not(tiny: Path, data: Path, tmp
     straight, other = tmp_path / "straight", tmp_path / "killed"
     assert distill.main(options(tiny, data, straight)) == 0
     arguments = options(tiny, data, other)
-    killed(arguments, (other / "teacher" / "000000.json").is_file)
-    assert not (other / "training.pt").is_file()
-    killed(arguments, (other / "training.pt").is_file)
-    assert not (other / "report.json").is_file()
+    killed(arguments, os, "fsync", 3)  # recipe.json and an answer are there, the next answer is half written
+    assert (other / "teacher" / "000000.json").is_file() and not (other / "training.pt").is_file()
+    killed(arguments, torch, "save", 4)  # the log is ahead of the state
+    assert torch.load(other / "training.pt", weights_only=True)["step"] == 6
+    assert json.loads((other / "log.jsonl").read_text().splitlines()[-1])["step"] == 8
     with (other / "log.jsonl").open("a") as log:
-        log.write('{"step": 999, "right": 0}\n{"step": 30, "ri')  # a line ahead of its state, and one cut by the kill
+        log.write('{"step": 10, "ri')  # as if it had been cut there
     assert distill.main(arguments) == 0
     assert outcome(other) == outcome(straight)
-    assert json.loads((other / "report.json").read_text())["starts"] >= 2
+    assert json.loads((other / "report.json").read_text())["starts"] == 2  # the first ended before training began
     assert outcome(straight)["files"]["checkpoint/model.safetensors"] != (tiny / "model.safetensors").read_bytes()
     assert [line["step"] for line in outcome(straight)["curve"]] == list(range(2, 13, 2))
     assert (straight / "curve.svg").read_text().startswith("<?xml")
 
 
+def test_what_is_written_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks.write(tmp_path / "a.json", "before")
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        chunks.write(tmp_path / "a.json", "after")
+    assert (tmp_path / "a.json").read_text() == "before"
+
+
 # -- what is learnt -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["llada", "dream"])
-def test_an_update_is_that_of_every_view_by_itself(name: str, tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "clip"), [("llada", 1.0), ("dream", 1e9)])
+def test_an_update_is_that_of_every_view_by_itself(
+    name: str, clip: float, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One step of AdamW by hand: no batches, no padding, logits read at position - shift."""
+    monkeypatch.setattr(training, "CLIP", clip)
     folder = tiny if name == "llada" else DATA / "tiny-dream"
     model = load(folder, pack=False)
     ids = Ids(model.ids.mask, model.ids.eos, model.ids.stops)
@@ -136,17 +161,21 @@ def test_an_update_is_that_of_every_view_by_itself(name: str, tiny: Path, tmp_pa
     norm = torch.stack([weight.grad.norm() for weight in wanted if weight.grad is not None]).norm()
     for weight in wanted:
         assert weight.grad is not None
-        slope = weight.grad * min(1.0, 1.0 / float(norm))
+        slope = weight.grad * min(1.0, clip / float(norm))
         # The first step of AdamW: slope / |slope| but for eps, at a sixth of the rate (warm-up over five steps).
         rate = 1e-2 / 6
         weight.data = weight.data * (1 - rate * 0.01) - rate * slope / (slope.abs() + 1e-8)
     run.advance()
     moved = {key: weight for key, weight in run.student.model.named_parameters() if weight.requires_grad}
-    assert "embed.weight" not in moved and "lm_head.weight" not in moved and len(moved) == len(wanted)
+    stays = {key for key, _ in by_hand.named_parameters()} - set(moved)
+    assert stays == {"embed.weight", "lm_head.weight"} and len(moved) == len(wanted)
     for (key, weight), other in zip(moved.items(), wanted, strict=True):
         assert other.grad is not None
-        sure = (other.grad * min(1.0, 1.0 / float(norm))).abs() > 1e-5  # eps and rounding decide the rest
+        slope = other.grad * min(1.0, clip / float(norm))
+        assert torch.allclose(run.optimizer.state[weight]["exp_avg"], 0.1 * slope, atol=1e-5, rtol=1e-3), key
+        sure = slope.abs() > 1e-5  # eps and rounding decide the rest
         assert torch.allclose(weight[sure], other[sure], atol=1e-4), key
+    assert float(norm) > 1  # so that clipping shows
 
 
 def test_views_do_not_depend_on_their_neighbours_and_empty_ones_are_left_out() -> None:
@@ -233,6 +262,7 @@ def test_an_adapter_is_what_peft_reads_and_gives_the_student(name: str, tiny: Pa
     adapter = tmp_path / "out" / "adapter"
     wrapped = PeftModel.from_pretrained(Tree(folder), str(adapter))
     assert wrapped.active_peft_config.r == 3 and wrapped.active_peft_config.lora_alpha == 3
+    adapted = sum(hasattr(module, "lora_A") for module in wrapped.modules())
     wanted = matrices(wrapped.merge_and_unload())
     merged = load(folder, pack=False, adapter=adapter).transformer
     found = {parameter_source(key, merged.config).name: tensor for key, tensor in apart(merged)}
@@ -240,7 +270,7 @@ def test_an_adapter_is_what_peft_reads_and_gives_the_student(name: str, tiny: Pa
     for key, tensor in matrices(Tree(folder)).items():
         assert torch.equal(found[key], wanted[key]), key
         changed += not torch.equal(tensor, wanted[key])
-    assert changed == 7 * merged.config.layers  # every product of every layer; the head stays
+    assert adapted == changed == 7 * merged.config.layers  # every product of every layer; the head stays
     # The student, with peft's adapters still apart, computes what the merged model computes.
     plan = distill.Plan.of(arguments)
     built = students.build(folder, plan.config, plan.recipe, "cpu")
