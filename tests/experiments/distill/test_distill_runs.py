@@ -36,6 +36,7 @@ from experiments.distill.masking import complementary
 from experiments.distill.recipe import RECIPES, Place, Recipe, parse
 from experiments.distill.train import Run, drawn, pack, rate_factor, seeded
 from tests.adapters import DATA, Tree, matrices
+from tests.fake_gpu import GPU, FakeGPUs, place_of, put
 from tests.harness import full
 
 SHORT = ["held_out=2", "gen_length=12", "block_length=8", "decode_rows=2", "batch=4", "micro=2", "steps=12",
@@ -193,6 +194,33 @@ def test_views_do_not_depend_on_their_neighbours_and_empty_ones_are_left_out() -
         for whole, own in zip((tokens, target, learnt), alone[number], strict=False):
             assert torch.equal(whole[rows, :width], own)
         assert valid[rows].sum() == 2 * width and not learnt[rows, width:].any()
+
+
+def test_losses_on_a_gpu_are_those_on_a_cpu(tiny: Path) -> None:
+    """On a GPU that is not there: every tensor is where it must be."""
+    recipe = Recipe(data="x", block_length=8, segment="block", beta=2.0, tune="full")
+    ids = Ids(60, 61, (61,))
+    built = students.build(tiny, load(tiny, pack=False).config, recipe, "cpu")
+    given = pack([Example([1] * (2 + n), 16, [2, 3] * 8) for n in range(4)], range(4), 0, recipe, ids)
+    wanted = [one.detach() for one in built(*given)]
+    with FakeGPUs():
+        for parameter in built.parameters():
+            put(parameter, GPU)
+        found = built(*(one.to("cuda") for one in given))
+        assert all(place_of(one) == GPU for one in found)
+    assert all(torch.equal(one, two) for one, two in zip(wanted, found, strict=True))
+
+
+def test_in_bfloat16_adapters_learn_in_float32(tiny: Path, tmp_path: Path) -> None:
+    recipe = replace(Recipe(model=str(tiny), data="x", block_length=8, batch=2, dtype="bfloat16", steps=2),
+                     segment="block", beta=2.0, tune="lora", rank=2, alpha=2.0)  # fmt: skip
+    built, ids = students.build(tiny, load(tiny, pack=False).config, recipe, "cpu"), Ids(60, 61, (61,))
+    assert {weight.dtype for weight in built.learning.values()} == {torch.float32}
+    assert {weight.dtype for weight in built.parameters() if not weight.requires_grad} == {torch.bfloat16}
+    before = {name: weight.clone() for name, weight in built.learning.items()}
+    Run(built, [Example([1, 2], 12, [3] * 12)] * 3, recipe, Place(str(tmp_path)), ids, Accelerator(cpu=True)).train()
+    moved = [name for name, weight in built.learning.items() if not torch.equal(weight, before[name])]
+    assert len(moved) == len(before) and all(weight.isfinite().all() for weight in built.learning.values())
 
 
 def test_each_epoch_is_a_permutation_and_the_rate_is_warmed_up() -> None:
