@@ -39,6 +39,8 @@ def loaded(source: Path, adapter: Path) -> dict[str, tuple[Tensor, tuple[int, in
         ("dream_gqa", {"use_rslora": True}),
         ("llada_gqa_tied", {"rank_pattern": {"blocks.0.q_proj": 5}, "alpha_pattern": {"q_proj": 2, "ff_out": 11}}),
         ("llada2_moe", {}),  # q, k and v in one matrix; experts
+        ("wedlm_qknorm", {}),
+        ("nbdiff_gqa", {}),
     ],
 )
 def test_merged_weights_are_those_that_peft_merges(source: str, options: dict[str, Any], tmp_path: Path) -> None:
