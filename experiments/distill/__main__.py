@@ -114,8 +114,8 @@ class Phases:
     def released(self) -> None:
         """Give the memory of the teacher back."""
         self.model = None
-        gc.collect()
         if torch.cuda.is_available():
+            gc.collect()
             torch.cuda.empty_cache()
 
     def answered(self) -> tuple[list[Example], list[Example]]:
