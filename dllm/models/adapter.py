@@ -24,8 +24,8 @@ from dllm.models.experts import at_least_float32
 from dllm.models.files import Stored, broken, headers, read_json
 from dllm.models.keys import KeyRule, boolean, integer, read_keys, real, shown
 
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
-PREFIX = "base_model.model."  # peft's, before the published name of a module
+ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+MODULE_PREFIX = "base_model.model."  # peft's, before the published name of a module
 DIGEST = "dllm.base"  # metadata of the weights' file: ``base_digest`` of the base; peft reads no metadata
 
 
@@ -83,11 +83,12 @@ class Adapter:
         """Reads the headers only. Raises UserError for a folder that holds no LoRA which can be merged."""
         place = Path(folder).expanduser()
         config = _read_config(place)
-        file = place / WEIGHTS
+        file = place / ADAPTER_WEIGHTS
         if not file.is_file():
-            pickled = " A pickle (adapter_model.bin) can run code, so it is never read." * (
-                place / "adapter_model.bin").exists()  # fmt: skip
-            raise UserError(f"model.adapter={str(place)!r} lacks {WEIGHTS}.{pickled} Save the adapter as safetensors.")
+            pickled = (place / "adapter_model.bin").exists()
+            never = " A pickle (adapter_model.bin) can run code, so it is never read." if pickled else ""
+            sentence = f"model.adapter={str(place)!r} lacks {ADAPTER_WEIGHTS}.{never}"
+            raise UserError(f"{sentence} Save the adapter as safetensors.")
         pairs = _pairs(file, config)
         with safe_open(file, framework="pt") as stored:
             digest = (stored.metadata() or {}).get(DIGEST)
@@ -130,12 +131,12 @@ class Adapter:
 
 
 def _read_config(place: Path) -> dict[str, Any]:
-    if not (place / CONFIG).is_file():
+    if not (place / ADAPTER_CONFIG).is_file():
         raise UserError(
-            f"model.adapter={str(place)!r} holds no {CONFIG}, so it is no adapter of peft. Point it at a folder that "
-            "peft or experiments.distill wrote."
+            f"model.adapter={str(place)!r} holds no {ADAPTER_CONFIG}, so it is no adapter of peft. Point it at a folder "
+            "that peft or experiments.distill wrote."
         )
-    content = read_json(place / CONFIG)
+    content = read_json(place / ADAPTER_CONFIG)
     on = [key for key in OFF if content.get(key) not in (None, False, "none", [], {})]
     on += ["peft_type"] * (content.get("peft_type") != "LORA")
     on += ["init_lora_weights"] * (content.get("init_lora_weights") not in SAME_BASE)
@@ -144,14 +145,14 @@ def _read_config(place: Path) -> dict[str, Any]:
             f"model.adapter={str(place)!r} has {on[0]}={shown(content.get(on[0]))}, which is more than a plain LoRA. "
             "Merge it into its base with peft's merge_and_unload, and point model.path at the result."
         )
-    return read_keys(KEYS, content, CONFIG)
+    return read_keys(KEYS, content, ADAPTER_CONFIG)
 
 
 def _pairs(file: Path, config: Mapping[str, Any]) -> dict[str, Pair]:
     """The matrices of the file. Raises UserError for what is no half of a pair."""
     halves: dict[str, dict[str, Stored]] = {}
     for stored in headers(file):
-        match = re.fullmatch(re.escape(PREFIX) + r"(.+)\.lora_([AB])\.weight", stored.name)
+        match = re.fullmatch(re.escape(MODULE_PREFIX) + r"(.+)\.lora_([AB])\.weight", stored.name)
         if match is None or len(stored.shape) != 2:
             shape = list(stored.shape)
             raise broken(f"{file} holds {shown(stored.name)} of shape {shape}, which is no matrix of a LoRA")
@@ -173,7 +174,7 @@ def scale_of(module: str, rank: int, config: Mapping[str, Any]) -> float:
              for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
     wanted = config["r"] if named["rank_pattern"] is None else config["rank_pattern"][named["rank_pattern"]]
     if wanted != rank:
-        raise broken(f"{CONFIG} says rank {wanted} of {shown(module)}, and its matrices have {rank}")
+        raise broken(f"{ADAPTER_CONFIG} says rank {wanted} of {shown(module)}, and its matrices have {rank}")
     alpha = config["lora_alpha"] if named["alpha_pattern"] is None else config["alpha_pattern"][named["alpha_pattern"]]
     return alpha / (sqrt(rank) if config["use_rslora"] else rank)
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dllm.errors import not_installed
-from dllm.models.adapter import CONFIG, DIGEST, PREFIX, WEIGHTS, base_digest
+from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, MODULE_PREFIX, base_digest
 from dllm.models.bundle import DATA_FILES
 from dllm.models.config import ModelConfig
 from dllm.models.files import INDEX, stored_tensors
@@ -117,15 +117,15 @@ def save_adapter(student: Student, recipe: Recipe, base: Path, folder: Path) -> 
     for name, weight in student.learning.items():
         module, half = re.fullmatch(r"(.+)\.(lora_[AB])\.default\.weight", name).groups()  # type: ignore[union-attr]
         published = parameter_source(f"{module}.weight", config).name.removesuffix(".weight")
-        tensors[f"{PREFIX}{published}.{half}.weight"] = weight.detach().cpu().contiguous()
+        tensors[f"{MODULE_PREFIX}{published}.{half}.weight"] = weight.detach().cpu().contiguous()
     folder.mkdir(parents=True, exist_ok=True)
-    adapted = {name.removeprefix(PREFIX).split(".lora_")[0] + ".weight" for name in tensors}
+    adapted = {name.removeprefix(MODULE_PREFIX).split(".lora_")[0] + ".weight" for name in tensors}
     digest = base_digest(adapted, stored_tensors(base))
-    save_file(tensors, folder / WEIGHTS, {"format": "pt", DIGEST: digest})
+    save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt", DIGEST: digest})
     written = LoraConfig(**lora_options(recipe), target_modules=pattern_of(config),
                          base_model_name_or_path=recipe.model, inference_mode=True)  # fmt: skip
     content = {key: sorted(value) if isinstance(value, set) else value for key, value in written.to_dict().items()}
-    (folder / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
 def pattern_of(config: ModelConfig) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dllm import UserError, load
 from dllm.models import weights
-from dllm.models.adapter import CONFIG, DIGEST, WEIGHTS, Adapter, base_digest
+from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, Adapter, base_digest
 from dllm.models.files import stored_tensors
 from dllm.models.fused import apart
 from dllm.models.weights import load_model, parameter_source
@@ -64,8 +64,8 @@ def test_in_bfloat16_the_sum_is_rounded_once(tmp_path: Path) -> None:
 
 
 def edited(folder: Path, **changes: Any) -> None:
-    content = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps({**content, **changes}))
+    content = json.loads((folder / ADAPTER_CONFIG).read_text())
+    (folder / ADAPTER_CONFIG).write_text(json.dumps({**content, **changes}))
 
 
 def test_what_is_no_plain_lora_is_refused_before_weights_are_read(
@@ -81,12 +81,12 @@ def test_what_is_no_plain_lora_is_refused_before_weights_are_read(
         folder = tmp_path / "broken"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(whole, folder)
-        tensors = load_file(folder / WEIGHTS)
+        tensors = load_file(folder / ADAPTER_WEIGHTS)
         for name, tensor in changes.pop("tensors", {}).items():
             tensors.pop(name, None)
             if tensor is not None:
                 tensors[name] = tensor
-        save_file(tensors, folder / WEIGHTS, changes.pop("metadata", None))
+        save_file(tensors, folder / ADAPTER_WEIGHTS, changes.pop("metadata", None))
         edited(folder, **changes)
         with pytest.raises(UserError) as error:
             load(path, adapter=folder)
@@ -114,7 +114,7 @@ def test_what_is_no_plain_lora_is_refused_before_weights_are_read(
     for folder, told in ((tmp_path, "holds no adapter_config.json"), (tmp_path / "gone", "holds no adapter_config")):
         with pytest.raises(UserError, match=told):
             load(source, adapter=folder)
-    (whole / WEIGHTS).rename(whole / "adapter_model.bin")
+    (whole / ADAPTER_WEIGHTS).rename(whole / "adapter_model.bin")
     with pytest.raises(UserError, match=r"lacks adapter_model\.safetensors\. A pickle .* is never read"):
         load(source, adapter=whole)
 
@@ -129,6 +129,6 @@ def test_a_digest_tells_models_of_the_same_sizes_apart(tmp_path: Path) -> None:
     other[name] = other[name] + 1e-3
     save_file(other, tmp_path / "model.safetensors")
     assert one != base_digest(pairs, stored_tensors(tmp_path))
-    tensors = load_file(tmp_path / "lora" / WEIGHTS)
-    save_file(tensors, tmp_path / "lora" / WEIGHTS, {DIGEST: one})
+    tensors = load_file(tmp_path / "lora" / ADAPTER_WEIGHTS)
+    save_file(tensors, tmp_path / "lora" / ADAPTER_WEIGHTS, {DIGEST: one})
     load(source, adapter=tmp_path / "lora")
