@@ -133,8 +133,8 @@ class Adapter:
 def _read_config(place: Path) -> dict[str, Any]:
     if not (place / ADAPTER_CONFIG).is_file():
         raise UserError(
-            f"model.adapter={str(place)!r} holds no {ADAPTER_CONFIG}, so it is no adapter of peft. Point it at a folder "
-            "that peft or experiments.distill wrote."
+            f"model.adapter={str(place)!r} holds no {ADAPTER_CONFIG}, so it is no adapter of peft. Point it at a "
+            "folder that peft or experiments.distill wrote."
         )
     content = read_json(place / ADAPTER_CONFIG)
     on = [key for key in OFF if content.get(key) not in (None, False, "none", [], {})]
