@@ -76,7 +76,7 @@ class Runner:
                 "sampling.temperature, too; requests may then name others, 0 included."
             )
         pad = self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
-        at_zero = self.model.config.attention_block is not None
+        at_zero = self.model.config.attention.grid_at_zero
         device = self.model.transformer.device
         canvas = Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
         return fresh(

@@ -3,14 +3,14 @@ against it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dllm.canvas import Canvas, PerRequest, Request
-from dllm.contract import Schedule
-from dllm.errors import UserError, in_range
+from dllm.contract import Need, Rule, Schedule
+from dllm.errors import UserError, in_range, name_of
 from dllm.models.config import ModelConfig
 
 P = TypeVar("P")
@@ -60,6 +60,31 @@ class Setting:
     sampling: Sampling = Sampling()
     name: str = ""
     ids_of: Callable[[str], list[int]] | None = None
+
+    def check_attention(self, sampler: Rule, needs: Sequence[Need]) -> None:
+        """Raise UserError for parts that read what a model of this attention does not tell."""
+        kind, name = self.model.attention, f"sampler={name_of(sampler)}"
+        called = f"this model's attention is {kind.is_called}"
+        if kind.causal and self.sampling.guidance:
+            raise UserError(
+                f"sampling.guidance={self.sampling.guidance:g} needs a prompt of masks, which means nothing where, as "
+                f"here, {called}. Set sampling.guidance=0."
+            )
+        if kind.causal and any("shadow" in need.statistics for need in needs):
+            raise UserError(
+                f"{name} computes extra rows that stand in for committed tokens, but {called}. Use sampler=confidence.")
+        if not kind.judges and any(need.committed for need in needs):
+            raise UserError(f"{name} scores committed tokens, but {called}, and it predicts masks alone. Use "
+                            "sampler=confidence.")  # fmt: skip
+        if kind.everywhere:
+            return
+        if sampler.branches or sampler.lookahead:
+            raise UserError(f"{name} tries tokens of several blocks, but {called}, and it predicts one block at a time."
+                            " Use sampler=confidence.")  # fmt: skip
+        if any(need.region != "block" for need in needs):
+            raise UserError(
+                f"a chosen part reads what lies behind the open block, but {called}, and it predicts one block at a "
+                "time. Use blocks=fixed, and another sampler or eos policy.")  # fmt: skip
 
     def require_steps(self, name: str, steps: int | None) -> None:
         """Raise UserError if ``steps`` do not divide evenly over the blocks (the published loops assert the same)."""

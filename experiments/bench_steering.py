@@ -36,6 +36,7 @@ from dllm.denoise import fresh, turns
 from dllm.eos.keep import Keep
 from dllm.forward import Forward
 from dllm.models.ids import Ids
+from dllm.models.order import FULL
 from dllm.models.tokenizer import Tokenizer
 from dllm.proposing import Revisited
 from dllm.samplers.static import Static
@@ -57,7 +58,7 @@ class StandIn:
     def __init__(self, answers: Tensor, vocab: int) -> None:
         torch.manual_seed(0)
         self.head_weight, self.answers = torch.randn(vocab, WIDTH), answers
-        self.config = SimpleNamespace(prediction_shift=0, vocab=vocab, attention_block=None, logit_scale=1.0)
+        self.config = SimpleNamespace(prediction_shift=0, vocab=vocab, attention=FULL, logit_scale=1.0)
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         return self.head_weight[self.answers], columns

@@ -19,6 +19,7 @@ from dllm.denoise import fresh, turns
 from dllm.eos.keep import Keep
 from dllm.forward import Forward
 from dllm.models.ids import Ids
+from dllm.models.order import FULL
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.static import Static
@@ -38,7 +39,7 @@ class Recorded:
     def __init__(self, logits: list[list[list[float]]]) -> None:
         self.table, self.turn = torch.tensor(logits, dtype=torch.float64), -1
         self.config = SimpleNamespace(
-            prediction_shift=0, vocab=self.table.shape[2], attention_block=None, logit_scale=1.0)
+            prediction_shift=0, vocab=self.table.shape[2], attention=FULL, logit_scale=1.0)
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         self.turn = min(self.turn + 1, len(self.table) - 1)

@@ -118,7 +118,7 @@ def decoded(case: Case, network: Transformer | None = None) -> list[Result]:
     ]
     forward = forward_of(network, (sampler, blocks, kv, eos), sampling)
     collector = Collector(batch, ids, str, (), case.trace)
-    at_zero = config.attention_block is not None
+    at_zero = config.attention.grid_at_zero
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with patch.dict(ROWS_PER_STREAMED, dict.fromkeys(ROWS_PER_STREAMED, 0) if case.apart else {}):
         for turn in islice(denoise(canvas, forward, sampler, blocks, eos, case.lag), case.turns):

@@ -27,8 +27,9 @@ from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.forward import Forward
 from dllm.models.ids import Ids
+from dllm.models.order import ContextCausal
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
+from dllm.models.weights import load_model, read_model_config
 from dllm.record.collector import Collector
 from dllm.record.results import Result
 from dllm.runtime.runtime import Network
@@ -44,7 +45,7 @@ PROMPTS = [
     [62, 52, 35, 11, 6, 37, 36, 12, 23, 6, 35, 4, 36, 3, 55],
 ]
 LENGTHS = [24, 16, 21]
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
+MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-wedlm", "tiny-nbdiff")
 
 
 def make_filter(width: int) -> Path:
@@ -127,7 +128,11 @@ def build(group: str, name: str) -> Any:
 
 @cache
 def model(name: str, dtype: torch.dtype = torch.float64) -> Transformer:
-    return load_model(DATA / "models" / name, dtype=dtype)
+    folder = DATA / "models" / name
+    config = read_model_config(folder)
+    if isinstance(config.attention, ContextCausal):  # whose usual 32 columns are longer than the answers here
+        config = replace(config, attention=ContextCausal(8))
+    return load_model(folder, dtype=dtype, config=config)
 
 
 def requests(seed: int = 0) -> list[Request]:
@@ -167,7 +172,7 @@ def turns(
     batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
     sampling = sampling or Sampling(tempered=parts[0].tempered)
     forward = forward_of(network, parts, sampling)
-    at_zero = network.config.attention_block is not None
+    at_zero = network.config.attention.grid_at_zero
     canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with torch.inference_mode():
         yield from denoise(canvas, forward, parts[0], parts[1], parts[3], lag, None, steering)
@@ -203,7 +208,7 @@ def results(
     """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config, (sampler, blocks, _, eos) = network.config, parts
     batch = [with_mask(request, config.mask_id or 0) for request in batch]
-    sampling, at_zero = sampling or Sampling(tempered=sampler.tempered), config.attention_block is not None
+    sampling, at_zero = sampling or Sampling(tempered=sampler.tempered), config.attention.grid_at_zero
     forward = forward_of(network, parts, sampling)
     forward = forward if runs is None else replace(forward, network=runs)
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)

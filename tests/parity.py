@@ -1,33 +1,49 @@
 """Compare our transformer with reference logits: ``python tests/parity.py DIR...``.
 
-Each folder holds config.json, model.safetensors and logits.safetensors (tensors ``<case>.<field>``: input_ids,
-optional attention_mask, valid and block_length, and the reference ``logits_f32`` and ``logits_f64``).
+Each folder holds config.json, model.safetensors and logits.safetensors: tensors ``<case>.<field>``. Every field of
+``FIELDS`` that a case has is used or compared; any other one is a failure.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dllm.models.order import FULL, BlockCausal
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
 
+MASK = 126  # in the folders whose config.json names no mask
+FIELDS = {
+    "input_ids": "[B, L], in the order in which the reference ran them",
+    "attention_mask": "[B, L]: 1 where a token is real",
+    "position_ids": "[B, L]: of the inputs; those of real tokens are 0, 1, 2, ... in some order",
+    "valid": "[B, L]: where to compare (absent: everywhere)",
+    "block_length": "of block-causal attention (absent: the reference ran with full attention)",
+    "block_start": "column where the block that is decoded begins",
+    "cached_length": "inputs whose keys and values the reference had kept; it has logits of the others",
+    "logits_f32": "of the published code", "logits_f64": "of the same code lifted to float64",
+    "shifted_f32": "logits_f32, each row at the position that it predicts",
+}  # fmt: skip
 GATES = {torch.float32: 2e-5, torch.float64: 1e-10}
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Largest absolute difference of one case in one dtype, over the rows that count."""
+    """Largest absolute difference of one case in one dtype, over the rows that count; infinite, and why, for a case
+    that cannot be compared whole."""
 
     case: str
     dtype: torch.dtype
     error: float
+    why: str = ""
 
     @property
     def passed(self) -> bool:
@@ -45,33 +61,66 @@ def cases_of(folder: Path) -> dict[str, dict[str, Tensor]]:
 def model_for(folder: Path, case: dict[str, Tensor], dtype: torch.dtype) -> Transformer:
     """The folder's model; the case's block_length, or its absence, sets the attention pattern of block models."""
     config = read_model_config(folder)
-    if config.attention_block is not None:
+    if isinstance(config.attention, BlockCausal):
         block = case.get("block_length")
-        config = replace(config, attention_block=None if block is None else int(block))
+        config = replace(config, attention=FULL if block is None else BlockCausal(int(block)))
     return load_model(folder, dtype=dtype, config=config)
 
 
-def case_error(folder: Path, case: dict[str, Tensor], dtype: torch.dtype) -> float:
-    model = model_for(folder, case, dtype)
-    mask = case.get("attention_mask")
+def by_position(case: dict[str, Tensor], real: Tensor) -> Tensor:
+    """The inputs [B, L] by their positions, behind the padding. Our columns are positions, up to the padding that comes
+    before them; the reference may have run its inputs in another order."""
+    if "position_ids" not in case:
+        return torch.arange(real.shape[1]).expand_as(real)
+    order = case["position_ids"].masked_fill(~real, -1).sort(dim=1, stable=True)
+    expected = real.long().sort(dim=1).values.cumsum(1) - 1
+    assert torch.equal(order.values, expected.clamp(min=-1)), "positions of real tokens are not 0, 1, 2, ..."
+    return order.indices
+
+
+def own_logits(model: Transformer, case: dict[str, Tensor]) -> Tensor:
+    """Our logits [B, L, V] of a case's inputs, in their order."""
+    tokens = case["input_ids"]
+    real = case.get("attention_mask", torch.ones_like(tokens)).bool()
+    order = by_position(case, real)
+    tokens, real = tokens.gather(1, order), real.gather(1, order)
+    masked = tokens == (MASK if model.config.mask_id is None else model.config.mask_id)
     with torch.inference_mode():
-        own = model.head(model.encode(case["input_ids"], None if mask is None else mask.bool()))
-    reference = case[f"logits_{SUFFIX[dtype]}"]
-    own = own[:, -reference.shape[1] :]  # cached cases hold the last block only
+        logits = model.head(model.encode(tokens, real, masked, case.get("block_start", 0)))
+    return torch.empty_like(logits).scatter(1, order[:, :, None].expand_as(logits), logits)
+
+
+def case_error(folder: Path, case: dict[str, Tensor], dtype: torch.dtype) -> float:
+    """The largest difference. AssertionError for a field that is unknown."""
+    assert case.keys() <= FIELDS.keys(), f"unknown fields {sorted(case.keys() - FIELDS.keys())}"
+    model, reference = model_for(folder, case, dtype), case[f"logits_{SUFFIX[dtype]}"]
+    own = own_logits(model, case)
+    own = own[:, int(case.get("cached_length", own.shape[1] - reference.shape[1])) :]
+    assert own.shape == reference.shape, f"{list(reference.shape)} logits for {list(own.shape)} inputs"
     error = (own - reference).abs().amax(-1)
     valid = case.get("valid")
     if "shifted_f32" in case and dtype == torch.float32:
-        shifted = torch.cat([own[:, :1], own[:, :-1]], 1)
-        error = torch.maximum(error, (shifted - case["shifted_f32"]).abs().amax(-1)) if valid is None else error
-    return float(error.max() if valid is None else error[valid].max())
+        shifted = (torch.cat([own[:, :1], own[:, :-1]], 1) - case["shifted_f32"]).abs().amax(-1)
+        # the first real position behind padding is read from a row of padding, which is anything
+        told = valid if valid is None else valid & torch.cat([valid[:, :1], valid[:, :-1]], 1)
+        return max(worst(error, valid), worst(shifted, told))
+    return worst(error, valid)
+
+
+def worst(error: Tensor, where: Tensor | None) -> float:
+    """The largest entry, ``where`` it counts (None: everywhere)."""
+    return float(error.max() if where is None else error[where].max())
 
 
 def compare(folder: Path) -> list[Outcome]:
-    return [
-        Outcome(name, dtype, case_error(folder, case, dtype))
-        for name, case in cases_of(folder).items()
-        for dtype in GATES
-    ]
+    return [outcome(folder, name, case, dtype) for name, case in cases_of(folder).items() for dtype in GATES]
+
+
+def outcome(folder: Path, name: str, case: dict[str, Tensor], dtype: torch.dtype) -> Outcome:
+    try:
+        return Outcome(name, dtype, case_error(folder, case, dtype))
+    except AssertionError as error:
+        return Outcome(name, dtype, inf, f": {error}")
 
 
 def main(folders: list[str]) -> int:
@@ -80,12 +129,10 @@ def main(folders: list[str]) -> int:
         if not (folder / "logits.safetensors").is_file():
             print(f"{folder.name}: no logits.safetensors, nothing to compare")
             continue
-        for outcome in compare(folder):
-            failed += not outcome.passed
-            verdict = "ok" if outcome.passed else "FAILED"
-            print(
-                f"{folder.name:18} {outcome.case:20} {SUFFIX[outcome.dtype]}  max error {outcome.error:.1e}  {verdict}"
-            )
+        for one in compare(folder):
+            failed += not one.passed
+            verdict = "ok" if one.passed else f"FAILED{one.why}"
+            print(f"{folder.name:18} {one.case:24} {SUFFIX[one.dtype]}  max error {one.error:.1e}  {verdict}")
     return 1 if failed else 0
 
 

@@ -140,7 +140,7 @@ def scored(case: Combination, network: Transformer, runs: Network, sampling: Sam
     forward, began = replace(forward_of(network, parts, sampling), network=runs), list[int]()
     config = network.config
     batch = [with_mask(request, config.mask_id or 0) for request in mixed(3)]
-    canvas = Canvas.of(batch, config.pad_id or 0, "cpu", config.attention_block is not None, sampling.temperature)
+    canvas = Canvas.of(batch, config.pad_id or 0, "cpu", config.attention.grid_at_zero, sampling.temperature)
     with torch.inference_mode(), patch.object(Hidden, "of", noted(began)):
         for turn in denoise(canvas, forward, parts[0], parts[1], parts[3]):
             scores = turn.view.scores

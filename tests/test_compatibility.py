@@ -32,10 +32,10 @@ def test_the_page_in_the_docs_is_current() -> None:
 
 
 def test_the_table_names_every_part() -> None:
-    for table in tables()[:3]:
+    for table in tables()[:-1]:
         assert list(table) == choices("sampler")
         assert all(list(row) == choices("cache") for row in table.values())
-    assert list(tables()[3]) == choices("eos")
+    assert list(tables()[-1]) == choices("eos")
 
 
 def test_every_number_has_its_reason() -> None:

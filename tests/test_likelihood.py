@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, permutations, product
 from math import comb, exp, log
 from pathlib import Path
@@ -14,7 +15,12 @@ from torch.utils._pytree import tree_leaves
 
 from dllm.analysis.likelihood import METHODS, Estimator, Likelihood, by_coin, by_count
 from dllm.errors import UserError
+from dllm.models.attention import Visible
 from dllm.models.bundle import Model, load
+from dllm.models.ids import Ids
+from dllm.models.memory import Fresh
+from dllm.models.order import ContextCausal
+from dllm.models.weights import load_model, read_model_config
 from tests.harness import DATA
 
 PROMPT, TARGET = [51, 25, 3], [7, 30, 12, 7]
@@ -252,3 +258,26 @@ def test_tables_of_masks_are_complete() -> None:
         for row in masked
     }
     assert seen == {tuple(i for i in range(4) if bits[i]) for bits in product((0, 1), repeat=4) if any(bits)}
+
+
+@pytest.mark.parametrize("name", ["tiny-wedlm", "tiny-nbdiff"])
+def test_the_chain_of_a_causal_model_takes_causal_forwards_alone(name: str) -> None:
+    """WeDLM: the mask of a token behind what is before it. NBDiff with blocks of one column: the autoregressive model
+    itself. Both under a triangle by position."""
+    config = replace(read_model_config(DATA / "models" / name), mask_id=60)
+    if isinstance(config.attention, ContextCausal):
+        config = replace(config, attention=ContextCausal(1))
+    network = load_model(DATA / "models" / name, dtype=torch.float64, config=config)
+    model, expected = Model(network, config, None, Ids(60, 61, ()), name, DATA), 0.0
+    for at, token in enumerate(TARGET):
+        tokens = torch.tensor([[*PROMPT, *TARGET[:at], *[60] * (name == "tiny-wedlm")]])
+        triangle = Fresh(Visible(torch.ones(1, tokens.shape[1], tokens.shape[1]).tril().bool()))
+        with torch.inference_mode():
+            hidden = network(tokens, torch.arange(tokens.shape[1])[None], triangle)[0][0, -1]
+            expected += float(network.head(hidden).log_softmax(-1)[token])
+    assert Likelihood(model, Estimator("exact_ar", rows=3))(PROMPT, TARGET).value == pytest.approx(expected, rel=1e-12)
+    with pytest.raises(UserError, match="guidance=0.5 needs a prompt of masks"):
+        Likelihood(model, Estimator("exact_ar", guidance=0.5))(PROMPT, TARGET)
+    if name == "tiny-nbdiff":
+        with pytest.raises(UserError, match="likelihood=mc_count masks tokens anywhere.*Use likelihood=exact_ar"):
+            Likelihood(model, Estimator())(PROMPT, TARGET)

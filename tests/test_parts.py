@@ -50,7 +50,7 @@ def decode(name: str, parts: dict[str, Any]) -> tuple[list[int], list[int], int]
     request = sampler.prepare(Request.answer([62, 51, 25, 3, 55], 5, ids.mask))
     forward = forward_of(network, (sampler, blocks, kv, eos), Sampling(tempered=sampler.tempered))
     collector = Collector([request], ids, str, (), trace=False)
-    at_zero = network.config.attention_block is not None
+    at_zero = network.config.attention.grid_at_zero
     with torch.inference_mode():
         canvas = Canvas.of([request], network.config.pad_id or 0, grid_at_zero=at_zero)
         for turn in denoise(canvas, forward, sampler, blocks, eos):

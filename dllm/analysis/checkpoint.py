@@ -200,14 +200,10 @@ def _spell(number: int | None, tokenizer: Tokenizer | None) -> str:
 def _feature_rows(config: ModelConfig) -> Iterator[tuple[str, str]]:
     shift = config.prediction_shift
     yield "prediction", f"position i is read from row i-{shift}" if shift else "position i is read from row i"
-    block = config.attention_block
-    if block is None:
-        yield "attention", "full, both ways; blocks of any length"
-        yield "caches", "approximate: kept keys go stale as later tokens change"
-    else:
-        yield "attention", f"block-causal; decode with blocks.block_length={block}, as it was trained"
-        yield "caches", "exact: keys of finished blocks never change"
-    yield "guidance", "sampling.guidance applies; it doubles the rows of a forward"
+    yield "attention", config.attention.text
+    yield "caches", config.attention.advice
+    if not config.attention.causal:
+        yield "guidance", "sampling.guidance applies; it doubles the rows of a forward"
 
 
 def _count(number: int) -> str:

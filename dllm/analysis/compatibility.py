@@ -21,6 +21,7 @@ from dllm.compose.validate import validate
 from dllm.errors import Unfit, UserError
 from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
+from dllm.models.order import BlockCausal, CausalByRank, ContextCausal
 from dllm.models.weights import read_model_config
 from dllm.setting import Setting
 
@@ -57,7 +58,12 @@ class ModelKind:
         return [
             ModelKind("LLaDA, LLaDA 1.5, LLaDA-MoE: a position predicts itself", llada, "mini-llada"),
             ModelKind("Dream: a position predicts its successor", dream, "mini-dream"),
-            ModelKind("SDAR, LLaDA2: attention is block-causal", replace(llada, attention_block=32), "sdar-8b"),
+            ModelKind("SDAR, LLaDA2: attention is block-causal", replace(llada, attention=BlockCausal(32)), "sdar-8b"),
+            ModelKind("WeDLM: causal, known tokens before masks", replace(llada, attention=CausalByRank()), "wedlm-8b"),
+            ModelKind(
+                "NBDiff: causal outside the block that is decoded", replace(dream, attention=ContextCausal(32)),
+                "nbdiff-7b",
+            ),
         ]
 
 

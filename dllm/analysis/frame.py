@@ -60,7 +60,8 @@ def settings_of(cell: StoredCell) -> Entries:
 
 def typed_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The model, and every setting that can change an outcome, by the names that users type."""
-    yield from {"model": config["model"].get("name"), "model.path": config["model"].get("path")}.items()
+    model = config["model"]
+    yield from (("model", model.get("name")), *((f"model.{key}", model.get(key)) for key in ("path", "adapter")))
     for key, value in relevant(config).items():
         option, _, last = key.rpartition(".")
         if last != "_target_":

@@ -114,7 +114,8 @@ class Likelihood:
     estimator: Estimator
 
     def __call__(self, prompt: Sequence[int], target: Sequence[int]) -> Estimate:
-        """Raises UserError when there is no target, no prompt, or more tokens than the model takes."""
+        """Raises UserError when there is no target, no prompt, more tokens than the model takes, or an estimator that a
+        model of its attention cannot serve."""
         return self.compare(prompt, [target])[0]
 
     def compare(self, prompt: Sequence[int], targets: Sequence[Sequence[int]]) -> list[Estimate]:
@@ -152,12 +153,14 @@ class Likelihood:
         zero, in row-major order. Of the logits [n, V] no more than ``HEAD_ROWS`` rows exist at a time."""
         network, guidance = self.model.transformer, self.estimator.guidance
         rows = canvas.repeat(len(masked), 1)
-        rows[:, start : start + masked.shape[1]].masked_fill_(masked, self.model.ids.mask)
+        is_mask = torch.zeros_like(rows, dtype=torch.bool)
+        is_mask[:, start : start + masked.shape[1]] = masked
+        rows = rows.masked_fill(is_mask, self.model.ids.mask)
         if guidance:
             blank = rows.clone()
             blank[:, :start] = self.model.ids.mask
-            rows = torch.cat([rows, blank])
-        hidden = network.encode(rows.to(network.device))
+            rows, is_mask = torch.cat([rows, blank]), torch.cat([is_mask, is_mask])
+        hidden = network.encode(rows.to(network.device), None, is_mask.to(network.device), start)
         row, at = weight.nonzero(as_tuple=True)
         at = (start + at - self.model.config.prediction_shift).clamp(min=0)
         parts = []
@@ -173,6 +176,17 @@ class Likelihood:
     def _check(self, prompt: Sequence[int], target: Sequence[int]) -> None:
         if not prompt or not target:
             raise UserError("a likelihood needs a prompt and a target of at least one token each.")
+        kind = self.model.config.attention
+        if len(target) > 1 and self.estimator.method != "exact_ar" and not kind.everywhere:
+            raise UserError(
+                f"likelihood={self.estimator.method} masks tokens anywhere, but this model's attention is "
+                f"{kind.is_called}, and it predicts one block at a time. Use likelihood=exact_ar."
+            )
+        if self.estimator.guidance and kind.causal:
+            raise UserError(
+                f"guidance={self.estimator.guidance:g} needs a prompt of masks, which means nothing where, as here, "
+                f"attention is {kind.is_called}. Set guidance=0."
+            )
         limit, length = self.model.config.max_length, len(prompt) + len(target) + 1
         if length > limit:
             raise UserError(

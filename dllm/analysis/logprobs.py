@@ -58,7 +58,8 @@ def token_logprobs(
 ) -> list[float]:
     """Log-probability of each commit's token at its position on its canvas."""
     network = model.transformer
-    hidden = network.encode(torch.tensor(canvases, device=network.device))
+    tokens = torch.tensor(canvases, device=network.device)
+    hidden = network.encode(tokens, None, tokens == model.ids.mask, trace.start)
     columns = [max(trace.start + commit.position - model.config.prediction_shift, 0) for commit in commits]
     logits = network.head(hidden[range(len(columns)), columns])
     logits = logits.to(at_least_float32(logits.dtype))

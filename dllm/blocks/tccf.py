@@ -48,10 +48,10 @@ class TCCF(Blocks):
                 f"blocks={name_of(self)} rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. "
                 "Use blocks=fixed."
             )
-        if setting.model.attention_block is not None:
+        if setting.model.attention.block is not None:
             raise UserError(
-                f"blocks={name_of(self)} changes the block length, but a block-causal model decodes at the length it "
-                "was trained for. Use blocks=fixed."
+                f"blocks={name_of(self)} changes the block length, but a {setting.model.attention.name} model decodes "
+                "at the length it was trained for. Use blocks=fixed."
             )
 
     def widest(self, length: int) -> int:

@@ -105,7 +105,7 @@ class Cache:
     too. branches: several candidates. static: plans whose shapes the host can bound. opens_wide: for that it must know
     which blocks have just opened, because their first forward computes more. follows_commits: these bounds rest on what
     a turn may commit, so a schedule must not take back more. shadows: extra rows that stand in for committed tokens.
-    full, block_causal: the kinds of attention it serves."""
+    kinds: names of the kinds of attention that it serves (``dllm.models.order``)."""
 
     regions: frozenset[str] = frozenset({"block"})
     opening = False
@@ -113,8 +113,7 @@ class Cache:
     branches = False
     static = opens_wide = follows_commits = False
     shadows = True
-    full = True
-    block_causal = False
+    kinds: frozenset[str] = frozenset({"full"})
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         """Open a session for the rows of ``canvas`` [B]. shrinks: the end-of-text policy may cut columns off."""
@@ -123,7 +122,7 @@ class Cache:
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         """Refuse parts that need what the policy does not compute (Unfit), and options that cannot work (UserError).
         Called before weights are read."""
-        name = f"cache={name_of(self)}"
+        name, kind = f"cache={name_of(self)}", setting.model.attention
         for need in needs:
             if need.region not in self.regions and not (need.opening and self.opening):
                 when = "when a block opens" if need.opening else "on every one"
@@ -137,7 +136,9 @@ class Cache:
                 raise Unfit(f"{name} has no room for the extra rows of sampler={name_of(sampler)}.")
         if sampler.branches and not self.branches:
             raise Unfit(f"{name} cannot share its rows among the several candidates of this sampler.")
-        if setting.model.attention_block is not None and not self.block_causal:
-            raise Unfit(f"{name} is for models with full attention; this one is block-causal.")
-        if setting.model.attention_block is None and not self.full:
-            raise Unfit(f"{name} rests on block-causal attention; in this model every row depends on all others.")
+        if kind.name not in self.kinds:
+            raise Unfit(
+                f"{name} is for models with full attention; this one is {kind.is_called}." if "full" in self.kinds else
+                f"{name} rests on causal attention, by blocks or by tokens; in this model every row depends on all "
+                "others."
+            )  # fmt: skip

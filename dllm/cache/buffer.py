@@ -17,13 +17,14 @@ from torch import Tensor
 from dllm.cache.base import Cache, Session
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.passes import Call, Drafts, Pass, SideBySide
+from dllm.cache.rows import order_of
 from dllm.canvas import Canvas, packed
 from dllm.common import debug
 from dllm.common.rowwise import Owner, each_tensor, join, select, some
 from dllm.contract import BlockState, ForwardPlan, State
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Access, AttentionOrder, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
+from dllm.models.memory import Access, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
 from dllm.shapes import Known, Shapes
 
 
@@ -190,7 +191,7 @@ class BufferSession(Session):
         queries, keys = some(forward.queries, rows), some(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
         visible, reach = (None, self.length) if self.even else seen(keys, shapes)
-        order, count = some(AttentionOrder.of(self.config, candidates.positions), rows), None
+        order, count = some(order_of(candidates, self.config), rows), None
         if order is not None:
             visible = order.visible(order if columns is None else order.at(columns), keys[:, :reach])
         elif visible is not None and self.gapless:

@@ -1,34 +1,39 @@
-"""Never compute a finished block again: the exact cache of block-causal models (SDAR, LLaDA2)."""
+"""Never compute again what is final: the exact cache of models that are causal by blocks or by tokens."""
 
 from __future__ import annotations
 
 import torch
 
 from dllm.cache.buffer import Buffered, CacheView
+from dllm.cache.rows import order_of, predictors, promised
 from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, State
 
 
 class Finished(Buffered):
-    """A position sees its own attention block and those before it. So a block's rows are final once it and all blocks
-    before it are decided and have been computed in that state. Nothing behind the open blocks need be computed. The
-    open blocks are computed whole, committed positions included. It gives the same tokens as cache=none.
+    """The model's attention says which pieces of a row become final as they are decided, in their order: its attention
+    blocks (SDAR, LLaDA2, NBDiff), or single columns (WeDLM). Rows that have been computed when they were final are
+    never computed again. A forward computes the rows that predict what may be committed now, and all that these see and
+    that is not final yet. It gives the same tokens as cache=none.
     """
 
-    block_causal = True
-    full = shadows = False
+    kinds = frozenset({"block-causal", "context-causal", "causal-by-rank"})
+    shadows = False
 
     def state(self, canvas: Canvas) -> State:
-        """exact [B, L]: columns computed when their block and all before it were decided."""
+        """exact [B, L]: columns computed when their piece and all before it were decided."""
         return {"exact": canvas.nothing}
 
     def plan(self, view: CacheView) -> ForwardPlan:
-        canvas, block = view.canvas, view.config.attention_block
-        assert block is not None, "a model with full attention was not refused"
-        number = torch.where(canvas.valid, canvas.positions // block, -1)
-        masked = torch.where(canvas.masked & canvas.valid, number, number.amax(1, keepdim=True) + 1)
-        final = number < masked.amin(1, keepdim=True)
-        last = torch.where(canvas.columns < view.blocks.open_end[:, None], number, -1).amax(1, keepdim=True)
-        live = (~(view.state["exact"] & final) & (number <= last)) | view.blocks.in_open
+        canvas, config = view.canvas, view.config
+        order, masked = order_of(canvas, config), canvas.masked & canvas.valid
+        assert order is not None, "a model with full attention was not refused"
+        piece = config.attention.pieces(masked, canvas.start)
+        final = piece < torch.where(masked, piece, len(canvas.columns) + 1).amin(1, keepdim=True)
+        committable, forced = promised(canvas, config)
+        wanted = predictors(committable & view.blocks.in_open, canvas, config)
+        furthest = torch.where(wanted, order.reach, -1).amax(1, keepdim=True)
+        live = wanted | (~(view.state["exact"] & final) & (order.rank <= furthest))
         exact = final & (view.state["exact"] | live)
-        return view.plan(live, keys=canvas.valid & (live | exact), state={"exact": exact})
+        return view.plan(live, committable=committable, forced=forced, keys=canvas.valid & (live | exact),
+                         state={"exact": exact})  # fmt: skip

@@ -10,12 +10,13 @@ from torch import Tensor
 from dllm.cache.base import Cache, Session
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.passes import Call, Pass
+from dllm.cache.rows import order_of, promised
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner, some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.memory import AttentionOrder, Fresh, Memory
+from dllm.models.memory import Fresh, Memory
 from dllm.shapes import Known
 
 
@@ -23,7 +24,8 @@ class NoCache(Cache):
     """The reference that every other policy is compared with."""
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
-    branches = block_causal = static = True
+    kinds = frozenset({"full", "block-causal", "context-causal", "causal-by-rank"})
+    branches = static = True
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Everything(config, len(canvas.columns), ragged=shrinks or not bool(canvas.valid.all()))
@@ -36,8 +38,8 @@ class Everything(Session):
         self.config, self.length, self.ragged, self.row_numbers = config, length, ragged, RowNumbers()
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        valid = canvas.valid
-        return ForwardPlan(valid, valid, canvas.nothing, canvas.tokens[:, :0], valid, blocks.shapes, {})
+        valid, (committable, forced) = canvas.valid, promised(canvas, self.config)
+        return ForwardPlan(valid, committable, forced, canvas.tokens[:, :0], valid, blocks.shapes, {})
 
     def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
         return (self.length,) * len(known)
@@ -68,13 +70,13 @@ class Everything(Session):
         valid, length = some(candidates.valid, rows), len(candidates.columns)
         queries = packed(valid, candidates.columns, width) if self.ragged else None
         visible, count = None if queries is None else queries < length, None
-        if queries is not None and not shadows.shape[1] and self.config.attention_block is None:
+        order = some(order_of(candidates, self.config), rows)
+        if queries is not None and not shadows.shape[1] and order is None:
             count = valid.sum(1).int()
         if shadows.shape[1]:
             ordinary = candidates.columns.expand_as(valid) if queries is None else queries
             extra = some(shadows, rows)
             visible, queries = shadow_visibility(ordinary, extra, length), torch.cat([ordinary, extra], 1)
-        order = AttentionOrder.of(self.config, some(candidates.positions, rows))
         if order is not None:
             order = order if queries is None else order.at(queries)
             visible = order.visible(order, visible)

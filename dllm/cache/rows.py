@@ -1,4 +1,4 @@
-"""Which rows predict which positions, and picking rows by column."""
+"""Which rows predict which positions, what the model's attention says of a canvas, and picking rows by column."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dllm.canvas import Canvas
 from dllm.common.rowwise import each_tensor, join
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Copies
+from dllm.models.order import AttentionOrder
 
 
 def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor:
@@ -18,6 +19,19 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
         return positions
     left = torch.cat([positions[:, 1:], torch.zeros_like(positions[:, :1])], 1)
     return left & canvas.valid | (positions & (canvas.columns == 0))
+
+
+def order_of(canvas: Canvas, config: ModelConfig) -> AttentionOrder | None:
+    """Who sees whom on the canvas; None: every column sees every column."""
+    return config.attention.order(canvas.masked & canvas.valid, canvas.start)
+
+
+def promised(canvas: Canvas, config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """The columns [B, L] that the next forward may commit, and those that it commits at once and alone, as
+    ``ForwardPlan.committable`` and ``forced``."""
+    masked, kind = canvas.masked & canvas.valid, config.attention
+    predicted, alone = kind.predicted(masked, canvas.start), kind.alone(masked, canvas.start)
+    return canvas.valid if predicted is None else predicted, canvas.nothing if alone is None else alone
 
 
 def places(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:

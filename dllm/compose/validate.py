@@ -44,6 +44,7 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             f"Need(statistics=...) of a part names {name!r}, but the statistics are {', '.join(ASKABLE)}; "
             f"logits=True gives the rest.{nearest(name, ASKABLE)}"
         )
+    setting.check_attention(sampler, needs)
     try:
         policy.check(setting, sampler, needs)
     except Unfit as error:

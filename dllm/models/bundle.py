@@ -11,13 +11,14 @@ import torch
 from dllm.errors import UserError, in_choices, nearest
 from dllm.kernels.choose import MIN_CAPABILITY, amd_kind, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
+from dllm.models.adapter import Adapter
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.quantize import check_quantize, quantize_weights
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_model_config
+from dllm.models.weights import load_model, published_shapes, read_model_config
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 DATA_FILES = ["*.json", "*.txt", "*.jinja"]
@@ -27,7 +28,7 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat1
 @dataclass(frozen=True)
 class Model:
     """A loaded model. config: holds the resolved mask, eos and pad ids. tokenizer: None where the folder has none.
-    path: the folder. quantize: as given to ``load``."""
+    path: the folder. quantize, adapter: as given to ``load``."""
 
     transformer: Transformer
     config: ModelConfig
@@ -36,6 +37,7 @@ class Model:
     name: str
     path: Path
     quantize: str | None = None
+    adapter: Path | None = None
 
 
 def shipped_models() -> list[str]:
@@ -69,27 +71,42 @@ def locate(path: str | Path, weights: bool = True) -> Path:
 
 def load(
     path: str | Path, device: str = "cpu", dtype: str | torch.dtype = "float32", mask_id: int | None = None,
-    kernels: str = "auto", quantize: str | None = None, pack: bool = True,
+    kernels: str = "auto", quantize: str | None = None, pack: bool = True, adapter: str | Path | None = None,
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding.
 
     device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where there is none). dtype: of weights
     and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch`` or ``auto`` (Triton on GPUs that
     support it). quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). pack: keep float32
-    weights of a CPU in oneDNN's layout, which is faster but excludes runtime=compile. Raises UserError when something
-    does not fit, where possible before weights are read.
+    weights of a CPU in oneDNN's layout, which is faster but excludes runtime=compile. adapter: a folder of a LoRA in
+    peft's format, merged into the weights. Raises UserError when something does not fit, where possible before weights
+    are read.
     """
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, tokenizer, ids = describe(path, mask_id)
     triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
+    lora = read_adapter(adapter, config, path)
     folder = locate(path)
-    transformer = load_model(folder, place, kind, config)
+    transformer = load_model(folder, place, kind, config, lora)
     transformer.use_kernels(triton, has_varlen(transformer.device, kind))
     if quantize is not None:
         quantize_weights(transformer, quantize)
     elif pack and not triton and can_pack(transformer.device, transformer.dtype):
         pack_weights(transformer)
-    return Model(transformer, config, tokenizer, ids, Path(path).expanduser().resolve().name, folder, quantize)
+    name, lora_folder = Path(path).expanduser().resolve().name, None if lora is None else lora.folder
+    return Model(transformer, config, tokenizer, ids, name, folder, quantize, lora_folder)
+
+
+def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Path) -> Adapter | None:
+    """The headers of an adapter for the model ``path``. Raises UserError for what is no plain LoRA of peft, and where
+    it adapts what the model lacks, or has in another shape."""
+    if adapter is None:
+        return None
+    found = Adapter.read(adapter)
+    with torch.device("meta"):
+        shapes = published_shapes(Transformer(config))
+    found.check_fits(shapes, path)
+    return found
 
 
 def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelConfig, Tokenizer | None, Ids]:

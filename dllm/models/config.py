@@ -1,8 +1,8 @@
 """The sizes and conventions of a transformer, read from a published ``config.json``.
 
-One dataclass covers LLaDA, Dream, LLaDA-MoE, LLaDA2 and SDAR. Every size comes from the checkpoint's own file. The only
-constants here are ids that the published files leave out (LLaDA-MoE's and SDAR's mask token). ``dllm.models.tables``
-lists the keys of each family, with type and range.
+One dataclass covers LLaDA, Dream, LLaDA-MoE, LLaDA2, SDAR, WeDLM and NBDiff. Every size comes from the checkpoint's own
+file. The only constants here are ids that the published files leave out (the mask tokens of LLaDA-MoE, SDAR, WeDLM and
+NBDiff). ``dllm.models.tables`` lists the keys of each family, with type and range.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dllm.errors import UserError
 from dllm.models import agreement, tables
 from dllm.models.agreement import FILE, Values, agree
 from dllm.models.keys import read_keys, shown
+from dllm.models.order import FULL, AttentionKind, BlockCausal, CausalByRank, ContextCausal
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class MoEConfig:
 class ModelConfig:
     """Sizes and conventions of one model. width D, heads H, head_dim h, kv_heads H_kv, vocab V (the logit columns).
 
-    max_length: prompt and answer together. prediction_shift: position i is read from row i - shift. attention_block:
-    the block length of block-causal attention (None: full attention). published: the file as it is.
+    max_length: prompt and answer together. prediction_shift: position i is read from row i - shift. attention: who sees
+    whom. usual_mask_id: where neither file nor tokenizer names the mask. published: the file as it is.
     """
 
     family: str
@@ -69,7 +70,8 @@ class ModelConfig:
     logit_scale: float = 1.0
     embed_scale: float = 1.0
     prediction_shift: int = 0
-    attention_block: int | None = None
+    attention: AttentionKind = FULL
+    usual_mask_id: int | None = None
     moe: MoEConfig | None = None
     published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -157,7 +159,7 @@ def _common(
     values: Values, family: str, mlp: str = "intermediate_size", mask: int | None = None, eos: int | None = None,
     **more: Any,
 ) -> ModelConfig:  # fmt: skip
-    """The keys that Dream, LLaDA-MoE, LLaDA2 and SDAR share with Hugging Face's Qwen classes. mlp: the key of the dense
+    """The keys that all families but LLaDA share with Hugging Face's Qwen classes. mlp: the key of the dense
     layers' width. mask, eos: the family's usual ids."""
     features = agreement.head_dim(values, "hidden_size", "num_attention_heads")
     return ModelConfig(
@@ -203,14 +205,35 @@ def _llada2(values: Values) -> ModelConfig:
     agreement.check_groups(values)
     return _common(
         values, "llada2", moe=moe, qk_norm=True, qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"],
-        attention_block=agreement.attention_block(values, "block_length"), mask=156895, eos=156892,
+        attention=_block_causal(values, "block_length"), mask=156895, eos=156892,
     )  # fmt: skip
 
 
 def _sdar(values: Values) -> ModelConfig:
     return _common(
-        values, "sdar", qk_norm=True, attention_block=agreement.attention_block(values, "block_size"),
+        values, "sdar", qk_norm=True, attention=_block_causal(values, "block_size"),
         mask=151669,  # published inference configs may lack the id; this is the tokenizer's <|MASK|>
+    )  # fmt: skip
+
+
+def _block_causal(values: Values, key: str) -> BlockCausal:
+    return BlockCausal(agreement.attention_block(values, key))
+
+
+def _wedlm(values: Values) -> ModelConfig:
+    norms, usual = values["qk_norm"], 151665  # of the published fine-tuning code
+    return _common(
+        values, "wedlm", qkv_bias=values["attention_bias"], attention=CausalByRank(),
+        qk_norm=not values["attention_bias"] if norms is None else norms,  # the published engine asks the bias alone
+        usual_mask_id=usual if usual < values["vocab_size"] else None,
+    )  # fmt: skip
+
+
+def _nbdiff(values: Values) -> ModelConfig:
+    return _common(
+        values, "nbdiff", prediction_shift=1, qkv_bias=values["bias"], output_bias=values["bias"],
+        attention=ContextCausal(agreement.attention_block(values, "block_length")),
+        mask=45830, eos=45892,  # [unused0] and [unused10] of openPangu's tokenizer; no published file names the mask
     )  # fmt: skip
 
 
@@ -220,7 +243,12 @@ FAMILIES: dict[str, tuple[tables.Table, Callable[[Values], ModelConfig]]] = {
     "LLaDA2MoeModelLM": (tables.LLADA2, _llada2),
     "DreamModel": (tables.DREAM, _dream),
     "SDARForCausalLM": (tables.SDAR, _sdar),
+    "WeDLMForCausalLM": (tables.WEDLM, _wedlm),
+    "PanguEmbeddedForCausalLM": (tables.NBDIFF, _nbdiff),
 }
 
 # For repackaged checkpoints without ``architectures``.
-MODEL_TYPES = {"Dream": "DreamModel", "llada2_moe": "LLaDA2MoeModelLM", "sdar": "SDARForCausalLM"}
+MODEL_TYPES = {
+    "Dream": "DreamModel", "llada2_moe": "LLaDA2MoeModelLM", "sdar": "SDARForCausalLM", "wedlm": "WeDLMForCausalLM",
+    "PanguEmbedded": "PanguEmbeddedForCausalLM",
+}  # fmt: skip

@@ -61,20 +61,25 @@ def stored_tensors(folder: Path) -> dict[str, Stored]:
     MemoryError when they do not fit."""
     found: dict[str, Stored] = {}
     for file in _weight_files(folder):
-        try:
-            with safe_open(file, framework="pt") as shard:
-                parts = [(name, shard.get_slice(name)) for name in shard.keys()]  # noqa: SIM118
-                headers = [Stored(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
-        except Exception as error:
-            if "allocate memory" in str(error):  # the file is sound, and larger than what there is
-                raise MemoryError(f"{file} cannot be mapped") from error
-            raise broken(f"{file} is no readable safetensors file ({error})") from error
-        for tensor in headers:
+        for tensor in headers(file):
             if tensor.name in found:
                 both = f"{found[tensor.name].file.name} and {file.name}"
                 raise broken(f"{folder}: tensor {shown(tensor.name)} is in {both}")
             found[tensor.name] = tensor
     return found
+
+
+def headers(file: Path) -> list[Stored]:
+    """The headers of one safetensors file. Raises UserError when they are broken, and MemoryError when they do not fit.
+    """
+    try:
+        with safe_open(file, framework="pt") as shard:
+            parts = [(name, shard.get_slice(name)) for name in shard.keys()]  # noqa: SIM118
+            return [Stored(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
+    except Exception as error:
+        if "allocate memory" in str(error):  # the file is sound, and larger than what there is
+            raise MemoryError(f"{file} cannot be mapped") from error
+        raise broken(f"{file} is no readable safetensors file ({error})") from error
 
 
 def _weight_files(folder: Path) -> list[Path]:

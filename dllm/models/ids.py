@@ -67,7 +67,8 @@ def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None)
         raise UserError(f"mask_id={mask_id!r} must be an integer, the id of the mask token.")
     return _first(
         {"mask_id": mask_id, "config.json: mask_token_id": config.mask_id,
-         "the tokenizer's mask token": tokenizer.mask_id if tokenizer else None},
+         "the tokenizer's mask token": tokenizer.mask_id if tokenizer else None,
+         "the family's usual mask_token_id": config.usual_mask_id},
         "mask_id=None: neither config.json (mask_token_id) nor the tokenizer names a mask token, which masked "
         "diffusion needs. Pass mask_id=ID (model.mask_id=ID on the command line).",
     )  # fmt: skip

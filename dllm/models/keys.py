@@ -54,7 +54,7 @@ def real(low: float, high: float, default: float | None = None) -> KeyRule:
     return KeyRule(f"a number from {low:g} to {high:g}", fits, default)
 
 
-def boolean(default: bool | None = False) -> KeyRule:
+def boolean(default: Any = False) -> KeyRule:
     """true or false."""
     return KeyRule("true or false", lambda value: isinstance(value, bool), default)
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from dllm.kernels.add_norm import add_norm
 from dllm.kernels.rope_scatter import HeadNorms, rope_scatter, rotated
 from dllm.models.attention import ALL, Visible, attend
-from dllm.models.config import ModelConfig
 
 M = TypeVar("M", bound=Tensor | None)
 
@@ -149,37 +148,6 @@ class Fresh(Memory):
 
     def access(self) -> Access:
         return Access(self.visible)
-
-
-@dataclass(frozen=True)
-class AttentionOrder:
-    """Which keys a query sees if attention is not full, as two integers per column [B, L]: a query of ``reach`` r sees
-    the keys whose ``rank`` is at most r."""
-
-    rank: Tensor
-    reach: Tensor
-
-    @staticmethod
-    def of(config: ModelConfig, positions: Tensor) -> AttentionOrder | None:
-        """The order of columns at ``positions`` [B, L] of their rows; None if attention is full.
-
-        Block-causal models (SDAR, LLaDA2): a position sees its own attention block and those before it."""
-        if config.attention_block is None:
-            return None
-        block = positions // config.attention_block
-        return AttentionOrder(block, block)
-
-    def at(self, columns: Tensor) -> AttentionOrder:
-        """The order of the ``columns`` [B, n] alone (L: padding)."""
-        columns = columns.clamp(max=self.rank.shape[1] - 1)
-        return AttentionOrder(self.rank.gather(1, columns), self.reach.gather(1, columns))
-
-    def visible(self, queries: AttentionOrder, keys: Tensor | None) -> Tensor:
-        """Which keys each of the ``queries`` [B, n] sees [B, n, S], out of ``keys`` [B, S] or [B, n, S] (None: all)."""
-        if keys is None:
-            return self.rank[:, None] <= queries.reach[:, :, None]
-        seen = self.rank[:, None, : keys.shape[-1]] <= queries.reach[:, :, None]
-        return seen & (keys if keys.dim() == 3 else keys[:, None, :])
 
 
 KeyValues = tuple[Tensor, Tensor]  # of one layer: keys, values [B, H_kv, S, h]

@@ -35,6 +35,10 @@ def _unscaled(value: Any) -> bool:
     return kind == "default" and ("rope_theta" not in value or ROPE_THETA.fits(value["rope_theta"]))
 
 
+def _all_full(value: Any) -> bool:
+    return isinstance(value, list) and all(one == "full_attention" for one in value)
+
+
 LAYERS = integer(1, MAX_LAYERS, REQUIRED)
 ROPE_THETA = real(1, 1e12, 10000.0)
 UNSCALED = KeyRule(
@@ -67,7 +71,7 @@ LLADA: Table = {
     "layer_norm_with_affine": allowed(True),
 }  # fmt: skip
 
-# What Dream, LLaDA-MoE, LLaDA2 and SDAR share with Hugging Face's Qwen classes.
+# What all families but LLaDA share with Hugging Face's Qwen classes.
 _QWEN: Table = {
     **_ALL,
     "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
@@ -80,6 +84,17 @@ DREAM: Table = {**_QWEN, "intermediate_size": size()}
 
 SDAR: Table = {
     **_QWEN, "intermediate_size": size(), "block_size": integer(1, MAX_SIZE, 4), "attention_bias": allowed(False),
+}  # fmt: skip
+
+WEDLM: Table = {
+    **_QWEN, "intermediate_size": size(), "qk_norm": boolean(None),
+    "attention_bias": boolean(REQUIRED),  # true in Qwen2.5's body, false in Qwen3's
+    "layer_types": KeyRule("a list of 'full_attention' alone (sliding windows are not supported)", _all_full),
+}  # fmt: skip
+
+NBDIFF: Table = {
+    **_QWEN, "intermediate_size": size(), "block_length": integer(1, MAX_SIZE, 32),
+    "bias": boolean(REQUIRED),  # of q, k, v and the output projection; published: true
 }  # fmt: skip
 
 LLADA_MOE: Table = {

@@ -23,7 +23,7 @@ from dllm.kernels.rope_scatter import HeadNorms
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
-from dllm.models.memory import Attend, AttentionOrder, Fresh, Memory, Projected
+from dllm.models.memory import Attend, Fresh, Memory, Projected
 
 
 class RMSNorm(nn.Module):
@@ -245,13 +245,20 @@ class Transformer(nn.Module):
         weight, elsewhere = self.lm_head.weight, self.places is not None and self.places.offloaded
         return weight if type(weight) is nn.Parameter and not elsewhere and weight.device == self.device else None
 
-    def encode(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
+    def encode(
+        self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0
+    ) -> Tensor:
         """Hidden rows [B, L, D] of whole sequences, for training and parity. valid [B, L]: tokens that are no padding.
+        masked [B, L]: which of them are masks (None: nothing), and start [B]: where the answer begins; both matter
+        where attention depends on them (``dllm.models.order``).
 
         Positions count columns, padding included. Rotary attention is relative, so a row's results do not depend on its
         padding (to 3e-6 in float32).
         """
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        order = AttentionOrder.of(self.config, positions)
+        masked = torch.zeros_like(tokens, dtype=torch.bool) if masked is None else masked
+        masked = masked if valid is None else masked & valid
+        start = torch.as_tensor(start, device=tokens.device).expand(len(tokens))
+        order = self.config.attention.order(masked, start)
         visible = valid if order is None else order.visible(order, valid)
         return self(tokens, positions, Fresh(Visible(visible)))[0]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from dllm.errors import UserError
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.packed import PackedLinear
+from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
 from dllm.models.files import SINGLE, Stored, mismatched, read_json, stored_tensors
 from dllm.models.fused import apart, fuse_products
@@ -49,7 +50,10 @@ _LLADA2 = {
     "attn.o": "attention.dense", "attn.q_norm": "attention.query_layernorm",
     "attn.k_norm": "attention.key_layernorm", "mlp.expert_bias": "mlp.gate.expert_bias",
 }  # fmt: skip
-PUBLISHED_NAMES = {"llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2}
+PUBLISHED_NAMES = {
+    "llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2, "wedlm": _QWEN,
+    "nbdiff": _QWEN,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,15 @@ def parameter_sources(model: Transformer) -> dict[str, Source]:
     return {name: parameter_source(name, model.config) for name, _ in model.named_parameters()}
 
 
+def published_shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
+    """The shape of every published tensor that holds parameters of ours, none of them fused."""
+    found: dict[str, tuple[int, ...]] = {}
+    for ours, source in parameter_sources(model).items():
+        rows, *rest = model.get_parameter(ours).shape
+        found[source.name] = (rows + found.get(source.name, (0,))[0], *rest)
+    return found
+
+
 def read_model_config(folder: Path) -> ModelConfig:
     """The folder's ``config.json``. Raises UserError when it is missing, broken or of an unknown family."""
     file = folder / "config.json"
@@ -126,13 +139,8 @@ def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
 def check_tensors(model: Transformer, stored: Mapping[str, Stored]) -> list[str]:
     """A sentence for each tensor that is missing, misshapen, of no float type, unexpected, or no copy of the one that
     it is tied to. Empty: the files fit."""
-    problems, shapes = [], {name: tuple(p.shape) for name, p in model.named_parameters()}
-    needed: dict[str, list[tuple[str, Source]]] = {}
-    for ours, source in parameter_sources(model).items():
-        needed.setdefault(source.name, []).append((ours, source))
-    for name, users in needed.items():
-        rows = sum(shapes[ours][0] for ours, _ in users)
-        shape = (rows, *shapes[users[0][0]][1:])
+    problems, needed = [], published_shapes(model)
+    for name, shape in needed.items():
         if name not in stored:
             problems.append(f"tensor {name} is missing")
         elif stored[name].shape != shape:
@@ -151,12 +159,14 @@ def _printed(name: str) -> str:
 
 
 def load_model(
-    folder: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, config: ModelConfig | None = None
-) -> Transformer:
-    """The checkpoint in ``folder`` as a Transformer in eval mode, its products fused.
+    folder: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, config: ModelConfig | None = None,
+    adapter: Adapter | None = None, fuse: bool = True,
+) -> Transformer:  # fmt: skip
+    """The checkpoint in ``folder`` as a Transformer in eval mode, its products fused unless it shall be trained.
 
-    device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. Raises UserError
-    that names the tensor when the files do not fit the config.
+    device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. adapter: merged
+    into the weights. Raises UserError that names the tensor when the files do not fit the config, and for an adapter of
+    another base.
     """
     path = Path(folder)
     config = config or read_model_config(path)
@@ -167,12 +177,16 @@ def load_model(
     problems = check_tensors(model, stored)
     if problems:
         raise UserError(f"{path}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
+    if adapter is not None:
+        adapter.check_fits(published_shapes(model), path)
+        adapter.check_base(stored, path)
     placement = device_map(model, dtype) if device == "auto" else {"": device}
-    tensors = dict(_read(model, stored, placement, dtype))
+    tensors = dict(_read(model, stored, placement, dtype, adapter))
     model.load_state_dict(tensors, assign=True, strict=not model.config.tied)
     if model.config.tied:
         model.lm_head.weight = model.embed.weight
-    fuse_products(model)
+    if fuse:
+        fuse_products(model)
     spread_over_devices(model.eval().requires_grad_(False), placement)
     return model
 
@@ -199,8 +213,9 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 
 
 def _read(
-    model: Transformer, stored: Mapping[str, Stored], placement: Mapping[str, Any], dtype: torch.dtype
-) -> Iterator[tuple[str, Tensor]]:
+    model: Transformer, stored: Mapping[str, Stored], placement: Mapping[str, Any], dtype: torch.dtype,
+    adapter: Adapter | None,
+) -> Iterator[tuple[str, Tensor]]:  # fmt: skip
     places: dict[tuple[Path, str], list[tuple[str, Source]]] = {}  # each file is opened once per device
     for ours, source in parameter_sources(model).items():
         places.setdefault((stored[source.name].file, device_of(ours, placement)), []).append((ours, source))
@@ -209,6 +224,8 @@ def _read(
             for ours, source in wanted:
                 part = shard.get_slice(source.name)
                 tensor = part[:] if source.rows is None else part[slice(*source.rows)]
+                if adapter is not None:
+                    tensor = adapter.merged(source.name, tensor, source.rows, dtype)
                 # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
                 yield ours, tensor.to(torch.float32 if ours.endswith("expert_bias") else dtype).contiguous()
 

@@ -24,7 +24,9 @@ class Cell(StoredCell):
 
     @property
     def model(self) -> str:
-        return str(self.config["model"]["name"])
+        """Its name, and its adapter's."""
+        model = self.config["model"]
+        return " + ".join([str(model["name"]), *([Path(model["adapter"]).name] if model.get("adapter") else [])])
 
     @property
     def suite(self) -> tuple[str, ...]:

@@ -118,3 +118,10 @@ def test_settings_that_share_no_item_are_named(tmp_path: Path) -> None:
     assert found.notes[1] == "Not compared, since they share no judged item with the baseline: wino, defaults."
     assert paired(cells[:1]) is None
     assert paired([cell(tmp_path / "d", ["sampler=static"], {"copy": [None]}, 8), replace(cells[0], rows=[])]) is None
+
+
+def test_a_model_with_an_adapter_is_another_model(tmp_path: Path) -> None:
+    made = [cell(tmp_path / name, overrides, {"copy": [1]}, 2)
+            for name, overrides in (("a", []), ("b", ["model.adapter=runs/some/lora"]))]  # fmt: skip
+    assert [one.model for one in made] == ["mini-llada", "mini-llada + lora"]
+    assert made[0].layout != made[1].layout

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from model_folders import published
+from model_folders import published, sdar_tokenizer
 
 from dllm.errors import UserError
 from dllm.models.config import FAMILIES, ModelConfig
+from dllm.models.ids import resolve_ids
+from dllm.models.order import ContextCausal
+from dllm.models.tokenizer import Tokenizer
 
 
 def read(name: str, **changes: Any) -> ModelConfig:
@@ -20,11 +24,12 @@ def read(name: str, **changes: Any) -> ModelConfig:
     [
         ("llada_mha_untied", "llada", 0, None), ("llada_gqa_tied", "llada", 0, None), ("dream_gqa", "dream", 1, None),
         ("llada_moe", "llada_moe", 0, None), ("llada2_moe", "llada2", 0, 32), ("sdar_b4", "sdar", 0, 4),
+        ("wedlm_bias", "wedlm", 0, None), ("nbdiff_gqa", "nbdiff", 1, 32),
     ],
 )  # fmt: skip
 def test_every_family_is_told_by_its_architecture(name: str, family: str, shift: int, block: int | None) -> None:
     config = read(name)
-    assert (config.family, config.prediction_shift, config.attention_block) == (family, shift, block)
+    assert (config.family, config.prediction_shift, config.attention.block) == (family, shift, block)
 
 
 def test_one_model_type_serves_two_architectures() -> None:
@@ -66,6 +71,9 @@ def test_a_missing_size_is_named(name: str, key: str) -> None:
     ("llada_mha_untied", {"attention_layer_norm": True}), ("dream_gqa", {"use_sliding_window": True}),
     ("dream_gqa", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}), ("sdar_b4", {"attention_bias": True}),
     ("llada_moe", {"moe_router_enable_expert_bias": True}), ("llada2_moe", {"score_function": "softmax"}),
+    ("wedlm_bias", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+    ("wedlm_bias", {"use_sliding_window": True}), ("wedlm_bias", {"rope_scaling": {"type": "yarn", "factor": 2.0}}),
+    ("nbdiff_gqa", {"hidden_act": "gelu"}), ("nbdiff_gqa", {"block_length": 512}),
 ])  # fmt: skip
 def test_what_no_published_checkpoint_uses_is_refused(name: str, change: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(change))):
@@ -104,3 +112,36 @@ def test_the_first_of_several_eos_ids_counts() -> None:
 
 def test_theta_is_read_where_transformers_5_writes_it() -> None:
     assert read("dream_gqa", rope_theta=None, rope_parameters={"rope_theta": 5e5}).theta == 5e5
+
+
+def test_wedlm_has_the_norms_of_its_body() -> None:
+    """Qwen3's body has norms of queries and keys and no biases, Qwen2.5's the reverse. The key of the norms decides;
+    without it, the biases do, as in the published engine. No class default counts."""
+    assert (read("wedlm_qknorm").qk_norm, read("wedlm_qknorm").qkv_bias) == (True, False)
+    assert (read("wedlm_bias").qk_norm, read("wedlm_bias").qkv_bias) == (False, True)
+    assert read("wedlm_qknorm", qk_norm=None).qk_norm and not read("wedlm_bias", qk_norm=None).qk_norm
+    assert not read("wedlm_qknorm", qk_norm=False).qk_norm
+    with pytest.raises(UserError, match="lacks attention_bias"):
+        read("wedlm_bias", attention_bias=None)
+
+
+def test_nbdiff_has_biases_on_four_projections_and_none_in_the_mlp() -> None:
+    for given in (True, False):
+        config = read("nbdiff_gqa", bias=given)
+        assert (config.qkv_bias, config.output_bias, config.mlp_bias) == (given, given, False)
+    assert read("nbdiff_gqa", block_length=8).attention == ContextCausal(8)
+    large = read("nbdiff_gqa", vocab_size=153376, eos_token_id=None)
+    assert (large.mask_id, large.eos_id) == (45830, 45892)
+
+
+def test_wedlm_takes_the_tokenizers_mask_before_the_usual_one(tmp_path: Path) -> None:
+    """151665 is hard-coded in the fine-tuning code; a third-party port found 151666 in the tokenizer."""
+    large = read("wedlm_bias", vocab_size=151936, mask_token_id=None)
+    assert resolve_ids(large, None, None)[1].mask == 151665
+    assert resolve_ids(large, None, 9)[1].mask == 9
+    sdar_tokenizer(tmp_path)
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.mask_id is not None and resolve_ids(large, tokenizer, None)[1].mask == tokenizer.mask_id
+    assert resolve_ids(read("wedlm_bias", vocab_size=151936), tokenizer, 8)[1].mask == 8
+    with pytest.raises(UserError, match="mask_id=None"):
+        resolve_ids(read("wedlm_bias", mask_token_id=None), None, None)

@@ -21,12 +21,26 @@ def printed(report: Report) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", ["llada_mha_untied", "llada_gqa_tied", "dream_gqa", "sdar_b4", "tiny-llada"])
+@pytest.mark.parametrize(
+    "name", ["llada_mha_untied", "llada_gqa_tied", "dream_gqa", "sdar_b4", "tiny-llada", "wedlm_bias", "tiny-nbdiff"]
+)
 def test_a_complete_checkpoint_is_ready(name: str) -> None:
     report = inspect_checkpoint(DATA / name)
     assert report.problems == ()
     assert report.verdict == "ready"
     assert printed(report).rstrip().endswith("ready")
+
+
+@pytest.mark.parametrize(("name", "attention", "cache"), [
+    ("dream_gqa", "full, both ways", "approximate"),
+    ("sdar_b4", "block-causal; decode with blocks.block_length=4", "exact"),
+    ("wedlm_qknorm", "causal, known tokens before masks", "exact"),
+    ("tiny-nbdiff", "causal; both ways inside the block that is decoded, of 32 columns", "exact"),
+])  # fmt: skip
+def test_attention_is_told_with_what_it_means_for_caches(name: str, attention: str, cache: str) -> None:
+    rows = dict(inspect_checkpoint(DATA / name, mask_id=60).rows())
+    assert rows["attention"].startswith(attention) and rows["caches"].startswith(cache)
+    assert ("guidance" in rows) == (name in ("dream_gqa", "sdar_b4"))
 
 
 def test_sizes_are_those_of_the_file() -> None:

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from model_folders import DATA, PARITY, logits, published
+from model_folders import DATA, PARITY, copy_of, logits, published
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dllm.kernels.rope_scatter import rotated
-from dllm.models.memory import AttentionOrder
+from dllm.models.order import AttentionOrder
 from dllm.models.transformer import Rotary, Transformer
 from dllm.models.weights import load_model, parameter_sources
-from tests.parity import GATES, case_error, cases_of
+from tests.parity import GATES, case_error, cases_of, main
 from tests.random_models import random_model
 
 CASES = [(folder, case, dtype) for folder in PARITY for case in cases_of(folder) for dtype in GATES]
@@ -22,6 +23,16 @@ CASES = [(folder, case, dtype) for folder in PARITY for case in cases_of(folder)
 @pytest.mark.parametrize(("folder", "case", "dtype"), CASES, ids=[f"{f.name}-{c}-{d}" for f, c, d in CASES])
 def test_logits_equal_the_published_code(folder: Path, case: str, dtype: torch.dtype) -> None:
     assert case_error(folder, cases_of(folder)[case], dtype) <= GATES[dtype]
+
+
+def test_a_field_that_is_not_known_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = copy_of("nbdiff_gqa", tmp_path)
+    cases = load_file(folder / "logits.safetensors")
+    fields = {name: tensor for name, tensor in cases.items() if name.startswith(("commit.", "row1_unpadded."))}
+    save_file(fields | {"commit.layers": torch.ones(1)}, folder / "logits.safetensors")
+    assert main([str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert out.count("FAILED: unknown fields ['layers']") == 2 and out.count("  ok") == 2
 
 
 @pytest.mark.parametrize("folder", PARITY, ids=lambda folder: folder.name)
@@ -39,7 +50,7 @@ def test_a_padded_row_equals_the_row_alone(folder: Path, dtype: torch.dtype, gat
 @pytest.mark.parametrize("name", ["sdar_b4", "llada2_moe"])
 def test_a_prefix_of_whole_blocks_ignores_what_follows(name: str) -> None:
     model = load_model(DATA / name, dtype=torch.float64)
-    block = model.config.attention_block
+    block = model.config.attention.block
     assert block is not None
     tokens = torch.randint(0, 100, (2, 3 * block + 1), generator=torch.Generator().manual_seed(2))
     longer, prefix = logits(model, tokens), logits(model, tokens[:, : 2 * block])
@@ -131,7 +142,7 @@ def test_logits_equal_the_native_class(name: str, kind: str, pads: int) -> None:
     valid = torch.ones_like(tokens).bool()
     valid[1, :pads] = False
     places = torch.arange(37).expand_as(tokens)
-    block = places // (model.config.attention_block or 64)
+    block = places // (model.config.attention.block or 64)
     order = AttentionOrder(block, block)
     visible = order.visible(order, valid)
     with torch.inference_mode():

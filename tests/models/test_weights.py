@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -126,13 +127,18 @@ def test_grouped_layers_have_names_of_their_own(tmp_path: Path) -> None:
     assert torch.equal(logits(load_model(tmp_path), TOKENS), logits(model, TOKENS))
 
 
+def weights(names: Iterable[str]) -> set[str]:
+    """Those that belong to the model: openPangu's files hold the tables of its rotation, too, which theta implies."""
+    return {name for name in names if not name.endswith("rotary_emb.inv_freq")}
+
+
 @pytest.mark.parametrize("folder", PARITY, ids=lambda folder: folder.name)
 def test_saving_and_loading_changes_no_bit(folder: Path, tmp_path: Path) -> None:
     model = load_model(folder)
     save_model(model, tmp_path)
     before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert weights(before) == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in after)
     assert torch.equal(logits(load_model(tmp_path), TOKENS), logits(model, TOKENS))
 
 
@@ -141,7 +147,7 @@ def test_a_meta_model_knows_every_published_name(folder: Path) -> None:
     with torch.device("meta"):
         model = Transformer(ModelConfig.from_published(published(folder.name)))
     assert all(parameter.is_meta for parameter in model.parameters())
-    assert {source.name for source in parameter_sources(model).values()} == set(stored_tensors(folder))
+    assert {source.name for source in parameter_sources(model).values()} == weights(stored_tensors(folder))
 
 
 def test_a_pickle_is_never_opened(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ DEFAULT_GEN_LENGTH = 32  # where neither the user nor a task sets the length of 
 SETTING_KINDS = {
     "runtime": "str", "lag": "int | None", "kernels": "str", "model.path": "str", "model.device": "str",
     "model.dtype": "str", "model.mask_id": "int | None", "model.quantize": "str | None", "model.prompt": "str | None",
+    "model.adapter": "str | None",
 }  # fmt: skip
 SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
@@ -116,5 +117,5 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind in SETTING_KINDS.items():
         group, _, key = name.rpartition(".")
         section = out[group] if group else out
-        section[key] = of_kind(name, section[key], kind)
+        section[key] = of_kind(name, section.get(key), kind)  # a file of an older version may lack it
     return out

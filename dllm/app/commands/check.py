@@ -7,12 +7,17 @@ from typing import Any
 
 from dllm.analysis.checkpoint import inspect_checkpoint, print_report
 from dllm.app.engines.base import refuse_engine
+from dllm.models.bundle import read_adapter
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
-    """Print what the folder holds; the exit code is 1 when it cannot be used."""
+    """Print what the folder holds; the exit code is 1 when it cannot be used. Raises UserError for an adapter that does
+    not fit."""
     refuse_engine(config, given)
-    report = inspect_checkpoint(config["model"]["path"], config["model"]["mask_id"])
+    path, folder = config["model"]["path"], config["model"]["adapter"]
+    report = inspect_checkpoint(path, config["model"]["mask_id"])
     print_report(report)
+    if report.config is not None and (adapter := read_adapter(folder, report.config, path)) is not None:
+        print(f"adapter {folder}: adapts {len(adapter.pairs)} of its matrices")
     if not report.usable:
         raise SystemExit(1)

@@ -186,7 +186,8 @@ def setting_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Ite
 
 def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:
     """The file in which a sweep notes that a combination cannot work."""
-    return sweep / identity(config, {"model": str(config["model"]["path"])}) / REFUSED_FILE
+    named = {key: str(config["model"][key]) for key in ("path", "adapter") if config["model"].get(key) is not None}
+    return sweep / identity(config, named) / REFUSED_FILE
 
 
 def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str], sentence: str) -> None:

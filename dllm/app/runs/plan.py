@@ -81,6 +81,7 @@ class RunPlan:
         if ids_of is not None:
             parts = replace(parts, blocks=parts.blocks.resolved(ids_of))
         dtype, device = bundle.parse_dtype(model["dtype"]), bundle.resolve_device(bundle.parse_device(model["device"]))
+        bundle.read_adapter(model["adapter"], architecture, model["path"])
         bundle.check_numbers(architecture, dtype, device, config["kernels"], model["quantize"])
         check_runtime(model["quantize"], config["runtime"], device)
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
@@ -152,10 +153,12 @@ class RunPlan:
             refuse_other(self.folder(), self.config, self.content())
 
     def content(self) -> dict[str, str]:
-        """Hashes of what the settings only name: the checkpoint, and the code of the parts and of the task."""
+        """Hashes of what the settings only name: the checkpoint with its adapter, the code of parts and task."""
         named = {group: list(targets(self.config[group])) for group in ("sampler", "blocks", "cache", "eos", "task")}
         codes = {f"{group}'s code": code_hash(names) for group, names in named.items() if names}
-        return {"checkpoint": fingerprint(self.path), **codes}
+        folder = self.config["model"]["adapter"]
+        adapter = "" if folder is None else f" + {fingerprint(Path(folder).expanduser())}"
+        return {"checkpoint": fingerprint(self.path) + adapter, **codes}
 
     def open_folder(self, samples: Sequence[PlannedSample]) -> RunFolder:
         """The run's folder, new or resumed. Raises UserError when it holds a sample of another prompt or seed."""
@@ -184,7 +187,7 @@ class RunPlan:
 
 def weights_of(
     config: Mapping[str, Any], device: str | None = None
-) -> tuple[str, str, str, int | None, str, str | None, bool]:
+) -> tuple[str, str, str, int | None, str, str | None, bool, str | None]:
     """The arguments of ``bundle.load``. device: an engine's choice; None: the configuration's.
 
     Weights are packed unless ``runtime=compile``, whose compiler cannot look into packed ones.
@@ -192,7 +195,7 @@ def weights_of(
     model = config["model"]
     path, place, dtype = str(model["path"]), device or str(model["device"]), str(model["dtype"])
     pack = config["runtime"] not in COMPILED
-    return path, place, dtype, model["mask_id"], str(config["kernels"]), model["quantize"], pack
+    return path, place, dtype, model["mask_id"], str(config["kernels"]), model["quantize"], pack, model["adapter"]
 
 
 def constraint_of(config: Mapping[str, Any]) -> Constraint | None:

@@ -13,6 +13,7 @@ from dllm.compose.parts import choices, config_groups
 from dllm.models import bundle
 from tests.app.command_line.conftest import Run
 
+MODELS = Path(__file__).parents[2] / "data" / "models"
 BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["samplr=static"], ["samplr=static", "unknown", "'sampler'"]),
     (["sampler=statik"], ["sampler='statik'", "choose one of", "'static'"]),
@@ -136,6 +137,26 @@ def test_a_broken_checkpoint_is_one_sentence(
     outcome = run("prompt=w1", model=tmp_path / "broken")
     assert outcome.code == 2 and outcome.err.count("\n") == 1
     assert all(word in outcome.err for word in words)
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(("model", "arguments", "words"), [
+    ("tiny-wedlm", ["cache=prefix"], ["cache=prefix is for models with full attention", "cache=finished"]),
+    ("tiny-nbdiff", ["cache=dkv"], ["cache=dkv is for models with full attention", "cache=finished"]),
+    ("tiny-llada", ["cache=finished"], ["cache=finished rests on causal attention", "cache=dual"]),
+    ("tiny-wedlm", ["sampling.guidance=1.5"], ["sampling.guidance=1.5", "known tokens before masks", "guidance=0"]),
+    ("tiny-nbdiff", ["sampling.guidance=2"], ["sampling.guidance=2", "the block that is decoded", "guidance=0"]),
+], ids=str)  # fmt: skip
+def test_a_cache_of_another_kind_of_attention_is_one_sentence(
+    run: Run, tiny: Path, tmp_path: Path, model: str, arguments: Sequence[str], words: Sequence[str]
+) -> None:
+    import shutil
+
+    folder = Path(shutil.copytree(tiny, tmp_path / "model"))
+    shutil.copy(MODELS / model / "config.json", folder)
+    outcome = run("prompt=w1", *arguments, model=folder)
+    assert outcome.code == 2 and outcome.err.count("\n") == 1 and not outcome.folder.exists()
+    assert all(word in outcome.err for word in words), outcome.err
 
 
 def test_a_pickle_is_never_opened(run: Run, tiny: Path, tmp_path: Path) -> None:

@@ -1,0 +1,201 @@
+"""Who sees whom, as a model declares it: two integers per column, rank and reach.
+
+A query sees the keys whose rank is at most its reach. A kind of model is a class here that gives these numbers, and
+everything that builds visibility (no cache, the exact cache, training, parity) reads them. Columns are positions:
+nothing is ever moved. Where WeDLM runs known tokens before masks, it is their ranks that come first.
+
+Letters: B rows, L columns. ``masked`` [B, L]: undecided columns that are attended to. ``start`` [B]: the answer's first
+column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionOrder:
+    """rank, reach [B, L]: a query of reach r sees the keys whose rank is at most r."""
+
+    rank: Tensor
+    reach: Tensor
+
+    def at(self, columns: Tensor) -> AttentionOrder:
+        """The order of the ``columns`` [B, n] alone (L: padding)."""
+        columns = columns.clamp(max=self.rank.shape[1] - 1)
+        return AttentionOrder(self.rank.gather(1, columns), self.reach.gather(1, columns))
+
+    def visible(self, queries: AttentionOrder, keys: Tensor | None) -> Tensor:
+        """Which keys each of the ``queries`` [B, n] sees [B, n, S], out of ``keys`` [B, S] or [B, n, S] (None: all)."""
+        if keys is None:
+            return self.rank[:, None] <= queries.reach[:, :, None]
+        seen = self.rank[:, None, : keys.shape[-1]] <= queries.reach[:, :, None]
+        return seen & (keys if keys.dim() == 3 else keys[:, None, :])
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """Full attention (LLaDA, Dream), and the base of the other kinds.
+
+    name: what caches declare to serve. is_called: what
+    messages say of a model. text, advice: what ``task=check`` says of its attention and of caches. grid_at_zero: blocks
+    count from column 0 instead of from the answer's start. causal: a decided token sees what is before it alone, so
+    that rows which stand in for it, or a prompt of masks (guidance), are nothing that the model knows. judges: the row
+    that predicts a decided column tells how likely its token is. everywhere: every forward predicts every masked
+    column.
+    """
+
+    name: ClassVar[str] = "full"
+    is_called: ClassVar[str] = "full"
+    advice: ClassVar[str] = "approximate: kept keys go stale as later tokens change"
+    grid_at_zero: ClassVar[bool] = False
+    causal: ClassVar[bool] = False
+    judges: ClassVar[bool] = True
+    everywhere: ClassVar[bool] = True
+
+    @property
+    def block(self) -> int | None:
+        """Columns of an attention block; None: there are none."""
+        return None
+
+    @property
+    def text(self) -> str:
+        return "full, both ways; blocks of any length"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder | None:
+        """Rank and reach of every column; None: everybody sees everybody."""
+        return None
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        """The piece [B, L] of each column, ascending from 0. A piece is final when it and all before it are decided:
+        no row of it changes after that. Not for full attention, where nothing is ever final."""
+        raise NotImplementedError
+
+    def predicted(self, masked: Tensor, start: Tensor) -> Tensor | None:
+        """The columns [B, L] that a forward predicts; None: all."""
+        return None
+
+    def alone(self, masked: Tensor, start: Tensor) -> Tensor | None:
+        """Columns [B, L] that a forward commits at once and alone in their rows; None: never any."""
+        return None
+
+
+FULL = AttentionKind()
+
+
+@dataclass(frozen=True)
+class BlockCausal(AttentionKind):
+    """A column sees its own block and those before it; blocks count from column 0 (SDAR, LLaDA2)."""
+
+    name = is_called = "block-causal"
+    advice = "exact: keys of finished blocks never change"
+    grid_at_zero = True
+
+    length: int
+
+    @property
+    def block(self) -> int:
+        return self.length
+
+    @property
+    def text(self) -> str:
+        return f"block-causal; decode with blocks.block_length={self.length}, as it was trained"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        number = self.pieces(masked, start)
+        return AttentionOrder(number, number)
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        return columns_of(masked) // self.length
+
+
+@dataclass(frozen=True)
+class ContextCausal(AttentionKind):
+    """The active block, that of the first masked column, sees all of itself; everything else is causal (NBDiff, arXiv
+    2512.06776). Blocks count from the answer's start.
+
+    The forward that opens a block computes the rows of the block before it, which have just become causal, and so
+    final. The last of them predicts the first column of the new block, which is committed alone (the published commit
+    pass, and an autoregressive step). All other forwards predict the rest of the active block.
+    """
+
+    name = "context-causal"
+    is_called = "causal outside the block that is decoded"
+    advice = "exact: keys of the causal context never change"
+    causal = True
+    everywhere = False
+
+    length: int
+
+    @property
+    def block(self) -> int:
+        return self.length
+
+    @property
+    def text(self) -> str:
+        return f"causal; both ways inside the block that is decoded, of {self.length} columns from the answer's start"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        columns, begin = columns_of(masked), self._begin(masked, start)
+        return AttentionOrder(columns, torch.where(self._inside(masked, begin), begin + self.length - 1, columns))
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        """The prompt, then the blocks."""
+        return ((columns_of(masked) - start[:, None]) // self.length + 1).clamp(min=0)
+
+    def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
+        begin = self._begin(masked, start)
+        first = columns_of(masked) == begin
+        opens = (first & masked).any(1, keepdim=True)
+        return torch.where(opens, first, self._inside(masked, begin) & ~first)
+
+    def alone(self, masked: Tensor, start: Tensor) -> Tensor:
+        return masked & (columns_of(masked) == self._begin(masked, start))
+
+    def _begin(self, masked: Tensor, start: Tensor) -> Tensor:
+        """First column [B, 1] of the active block; L where nothing is masked."""
+        length, start = masked.shape[1], start[:, None]
+        first = torch.where(masked, columns_of(masked), length).amin(1, keepdim=True)
+        return torch.where(first < length, start + (first - start) // self.length * self.length, length)
+
+    def _inside(self, masked: Tensor, begin: Tensor) -> Tensor:
+        columns = columns_of(masked)
+        return (columns >= begin) & (columns < begin + self.length)
+
+
+@dataclass(frozen=True)
+class CausalByRank(AttentionKind):
+    """Causal in an order that puts known tokens before masks, both by position (WeDLM, arXiv 2512.22737).
+
+    A mask sees all known tokens, right of it as well, and the masks before it. A known token sees the known ones before
+    it, and never a mask. So what lies before the first mask is as an autoregressive model would have it, and final.
+    """
+
+    name = "causal-by-rank"
+    is_called = "causal, known tokens before masks"
+    advice = "exact: keys of what lies before the first mask never change"
+    causal = True
+    judges = False
+
+    @property
+    def text(self) -> str:
+        return "causal, known tokens before masks; any number of masks in flight"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        rank = columns_of(masked) + masked * masked.shape[1]
+        return AttentionOrder(rank, rank)
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        return columns_of(masked)
+
+    def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
+        return masked  # the row of a known token says nothing of the token itself
+
+
+def columns_of(masked: Tensor) -> Tensor:
+    """The number of each column [B, L]."""
+    return torch.arange(masked.shape[1], device=masked.device).expand_as(masked)

@@ -1,0 +1,135 @@
+"""The model in training: which of its weights learn, and how they are written down."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from dllm.errors import not_installed
+from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, MODULE_PREFIX, base_digest
+from dllm.models.bundle import DATA_FILES
+from dllm.models.config import ModelConfig
+from dllm.models.files import INDEX, stored_tensors
+from dllm.models.transformer import Transformer
+from dllm.models.weights import PUBLISHED_NAMES, load_model, parameter_source, save_model
+from experiments.distill.loss import Loss
+from experiments.distill.recipe import Recipe
+
+PRODUCTS = ("attn.q", "attn.k", "attn.v", "attn.o", "mlp.gate", "mlp.up", "mlp.down")
+STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
+
+
+class Student(nn.Module):
+    """A network and its loss in one module, so that accelerate's wrappers see whole steps."""
+
+    def __init__(self, model: Transformer, loss: Loss) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, tokens: Tensor, target: Tensor, learnt: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each view [R], and its cross entropy, entropy and share of right tokens [3, R]. Given [R, L]:
+        masked canvases, their tokens, the positions that count, and those that are no padding."""
+        hidden = self.model.encode(tokens, valid)
+        view, column = learnt.nonzero(as_tuple=True)
+        logits = self.model.logits(hidden[view, column - self.model.config.prediction_shift])
+        terms = self.loss.terms(logits, target[learnt], view, len(tokens))
+        return self.loss(terms), torch.stack([terms.cross_entropy, terms.entropy, terms.right]).detach()
+
+    @property
+    def learning(self) -> dict[str, nn.Parameter]:
+        """The weights that learn, by name."""
+        return {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+
+
+def build(folder: Path, config: ModelConfig, recipe: Recipe, device: str) -> Student:
+    """The student with the teacher's weights. Raises UserError as ``load_model``."""
+    model = load_model(folder, device, getattr(torch, recipe.dtype), config, fuse=False)
+    if recipe.tune == "lora":
+        add_lora(model, recipe)
+    else:
+        # Embedding and head stay as LoRA leaves them: AdamW would move the rows of tokens that no answer holds.
+        for name, weight in model.named_parameters():
+            weight.requires_grad_(name.startswith(("layers.", "norm.")))
+    return Student(model, Loss(recipe.beta or 0.0, recipe.certain))
+
+
+def refuse_without_peft(recipe: Recipe) -> None:
+    """Raise UserError where an adapter is wanted and peft is not installed."""
+    if recipe.tune == "lora" and find_spec("peft") is None:
+        raise not_installed("tune=lora", "peft", "distill", "use tune=full")
+
+
+def add_lora(model: Transformer, recipe: Recipe) -> None:
+    """Put peft's adapters on the products of all layers. They alone learn, in float32; B is 0 at first."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    torch.manual_seed(recipe.seed)
+    names = [product.split(".")[1] for product in PRODUCTS]
+    inject_adapter_in_model(LoraConfig(**lora_options(recipe), target_modules=names), model)
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            assert ".lora_" in name, f"{name} must not learn"
+            weight.data = weight.data.float()
+
+
+def lora_options(recipe: Recipe) -> dict[str, Any]:
+    return {"r": recipe.rank, "lora_alpha": recipe.alpha, "lora_dropout": 0.0, "bias": "none"}
+
+
+def export(student: Student, recipe: Recipe, base: Path, out: Path) -> None:
+    """Write what was learnt: a checkpoint, or an adapter for the base."""
+    if recipe.tune == "lora":
+        save_adapter(student, recipe, base, out / "adapter")
+    else:
+        save_checkpoint(student.model, base, out / "checkpoint")
+
+
+def exported(recipe: Recipe, base: Path, out: Path) -> tuple[Path, Path | None]:
+    """The checkpoint to load after training, and the adapter for it."""
+    return (base, out / "adapter") if recipe.tune == "lora" else (out / "checkpoint", None)
+
+
+def save_checkpoint(model: Transformer, base: Path, folder: Path) -> None:
+    """The model under its published names, in the dtype of its base's files, with its base's tokenizer."""
+    kinds = [tensor.dtype for tensor in stored_tensors(base).values()]
+    written = Transformer(model.config)
+    written.load_state_dict(model.state_dict())
+    save_model(written.to(STORED[max(set(kinds), key=kinds.count)]), folder)
+    (folder / "model.safetensors").chmod(0o644)  # safetensors writes files only their owner can read
+    for file in (one for pattern in DATA_FILES for one in base.glob(pattern)):
+        if file.name not in ("config.json", INDEX):
+            shutil.copyfile(file, folder / file.name)
+
+
+def save_adapter(student: Student, recipe: Recipe, base: Path, folder: Path) -> None:
+    """peft's files, under the published names of modules, so that peft loads them on the published model too."""
+    from peft import LoraConfig
+
+    config, tensors = student.model.config, {}
+    for name, weight in student.learning.items():
+        module, half = re.fullmatch(r"(.+)\.(lora_[AB])\.default\.weight", name).groups()  # type: ignore[union-attr]
+        published = parameter_source(f"{module}.weight", config).name.removesuffix(".weight")
+        tensors[f"{MODULE_PREFIX}{published}.{half}.weight"] = weight.detach().cpu().contiguous()
+    folder.mkdir(parents=True, exist_ok=True)
+    adapted = {name.removeprefix(MODULE_PREFIX).split(".lora_")[0] + ".weight" for name in tensors}
+    digest = base_digest(adapted, stored_tensors(base))
+    save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt", DIGEST: digest})
+    written = LoraConfig(**lora_options(recipe), target_modules=pattern_of(config),
+                         base_model_name_or_path=recipe.model, inference_mode=True)  # fmt: skip
+    content = {key: sorted(value) if isinstance(value, set) else value for key, value in written.to_dict().items()}
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+
+def pattern_of(config: ModelConfig) -> str:
+    """A pattern of the published modules that are adapted. Their last names alone would match LLaDA's head, ff_out."""
+    names = PUBLISHED_NAMES[config.family]
+    last = "|".join(re.escape(names[product]) for product in PRODUCTS)
+    return rf".*\.\d+\.({last})"
