@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from dllm.prompts import Message
-from dllm.tasks.parallelbench import mini
-
-CANVAS = 32  # tokens that an answer may take
+from dllm.tasks.mini import tasks
+from dllm.tasks.mini.items import Sample
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,10 @@ class MiniQuestion:
 
 def items(split: str, count: int, seed: int) -> Iterator[MiniQuestion]:
     """``count`` items of every task, from ``split`` (``train`` or ``test``)."""
-    for task in mini.TASKS:
-        for sample in mini.generate(task, seed + 2000, count, split):
-            yield MiniQuestion(task, sample.messages, CANVAS, partial(score, sample))
+    for task in tasks.TASKS:
+        for sample in tasks.generate(task, seed + 2000, count, split):
+            yield MiniQuestion(task, sample.messages, tasks.budget(task), partial(score, sample))
 
 
-def score(sample: mini.MiniItem, text: str) -> float:
-    return sample.score(text)["score"]
+def score(sample: Sample, text: str) -> float:
+    return tasks.score(sample, text)["score"]
