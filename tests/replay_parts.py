@@ -41,6 +41,7 @@ from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
 from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
+from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
@@ -85,6 +86,10 @@ def dream_generate(params: Case) -> Parts:
     sampler = Dream(params["alg"], params["steps"], params["eps"], params["alg_temp"] or 0.0)
     sampling = Sampling(top_p=params["top_p"], top_k=params["top_k"], suppress_mask=False, tempered=True)
     return Parts(sampler, Whole(min_forwards=params["steps"]), sampling=sampling)
+
+
+def frechet(params: Case) -> Parts:
+    return Parts(Frechet(params["frechet_margin"]), Fixed(params["block_length"]), CACHES[params["cache"]]())
 
 
 def localleap(params: Case) -> Parts:
@@ -251,7 +256,7 @@ METHODS: dict[str, Callable[[Case], Parts]] = {
     "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
-    "window_diffusion": window_diffusion,
+    "window_diffusion": window_diffusion, "frechet": frechet,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script

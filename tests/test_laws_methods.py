@@ -25,6 +25,7 @@ from dllm.samplers.credit import Credit
 from dllm.samplers.dus import DUS
 from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
+from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
@@ -93,6 +94,7 @@ ZEROS = {name: torch.randn((WIDTH, WIDTH) if name.endswith("weight") else (WIDTH
 OFF: dict[str, tuple[Sampler, Sampler]] = {
     "localleap-radius-0": (LocalLeap(0.9, 0.75, 0), Confidence(0.9)),
     "localleap-equal-bars": (LocalLeap(0.9, 0.9, 4), Confidence(0.9)),
+    "frechet-margin-1": (Frechet(1.0), Static()),
     "credit-alpha-0": (Credit(Confidence(0.8), alpha=0.0), Confidence(0.8)),
     "credit-alpha-0-factor": (Credit(Factor(), alpha=0.0), Factor()),
     "credit-alpha-0-static": (Credit(Static(12), alpha=0.0), Static(12)),
