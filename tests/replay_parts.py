@@ -48,6 +48,7 @@ from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.order import Order
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
+from dllm.samplers.tacg import TACG
 from dllm.setting import Sampling
 
 Case = Mapping[str, Any]
@@ -225,6 +226,21 @@ def elastic(params: Case) -> Parts:
     return Parts(sampler, Whole(), policy, CutOpen())
 
 
+def tacg(params: Case) -> Parts:
+    """LLaDA: the gate, over blocks, with histories from the first forward on. Dream: extras, over the whole answer."""
+    names = {
+        "threshold": "conf_threshold", "floor": "tilg_extra_conf_floor", "ratio": "tilg_extra_ratio",
+        "most": "tilg_extra_max", "without_base": "tilg_extra_allow_empty_base", "streak": "history_gate_min_streak",
+        "escape": "history_gate_confidence_escape", "bonus": "tilg_rerank_lambda",
+        "guidance_weight": "guidance_weight", "decay": "tilg_ema_decay", "kl_turns": "kl_history_length",
+    }  # fmt: skip
+    options = {ours: params[theirs] for ours, theirs in names.items()}
+    if "block_length" not in params:
+        return Parts(TACG("extras", **options))
+    kl = params["kl_threshold"] if params["kl_threshold"] < 1e3 else None
+    return Parts(TACG("gate", **options, kl=kl, history="answer"), Fixed(params["block_length"]))
+
+
 class EachTurn(Sampler):
     """So many positions every turn, the surest first: no schedule that spreads what does not divide."""
 
@@ -256,7 +272,7 @@ METHODS: dict[str, Callable[[Case], Parts]] = {
     "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
-    "window_diffusion": window_diffusion, "frechet": frechet,
+    "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script

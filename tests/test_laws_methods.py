@@ -33,6 +33,7 @@ from dllm.samplers.order import Order
 from dllm.samplers.pc import PC
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
+from dllm.samplers.tacg import TACG
 
 LENGTH, BLOCKS = 24, {"short": Fixed(8), "long": Fixed(24), "whole": Whole()}
 NAMES = ("tiny-llada", "tiny-dream")
@@ -104,6 +105,7 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "freedave-depth-1": (FreeDave(Confidence(0.8), 1), Confidence(0.8)),
     "bacd-equal-clamps": (BACD(0.7, 0.7), Confidence(0.7)),
     "learn2pd-threshold-1": (Learn2PD(ZEROS, threshold=1.0), Static()),
+    "tacg-all-off": (TACG(most=0, streak=1, bonus=0.0), Confidence(0.9)),
     "pc-no-decay": (PC(decay=0.0), Static()),
 }  # fmt: skip
 

@@ -102,7 +102,7 @@ def test_most_pairs_work() -> None:
     }  # fmt: skip
     assert set(names["credit"]) == {
         "bacd", "confidence", "dus", "factor", "frechet", "klass", "learn2pd", "localleap", "oracle", "order", "pc",
-        "static",
+        "static", "tacg",
     }  # fmt: skip
 
 
