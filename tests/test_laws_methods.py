@@ -22,7 +22,9 @@ from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
+from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dus import DUS
+from dllm.samplers.entropy_distance import EntropyDistance
 from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
 from dllm.samplers.frechet import Frechet
@@ -106,6 +108,7 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "bacd-equal-clamps": (BACD(0.7, 0.7), Confidence(0.7)),
     "learn2pd-threshold-1": (Learn2PD(ZEROS, threshold=1.0), Static()),
     "tacg-all-off": (TACG(most=0, streak=1, bonus=0.0), Confidence(0.9)),
+    "entropy-distance-no-penalty": (EntropyDistance(0.4, 0.0), DParallel(0.4)),
     "pc-no-decay": (PC(decay=0.0), Static()),
 }  # fmt: skip
 

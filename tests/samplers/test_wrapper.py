@@ -97,8 +97,8 @@ def test_most_pairs_work() -> None:
     revocable = {"rcr", "remdm", "saber"}
     assert set(names["prophet"]) == set(INNER) - revocable
     assert set(names["freedave"]) == {
-        "confidence", "dparallel", "dream", "dus", "eb", "factor", "frechet", "learn2pd", "localleap", "oracle",
-        "order", "pc", "static",
+        "confidence", "dparallel", "dream", "dus", "eb", "entropy_distance", "factor", "frechet", "learn2pd",
+        "localleap", "oracle", "order", "pc", "static",
     }  # fmt: skip
     assert set(names["credit"]) == {
         "bacd", "confidence", "dus", "factor", "frechet", "klass", "learn2pd", "localleap", "oracle", "order", "pc",
