@@ -40,12 +40,14 @@ class Record:
     """What a decode did, in the terms of the golden files.
 
     Booking follows each source: most count what a turn's step changed, ``fills`` included or not (LocalLeap counts
-    what the end-of-text policy fills); FreeDave books a draft on the forward that verifies it.
+    what the end-of-text policy fills); FreeDave books a draft on the forward that verifies it; LoPA books what the
+    kept state has decided on the forward that drafted it.
     """
 
     gen_length: int
     fills: bool = True
     verified: bool = False
+    drafted: bool = False
     tokens: list[int] = field(default_factory=list)
     forward_tokens: list[int] = field(default_factory=list)
     layer_tokens: list[list[int]] = field(default_factory=list)
@@ -56,6 +58,8 @@ class Record:
     exit_step: int | None = None
     static_nfe: int | None = None
     lossless: bool | None = None
+    branches: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
     masked: torch.Tensor | None = None
 
     def observe(self, turn: Turn, start: int) -> None:
@@ -64,9 +68,13 @@ class Record:
         self.forward_tokens.append(layers[0])
         self.layer_tokens.append(layers)
         self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
+        self.branches.append(len(turn.tried.request))
+        self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
         canvas = turn.candidates
         if self.verified:
             self._book_verified(turn, start)
+        elif self.drafted:
+            self._book_drafted(turn, start)
         else:
             changed = turn.step.commit[0] | (turn.canvas.masked[0] & ~canvas.masked[0] & self.fills)
             self.committed.append(relative(changed, start))
@@ -82,6 +90,15 @@ class Record:
         now = turn.canvas.masked[0]
         now = now & ~(turn.step.commit[0] if turn.step.owner.is_single else turn.view.forced[0])
         self.committed.append(relative(before & ~now, start))
+        self.masked = now
+
+    def _book_drafted(self, turn: Turn, start: int) -> None:
+        """What this forward kept counts on the last one; what it leaves decided in all candidates counts on itself,
+        until the next one is known."""
+        now = turn.canvas.masked[0]
+        if self.masked is not None:
+            self.committed[-1] = relative(self.masked & ~now, start)
+        self.committed.append(relative(now & ~turn.candidates.masked.any(0), start))
         self.masked = now
 
     @property
@@ -130,7 +147,7 @@ def decode(
 
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
-    "lossless", "layer_tokens", "first_refreshed_layer",
+    "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -142,8 +159,8 @@ def differences(case: Case, record: Record) -> list[str]:
 
 def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:
     params = {**case["params"], "filters": filters}
-    length, parts = params["gen_length"], METHODS[method](params)
-    record = Record(length, fills=method != "freedave", verified=method == "freedave")
+    length, parts = params.get("gen_length", params.get("max_new_tokens")), METHODS[method](params)
+    record = Record(length, fills=method != "freedave", verified=method == "freedave", drafted=method == "lopa")
     decode(model, case["prompt"], parts, record)
     if "exit_step" in case:
         record.exit_step = record.early if record.early != params["steps"] else None

@@ -45,6 +45,7 @@ from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
+from dllm.samplers.lopa import LoPA
 from dllm.samplers.order import Order
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
@@ -226,6 +227,15 @@ def elastic(params: Case) -> Parts:
     return Parts(sampler, Whole(), policy, CutOpen())
 
 
+def lopa(params: Case) -> Parts:
+    score = {"default": "confidence", "margin": "margin", "neg_entropy": "entropy"}[params["sampling_strategy"]]
+    sampler = LoPA(
+        params["skip_threshold"], params["branching_factor"], score, params["branch_topp"],
+        params["selection_conf_alpha"], reference_finish=True,
+    )  # fmt: skip
+    return Parts(sampler, Fixed(params["block_size"]))
+
+
 def tacg(params: Case) -> Parts:
     """LLaDA: the gate, over blocks, with histories from the first forward on. Dream: extras, over the whole answer."""
     names = {
@@ -272,7 +282,7 @@ METHODS: dict[str, Callable[[Case], Parts]] = {
     "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
-    "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg,
+    "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg, "lopa": lopa,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script

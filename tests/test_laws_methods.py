@@ -31,6 +31,7 @@ from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
+from dllm.samplers.lopa import LoPA
 from dllm.samplers.order import Order
 from dllm.samplers.pc import PC
 from dllm.samplers.prophet import Prophet
@@ -109,6 +110,7 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "learn2pd-threshold-1": (Learn2PD(ZEROS, threshold=1.0), Static()),
     "tacg-all-off": (TACG(most=0, streak=1, bonus=0.0), Confidence(0.9)),
     "entropy-distance-no-penalty": (EntropyDistance(0.4, 0.0), DParallel(0.4)),
+    "lopa-no-lookahead": (LoPA(0.9, 1, "confidence"), Confidence(0.9)),
     "pc-no-decay": (PC(decay=0.0), Static()),
 }  # fmt: skip
 

@@ -25,8 +25,9 @@ class Sampler:
     B rows, N candidates, L columns.
 
     deterministic: the same scores always give the same step. stateless: it carries nothing but parameters from turn to
-    turn. revocable: it may remask. branches: it may offer several candidates. announces: it says what it will commit in
-    its next turn. tempered: confidences come from the tempered distribution (Dream's convention). by_confidence: it
+    turn. revocable: it may remask. branches: it may offer several candidates, the first of which has every mask of the
+    others, because caches plan by it. announces: it says what it will commit in its next turn. tempered: confidences
+    come from the tempered distribution (Dream's convention). by_confidence: it
     never commits a position before one of higher confidence. asks: its step asks the device (how many steps there are,
     for example), so a turn with it cannot be recorded. lookahead: how many blocks are open beyond the current one.
     per_request: names of the parameters that may be one number for all rows, or have one entry per request.
