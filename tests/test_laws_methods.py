@@ -34,6 +34,7 @@ from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.lopa import LoPA
 from dllm.samplers.order import Order
 from dllm.samplers.pc import PC
+from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 from dllm.samplers.tacg import TACG
@@ -111,6 +112,7 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "tacg-all-off": (TACG(most=0, streak=1, bonus=0.0), Confidence(0.9)),
     "entropy-distance-no-penalty": (EntropyDistance(0.4, 0.0), DParallel(0.4)),
     "lopa-no-lookahead": (LoPA(0.9, 1, "confidence"), Confidence(0.9)),
+    "prior-of-all": (Prior(Static(12), sigma=float("inf")), Static(12)),
     "pc-no-decay": (PC(decay=0.0), Static()),
 }  # fmt: skip
 

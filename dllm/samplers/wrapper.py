@@ -60,6 +60,13 @@ class Wrapper(Sampler):
         return self.inner.choose(view, owner, inside(state))
 
 
+def innermost(sampler: Sampler) -> Sampler:
+    """The rule inside all wrappers; a rule that wraps nothing is its own."""
+    while isinstance(sampler, Wrapper):
+        sampler = sampler.inner
+    return sampler
+
+
 def inside(state: State) -> State:
     """The inner rule's state under the inner rule's own names."""
     return {key.removeprefix(INNER): value for key, value in state.items() if key.startswith(INNER)}

@@ -27,17 +27,21 @@ from dllm.samplers.credit import Credit
 from dllm.samplers.ete import ETE
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.oracle import Oracle
+from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 from dllm.samplers.wrapper import Wrapper
 from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, positions
 
-WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {"credit": Credit, "prophet": Prophet, "freedave": FreeDave}
+WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {
+    "credit": Credit, "prophet": Prophet, "freedave": FreeDave, "prior": Prior,
+}  # fmt: skip
 OFF: dict[str, Callable[[Sampler], Sampler]] = {
     "credit": lambda inner: Credit(inner, alpha=0.0),
     "prophet": lambda inner: Prophet(inner, thresholds=[float("inf")] * 3),
     "freedave": lambda inner: FreeDave(inner, 1),
+    "prior": lambda inner: Prior(inner, sigma=float("inf")),
 }
 INNER = [name for name in choices("sampler") if name != "wino"]  # which Dream cannot have; refused below all the same
 MODELS = ("tiny-llada", "tiny-dream")
@@ -98,12 +102,13 @@ def test_most_pairs_work() -> None:
     assert set(names["prophet"]) == set(INNER) - revocable
     assert set(names["freedave"]) == {
         "confidence", "dparallel", "dream", "dus", "eb", "entropy_distance", "factor", "frechet", "learn2pd",
-        "localleap", "oracle", "order", "pc", "static",
+        "localleap", "oracle", "order", "pc", "prior", "static",
     }  # fmt: skip
     assert set(names["credit"]) == {
         "bacd", "confidence", "dus", "factor", "frechet", "klass", "learn2pd", "localleap", "oracle", "order", "pc",
-        "static", "tacg",
+        "prior", "static", "tacg",
     }  # fmt: skip
+    assert set(names["prior"]) == {"pc", "static"}
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
