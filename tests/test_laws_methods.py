@@ -24,6 +24,7 @@ from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dus import DUS
+from dllm.samplers.easing import Easing
 from dllm.samplers.entropy_distance import EntropyDistance
 from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
@@ -113,6 +114,7 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "entropy-distance-no-penalty": (EntropyDistance(0.4, 0.0), DParallel(0.4)),
     "lopa-no-lookahead": (LoPA(0.9, 1, "confidence"), Confidence(0.9)),
     "prior-of-all": (Prior(Static(12), sigma=float("inf")), Static(12)),
+    "easing-alpha-0": (Easing(0.9, 0.0), Confidence(0.9)),
     "pc-no-decay": (PC(decay=0.0), Static()),
 }  # fmt: skip
 

@@ -101,12 +101,12 @@ def test_most_pairs_work() -> None:
     revocable = {"rcr", "remdm", "saber"}
     assert set(names["prophet"]) == set(INNER) - revocable
     assert set(names["freedave"]) == {
-        "confidence", "dparallel", "dream", "dus", "eb", "entropy_distance", "factor", "frechet", "learn2pd",
+        "confidence", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor", "frechet", "learn2pd",
         "localleap", "oracle", "order", "pc", "prior", "static",
     }  # fmt: skip
     assert set(names["credit"]) == {
-        "bacd", "confidence", "dus", "factor", "frechet", "klass", "learn2pd", "localleap", "oracle", "order", "pc",
-        "prior", "static", "tacg",
+        "bacd", "confidence", "dus", "easing", "factor", "frechet", "klass", "learn2pd", "localleap", "oracle", "order",
+        "pc", "prior", "static", "tacg",
     }  # fmt: skip
     assert set(names["prior"]) == {"pc", "static"}
 
