@@ -30,6 +30,7 @@ from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
 from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
+from dllm.samplers.frontier import Frontier
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.lopa import LoPA
@@ -115,6 +116,8 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "lopa-no-lookahead": (LoPA(0.9, 1, "confidence"), Confidence(0.9)),
     "prior-of-all": (Prior(Static(12), sigma=float("inf")), Static(12)),
     "easing-alpha-0": (Easing(0.9, 0.0), Confidence(0.9)),
+    "frontier-of-all": (Frontier(Factor(), None), Factor()),
+    "frontier-wide": (Frontier(LocalLeap(), LENGTH), LocalLeap()),
     "pc-no-decay": (PC(decay=0.0), Static()),
 }  # fmt: skip
 

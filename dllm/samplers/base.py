@@ -27,9 +27,10 @@ class Sampler:
     deterministic: the same scores always give the same step. stateless: it carries nothing but parameters from turn to
     turn. revocable: it may remask. branches: it may offer several candidates, the first of which has every mask of the
     others, because caches plan by it. announces: it says what it will commit in its next turn. tempered: confidences
-    come from the tempered distribution (Dream's convention). by_confidence: it
-    never commits a position before one of higher confidence. asks: its step asks the device (how many steps there are,
-    for example), so a turn with it cannot be recorded. lookahead: how many blocks are open beyond the current one.
+    come from the tempered distribution (Dream's convention). by_confidence: it never commits a position before one of
+    higher confidence. asks: its step asks the device (how many steps there are, for example), so a turn with it cannot
+    be recorded. prescribed: it commits the positions that a plan names, whatever their scores. lookahead: how many
+    blocks are open beyond the current one.
     per_request: names of the parameters that may be one number for all rows, or have one entry per request.
     """
 
@@ -41,6 +42,7 @@ class Sampler:
     tempered = False
     by_confidence = True
     asks = False
+    prescribed = False
     lookahead = 0
     per_request: tuple[str, ...] = ()
 
@@ -102,6 +104,12 @@ class Sampler:
 def each_row(value: Tensor, canvas: Canvas) -> Tensor:
     """What all rows share [...] as state of each [B, ...], on the canvas's device; stored once until rows leave."""
     return value.to(canvas.start.device).expand(len(canvas.start), *value.shape)
+
+
+def told(view: View) -> Tensor:
+    """Masks of the open blocks that this forward scored [B, L]. A rule that keeps a history follows all of them, since
+    a wrapper may narrow what it may commit."""
+    return view.canvas.undecided & view.blocks.in_open & view.scores.scored
 
 
 def margin(scores: Scores) -> Tensor:

@@ -9,7 +9,7 @@ from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.scheduled import Scheduled
-from dllm.samplers.wrapper import Wrapper, innermost
+from dllm.samplers.wrapper import Wrapper, nested
 
 
 class Prior(Wrapper):
@@ -30,7 +30,7 @@ class Prior(Wrapper):
                 "static, pc, or dream with sampler.inner.alg=maskgit_plus. credit, prophet, freedave and frontier go "
                 "around it: sampler=credit sampler/inner=prior."
             )
-        if not over_thresholds and not isinstance(innermost(inner), Scheduled):
+        if not over_thresholds and not isinstance([*nested(inner)][-1], Scheduled):
             raise UserError(
                 f"sampler={name_of(self)} makes every confidence smaller, and sampler/inner={name_of(inner)} compares "
                 "it with a threshold, which becomes stricter. Use static, or allow it by "

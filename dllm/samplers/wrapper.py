@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from torch import Tensor
@@ -60,11 +61,12 @@ class Wrapper(Sampler):
         return self.inner.choose(view, owner, inside(state))
 
 
-def innermost(sampler: Sampler) -> Sampler:
-    """The rule inside all wrappers; a rule that wraps nothing is its own."""
+def nested(sampler: Sampler) -> Iterator[Sampler]:
+    """The rule, the one inside it, and so on; the last one wraps nothing."""
+    yield sampler
     while isinstance(sampler, Wrapper):
         sampler = sampler.inner
-    return sampler
+        yield sampler
 
 
 def inside(state: State) -> State:

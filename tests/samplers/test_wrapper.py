@@ -26,6 +26,7 @@ from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.ete import ETE
 from dllm.samplers.freedave import FreeDave
+from dllm.samplers.frontier import Frontier
 from dllm.samplers.oracle import Oracle
 from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
@@ -35,13 +36,14 @@ from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, positions
 
 WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {
-    "credit": Credit, "prophet": Prophet, "freedave": FreeDave, "prior": Prior,
+    "credit": Credit, "prophet": Prophet, "freedave": FreeDave, "prior": Prior, "frontier": Frontier,
 }  # fmt: skip
 OFF: dict[str, Callable[[Sampler], Sampler]] = {
     "credit": lambda inner: Credit(inner, alpha=0.0),
     "prophet": lambda inner: Prophet(inner, thresholds=[float("inf")] * 3),
     "freedave": lambda inner: FreeDave(inner, 1),
     "prior": lambda inner: Prior(inner, sigma=float("inf")),
+    "frontier": lambda inner: Frontier(inner, None),
 }
 INNER = [name for name in choices("sampler") if name != "wino"]  # which Dream cannot have; refused below all the same
 MODELS = ("tiny-llada", "tiny-dream")
@@ -101,14 +103,15 @@ def test_most_pairs_work() -> None:
     revocable = {"rcr", "remdm", "saber"}
     assert set(names["prophet"]) == set(INNER) - revocable
     assert set(names["freedave"]) == {
-        "confidence", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor", "frechet", "learn2pd",
-        "localleap", "oracle", "order", "pc", "prior", "static",
+        "confidence", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor", "frechet", "frontier",
+        "learn2pd", "localleap", "oracle", "order", "pc", "prior", "static",
     }  # fmt: skip
     assert set(names["credit"]) == {
-        "bacd", "confidence", "dus", "easing", "factor", "frechet", "klass", "learn2pd", "localleap", "oracle", "order",
-        "pc", "prior", "static", "tacg",
+        "bacd", "confidence", "dus", "easing", "factor", "frechet", "frontier", "klass", "learn2pd", "localleap",
+        "oracle", "order", "pc", "prior", "static", "tacg",
     }  # fmt: skip
     assert set(names["prior"]) == {"pc", "static"}
+    assert set(names["frontier"]) == set(INNER) - {"dus", "freedave", "order", "prophet"}
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
