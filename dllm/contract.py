@@ -378,6 +378,7 @@ class Schedule(Protocol):
     """What other parts may ask of a block schedule (``dllm.blocks.base.Blocks``)."""
 
     fixed_length: int | None
+    slides: bool
 
     def count(self, canvas: Canvas) -> Tensor | None: ...
 
@@ -389,5 +390,6 @@ class Rule(Protocol):
 
     revocable: bool
     branches: bool
+    tempered: bool
     announces: bool
     lookahead: int

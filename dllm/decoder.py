@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -70,9 +70,9 @@ class Decoder:
         ids_of = None if model.tokenizer is None else self.prompts.ids_of
         self.blocks = schedule if ids_of is None else schedule.resolved(ids_of)
         self.cache: Cache = part("cache", cache)
-        policy: EndOfText = part("eos", eos)
+        policy = cast(EndOfText, part("eos", eos)).resolved(model.ids)
         self.eos = StopStrings(policy, stop, self.prompts.text) if stop else policy
-        self.sampling = replace(sampling or sampling_from(options), tempered=rule.tempered)
+        self.sampling = (sampling or sampling_from(options)).under(rule)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
@@ -221,7 +221,7 @@ def stretch(batch_size: int) -> int:
 
 def sampling_from(options: dict[str, Any]) -> Sampling:
     """Sampling from keyword arguments. Raises UserError for an unknown one."""
-    known = [entry.name for entry in fields(Sampling) if entry.name != "tempered"]
+    known = [entry.name for entry in fields(Sampling)]
     for name in options:
         if name not in known:
             hint = nearest(name, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dllm.canvas import Canvas, PerRequest, Request
@@ -23,8 +23,8 @@ class Sampling:
     temperature: of the requests that name none of their own; 0 is the argmax. guidance: weight of classifier-free
     guidance; 0 is off. suppress_mask: never propose the mask token. forbid_eos: never propose the end of text (LLaDA's
     ``logits_eos_inf``). eos_last: commit end-of-text proposals after everything else (the intent of LLaDA's
-    ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered distribution (Dream) instead
-    of the model's own (LLaDA). Raises UserError for values out of range.
+    ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered distribution (Dream, NBDiff)
+    instead of the model's own (LLaDA). Raises UserError for values out of range.
     """
 
     temperature: PerRequest = 0.0
@@ -41,6 +41,10 @@ class Sampling:
         in_range("sampling.guidance", self.guidance, 0.0, advice="0 is off.")
         in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
         in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
+
+    def under(self, rule: Rule) -> Sampling:
+        """The same under a rule, whose own convention may be tempered confidences."""
+        return replace(self, tempered=self.tempered or rule.tempered)
 
     @property
     def plain(self) -> bool:

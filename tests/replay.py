@@ -1,7 +1,7 @@
 """Replay recorded decodes of published implementations: ``python tests/replay.py FILE... [--models DIR]``.
 
-``replay_parts`` maps each reference's parameter names to the parts of this project. Every field of a case is
-compared, and a file's sampler_cases. The exit code is 1, and stderr says why, where a case is not equal, and also
+``replay_parts`` maps each reference's parameter names to the parts of this project, ``replay_causal`` those of causal
+models. Every field of a case is compared, and a file's sampler_cases and batches. The exit code is 1, and stderr says why, where a case is not equal, and also
 where its method, its cache or one of its fields is unknown here. Files that hold no decodes of a model have scripts of
 their own (``ELSEWHERE``), which are named and not run.
 """
@@ -16,6 +16,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
+import replay_causal
 import torch
 from replay_parts import CACHES, ELSEWHERE, METHODS, Case, Parts
 
@@ -202,10 +203,12 @@ def unknown(data: Case, case: Case) -> str | None:
     return f"{', '.join(sorted(fields))} cannot be compared here" if fields else None
 
 
-def replay(file: Path, models: Path) -> tuple[str, list[str | None]]:
-    """The file's method, and what is wrong with every case: None where all is equal."""
-    data = json.loads(file.read_text())
-    outcome = []
+def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[str | None]]:
+    """The file's method, and what is wrong with every case: None where all is equal. sample: as in
+    ``replay_causal.outcomes``."""
+    data, outcome = json.loads(file.read_text()), list[str | None]()
+    if data["method"] in replay_causal.METHODS:
+        return data["method"], [*replay_causal.outcomes(data, models, sample)] or ["it has no cases"]
     for case in data.get("cases", ()):
         fault = unknown(data, case)
         if fault is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
+from dllm.blocks.sliding import Sliding
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
 from dllm.cache.dkv import DKV
@@ -278,11 +279,18 @@ def window_diffusion(params: Case) -> Parts:
     return Parts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling, turns=steps)
 
 
+def sliding(params: Case) -> Parts:
+    """DSB's window; -1 is no bound."""
+    bound, threshold = params["max_block_length"], params["threshold"]
+    sampler = Factor(params["factor"]) if threshold is None else Confidence(threshold)
+    return Parts(sampler, Sliding(params["block_length"], None if bound == -1 else bound), CACHES[params["cache"]]())
+
+
 METHODS: dict[str, Callable[[Case], Parts]] = {
     "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
-    "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg, "lopa": lopa,
+    "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg, "lopa": lopa, "sliding": sliding,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script

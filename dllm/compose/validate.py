@@ -38,6 +38,7 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             "or use sampler=confidence, localleap or static."
         )
     blocks.check(setting, sampler)
+    eos.check(setting)
     needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
     for name in sorted({name for need in needs for name in need.statistics} - set(ASKABLE)):
         raise UserError(

@@ -7,7 +7,8 @@ from dataclasses import replace
 from dllm.canvas import Canvas
 from dllm.contract import Step, View
 from dllm.eos.base import EndOfText, answer_ends
-from dllm.errors import in_choices
+from dllm.errors import UserError, in_choices, name_of
+from dllm.setting import Setting
 
 
 class FillAfterBlock(EndOfText):
@@ -17,6 +18,13 @@ class FillAfterBlock(EndOfText):
     def __init__(self, when: str = "any") -> None:
         in_choices("eos.when", when, ("any", "all"))
         self.when = when
+
+    def check(self, setting: Setting) -> None:
+        if setting.blocks.slides:
+            raise UserError(
+                f"eos={name_of(self)} ends a row when a block is full, but blocks={name_of(setting.blocks)} has none "
+                "that closes. Use eos=cut_open, stop_front, cut_canvas or keep."
+            )
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         waits = (candidates.undecided & view.blocks.in_block).any(1)

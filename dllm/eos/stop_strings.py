@@ -10,6 +10,7 @@ from dllm.canvas import Canvas
 from dllm.contract import Need, Step, View
 from dllm.eos.base import EndOfText
 from dllm.errors import name_of
+from dllm.setting import Setting
 
 
 class StopStrings(EndOfText):
@@ -29,6 +30,9 @@ class StopStrings(EndOfText):
 
     def needs(self) -> tuple[Need, ...]:
         return self.inner.needs()
+
+    def check(self, setting: Setting) -> None:
+        self.inner.check(setting)
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         candidates = self.inner.cut(candidates, view, step, eos_id)

@@ -46,6 +46,11 @@ class FreeDave(Wrapper):
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
+        if setting.blocks.slides:
+            raise UserError(
+                f"sampler={name_of(self)} drafts several turns in one block, but blocks={name_of(setting.blocks)} moves "
+                "after every turn. Use blocks=fixed."
+            )
         if setting.sampling.temperature != 0:
             raise UserError(
                 f"sampling.temperature={setting.sampling.temperature}: sampler={name_of(self)} verifies drafts against "
