@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -70,8 +70,9 @@ class Decoder:
         ids_of = None if model.tokenizer is None else self.prompts.ids_of
         self.blocks = schedule if ids_of is None else schedule.resolved(ids_of)
         self.cache: Cache = part("cache", cache)
-        policy = cast(EndOfText, part("eos", eos)).resolved(model.ids)
-        self.eos = StopStrings(policy, stop, self.prompts.text) if stop else policy
+        policy: EndOfText = part("eos", eos)
+        ends = policy.resolved(model.ids)
+        self.eos = StopStrings(ends, stop, self.prompts.text) if stop else ends
         self.sampling = (sampling or sampling_from(options)).under(rule)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")

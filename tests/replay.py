@@ -1,9 +1,9 @@
 """Replay recorded decodes of published implementations: ``python tests/replay.py FILE... [--models DIR]``.
 
 ``replay_parts`` maps each reference's parameter names to the parts of this project, ``replay_causal`` those of causal
-models. Every field of a case is compared, and a file's sampler_cases and batches. The exit code is 1, and stderr says why, where a case is not equal, and also
-where its method, its cache or one of its fields is unknown here. Files that hold no decodes of a model have scripts of
-their own (``ELSEWHERE``), which are named and not run.
+models. Every field of a case is compared, and a file's sampler_cases and batches. The exit code is 1, and stderr says
+why, where a case is not equal, and also where its method, its cache or one of its fields is unknown here. Files that
+hold no decodes of a model have scripts of their own (``ELSEWHERE``), which are named and not run.
 """
 
 from __future__ import annotations

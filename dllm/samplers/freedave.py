@@ -48,8 +48,8 @@ class FreeDave(Wrapper):
         super().check(setting)
         if setting.blocks.slides:
             raise UserError(
-                f"sampler={name_of(self)} drafts several turns in one block, but blocks={name_of(setting.blocks)} moves "
-                "after every turn. Use blocks=fixed."
+                f"sampler={name_of(self)} drafts several turns in one block, but blocks={name_of(setting.blocks)} "
+                "moves its own after every turn. Use blocks=fixed."
             )
         if setting.sampling.temperature != 0:
             raise UserError(
