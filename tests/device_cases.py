@@ -254,14 +254,14 @@ def samplings() -> Iterator[Case]:
 
 
 def together() -> list[Case]:
-    """Combinations of parts, for two turns each: a seeded sample, or all there are."""
+    """Combinations of parts that take a temperature, for two turns each: a seeded sample, or all there are."""
     every = [Combination(*one) for one in product(*(choices(group) for group in PARTS), MODELS)]
     random.Random(14).shuffle(every)
-    fits = (one for one in every if allowed(one))
-    return [
+    fits = (
         Case(str(one), one.sampler, one.blocks, one.cache, one.eos, one.model, HOT, turns=2)
-        for one in islice(fits, None if full() else 12)
-    ]
+        for one in every if allowed(one)
+    )  # fmt: skip
+    return list(islice(filter(taken, fits), None if full() else 12))
 
 
 def split_cases() -> Iterator[Case]:

@@ -17,8 +17,8 @@ TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }} {% endfor
 
 
 def make_tiny(folder: Path, source: Path = SOURCE) -> Path:
-    """``folder`` as a complete checkpoint with the weights of ``source``. Ids 0 to 59 are the words w0 to w59; w0 stands
-    for unknown ones too."""
+    """``folder`` as a complete checkpoint with the weights of ``source``. Ids 0 to 59 are the words w0 to w59; w0 is
+    also what is unknown."""
     words = {f"w{number}": number for number in range(60)} | {text: number for number, text in SPECIAL.items()}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

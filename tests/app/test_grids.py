@@ -28,7 +28,8 @@ def family(name: str, sampler: str) -> int:
     return sum(count(grid) for grid in grids(name) if grid["sampler"] == [sampler])
 
 
-PRESETS = ("ar", "nbdiff", "nbdiff_threshold", "wedlm")  # experiments that are no grids: the parts of a published decoding, by one word
+# Experiments that are no grids: the parts of a published decoder under one word.
+PRESETS = ("ar", "nbdiff", "nbdiff_threshold", "wedlm")
 
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name not in PRESETS])
