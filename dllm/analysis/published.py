@@ -53,7 +53,7 @@ class Published:
         words = [self.source, self.hardware, self.counted and f"tokens/s count {self.counted}"]
         if self.speedup is not None:
             words.append(f"{self.speedup:g} times as fast as one token per step")
-        lines = [f"published: {'; '.join(filter(None, words))}.", self.note]
+        lines = [f"published: {'; '.join(filter(None, words))}.", self.note and f"{self.note}."]
         if self.unlike and self.has_figures:
             lines.append(f"Not comparable: {'; '.join(self.unlike)}.")
         elif self.has_figures:
