@@ -24,9 +24,9 @@ NARROWEST = 2048  # width of the narrowest model in these tables, LLaDA2-mini; t
 
 @dataclass(frozen=True)
 class Published:
-    """A row of a paper's table. score: percent. tpf, nfe: tokens per forward, forwards per sample. speedup: times one
-    token per step. None: not reported. counted: which tokens the speed counts. benchmark: whose questions were asked, if
-    they are not those of our task.
+    """A row of a paper's table. settings: what leads to it, as users type it. score: percent. tpf, nfe: tokens per
+    forward, forwards per sample. speedup: times one token per step. None: not reported. counted: which tokens the speed
+    counts. benchmark: whose questions were asked, if not our task's.
 
     unlike: why the run beside it may not be compared, in words; empty: it may.
     """

@@ -80,8 +80,8 @@ def head(name: str) -> str:
     return " ".join(line for line in (CONF / f"{name}.yaml").read_text().splitlines() if line.startswith("# "))
 
 
-# Parts that no file chooses: list is a schedule of ours, WeDLM's rule needs its schedule, and the Dream runs that cut the
-# canvas (Window-Diffusion's) have no figures.
+# Parts that no file chooses: list is a schedule of ours, WeDLM's rule needs its schedule, and the runs that cut the
+# canvas (Window-Diffusion's, of Dream) have no figures.
 WITHOUT = {"sampler": {"entropy_distance"}, "blocks": {"list"}, "cache": set(), "eos": {"cut_canvas"}}
 
 
@@ -164,6 +164,33 @@ def test_the_settings_decode_and_score_local_questions(
     assert rows and all(row["nfe"] >= 1 and len(row["canvas"]) <= 32 for row in rows)
     found = beside(evaluation.config, evaluation.width)
     assert found is not None and ("a demo model, " in found.sentences()[-1] or not found.has_figures)
+
+
+# -- the pages --------------------------------------------------------------------------------------------------
+
+
+LINES = [line for line in (ROOT / "docs" / "choosing.md").read_text().splitlines() if "`experiment=published/" in line
+         and line.startswith("|")]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_setting_to_start_from_has_the_figures_of_its_row(line: str) -> None:
+    found = re.search(r"`experiment=(published/\w+) ?([^`]*)`", line)
+    assert found is not None
+    (row,) = [row for row in rows_of(DATA[found[1]]) if row.settings == found[2]]
+    figures = [row.score, row.tokens_per_second, row.tpf]
+    said = re.findall(r"(?<![-\w.])\d+(?:\.\d+)?(?= |,)", line.split("`")[2].split("|")[1])
+    assert [float(number) for number in said] == [figure for figure in figures if figure is not None]
+    assert row.has_figures or "no score could be read" in line
+
+
+def test_every_model_has_something_for_mathematics_code_and_chat() -> None:
+    text = (ROOT / "docs" / "choosing.md").read_text()
+    for model in ("LLaDA-8B", "LLaDA-1.5", "Dream-7B", "LLaDA2-mini"):
+        for use in ("mathematics", "code", "chat"):
+            assert re.search(rf"^\| {re.escape(model)}[^|]* \| {use}[^|]* \|", text, re.MULTILINE), (model, use)
+        (chat,) = re.findall(rf"^\| {re.escape(model)} \| chat \|.*$", text, re.MULTILINE)
+        assert "nothing is published" in chat or "no score is published" in chat
 
 
 # -- ours beside theirs -----------------------------------------------------------------------------------------
