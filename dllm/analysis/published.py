@@ -61,7 +61,7 @@ class Published:
         return [line for line in lines if line]
 
 
-def rows_of(published: Mapping[str, Any]) -> list[Published]:
+def reported(published: Mapping[str, Any]) -> list[Published]:
     """The rows of a file. Where a source gives no figures there is one row, without any."""
     shared = {key: value for key, value in published.items() if key not in ("experiment", "rows")}
     return [_row({**shared, **row}) for row in published["rows"] or [{}]]
@@ -82,17 +82,17 @@ def beside(config: Mapping[str, Any], width: int | None) -> Published | None:
     published = config.get("published")
     if not published:
         return None
-    rows, name = rows_of(published), str(published["experiment"])
+    rows, name = reported(published), str(published["experiment"])
     if name not in choices("experiment"):
         return replace(rows[0], unlike=(f"this version of dllm has no experiment={name}",))
     ours = compared(config)
-    row = min(rows, key=lambda one: len(changed(ours, settings_of(name, one.settings))))
+    row = min(rows, key=lambda one: len(differing(ours, settings_of_row(name, one.settings))))
     small = [] if width is None or width >= NARROWEST else [f"a demo model, {width} wide, not {NARROWEST} or more"]
-    return replace(row, unlike=(*row.unlike, *small, *differences(ours, settings_of(name, row.settings))))
+    return replace(row, unlike=(*row.unlike, *small, *differences(ours, settings_of_row(name, row.settings))))
 
 
 @lru_cache
-def settings_of(experiment: str, settings: str) -> Mapping[str, Any]:
+def settings_of_row(experiment: str, settings: str) -> Mapping[str, Any]:
     """The settings of a row, by the names that users type."""
     return compared(plain_config(composed([f"experiment={experiment}", *shlex.split(settings)])))
 
@@ -103,14 +103,14 @@ def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in typed_settings(mine) if key not in WHERE}
 
 
-def changed(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """The settings that differ."""
     return [key for key in {**theirs, **ours} if ours.get(key) != theirs.get(key)]
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """What differs, in words. Of two parts, tasks or models their names differ, and no options are listed."""
-    found = changed(ours, theirs)
+    found = differing(ours, theirs)
     names = {key for key in found if "." not in key}
     kept = [key for key in found if key.replace("/", ".").partition(".")[0] not in names - {key}]
     return [f"{key}={_text(ours.get(key))}, not {_text(theirs.get(key))}" for key in kept]

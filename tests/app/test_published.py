@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
-from dllm.analysis.published import FIGURES, Published, beside, rows_of
+from dllm.analysis.published import FIGURES, Published, beside, reported
 from dllm.app.command_line.options import Options, checked_sampling, checked_settings
 from dllm.app.runs.evaluation import Evaluation
 from dllm.app.runs.plan import Parts
@@ -64,7 +64,7 @@ def config_of(name: str, settings: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_says_what_its_figures_are_and_where_they_are_from(name: str) -> None:
-    data, rows = DATA[name], rows_of(DATA[name])
+    data, rows = DATA[name], reported(DATA[name])
     assert data["experiment"] == name and (CONF / f"{name}.yaml").read_text().startswith("# @package _global_\n# ")
     assert all(re.search(r"arXiv 2\d{3}\.\d{5}", row.source) for row in rows)
     assert any(row.has_figures for row in rows) or all(row.note for row in rows) or "no figures" in head(name)
@@ -177,7 +177,7 @@ LINES = [line for line in (ROOT / "docs" / "choosing.md").read_text().splitlines
 def test_a_setting_to_start_from_has_the_figures_of_its_row(line: str) -> None:
     found = re.search(r"`experiment=(published/\w+) ?([^`]*)`", line)
     assert found is not None
-    (row,) = [row for row in rows_of(DATA[found[1]]) if row.settings == found[2]]
+    (row,) = [row for row in reported(DATA[found[1]]) if row.settings == found[2]]
     figures = [row.score, row.tokens_per_second, row.tpf]
     said = re.findall(r"(?<![-\w.])\d+(?:\.\d+)?(?= |,)", line.split("`")[2].split("|")[1])
     assert [float(number) for number in said] == [figure for figure in figures if figure is not None]
