@@ -17,8 +17,8 @@ from dllm.analysis.frame import typed_settings
 from dllm.compose.parts import choices, composed, plain_config
 
 FIGURES = ("score", "tokens_per_second", "tpf", "nfe", "speedup")
-# Settings that say where and how a run is computed: they change neither what is decoded nor whose figures they are.
-WHERE = frozenset(("model.path", "model.device", "seed", "runtime", "lag", "kernels"))
+# Settings that say where and how a run is computed: they make no other run of it than the published one.
+WHERE = frozenset(("model.path", "model.device", "seed", "runtime", "lag", "kernels", "allow_code", "task.allow_code"))
 NARROWEST = 2048  # width of the narrowest model in these tables, LLaDA2-mini; the demo models have 128
 
 
@@ -104,8 +104,9 @@ def compared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """The settings that differ."""
-    return [key for key in {**theirs, **ours} if ours.get(key) != theirs.get(key)]
+    """The settings that differ. An option that one side lacks is of another part, or of an older version of dllm."""
+    both = [key for key in {**theirs, **ours} if "." not in key or key in ours and key in theirs]
+    return [key for key in both if ours.get(key) != theirs.get(key)]
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,6 @@ HEADS = ["method", "setting", "whose", "comparable", "hardware", "from",
 WORDS = 6  # columns of words, before the numbers
 
 
-
 def published(cells: Sequence[Cell]) -> Table | None:
     """Two lines for each cell of a published experiment: ours, and theirs of the nearest settings. None: no such cell.
 
@@ -51,4 +50,3 @@ def verdict(found: Published) -> str:
     if not found.has_figures:
         return "no figures are published"
     return f"no: {'; '.join(found.unlike)}" if found.unlike else "yes: the same settings"
-

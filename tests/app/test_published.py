@@ -28,6 +28,7 @@ from dllm.app.runs.reference import with_reference
 from dllm.compose.parts import choices, composed, plain_config
 from dllm.compose.validate import validate
 from dllm.models.weights import read_model_config
+from dllm.record.folders import relevant
 from dllm.setting import Setting
 from tests.app.conftest import ROOT, Run
 from tests.harness import full
@@ -218,6 +219,7 @@ def test_the_figures_of_a_run_are_those_of_its_settings() -> None:
         ("dual", "task.limit=10 gen_length=512", 4096, ["task.limit=10, not null"]),
         ("dual", "seed=3 runtime=static kernels=torch model.path=/here output=there name=x", 4096, []),
         ("lopa", "task=math500 task.shots=null", 4096, ["their questions are those of MATH"]),
+        ("lopa", "task=humaneval allow_code=true task.shots=null", 4096, []),
     ],
 )  # fmt: skip
 def test_what_makes_a_run_another_than_the_published_one_is_named(
@@ -235,9 +237,14 @@ def test_a_run_without_a_paper_has_no_figures_beside_it() -> None:
                               "experiment=published/gone",))  # fmt: skip
 
 
-def test_the_figures_change_no_identity() -> None:
-    from dllm.record.folders import relevant
+def test_a_setting_that_an_older_run_did_not_have_is_no_difference() -> None:
+    config = config_of("published/dual")
+    older = {**config, "cache": {key: value for key, value in config["cache"].items() if key != "keep_stale_tail"}}
+    found = beside(older, 4096)
+    assert found is not None and found.unlike == () and "keep_stale_tail" in config["cache"]
 
+
+def test_the_figures_change_no_identity() -> None:
     config = config_of("published/prefix")
     assert relevant(config) == relevant({key: value for key, value in config.items() if key != "published"})
 
