@@ -85,10 +85,12 @@ def beside(config: Mapping[str, Any], width: int | None) -> Published | None:
     rows, name = reported(published), str(published["experiment"])
     if name not in choices("experiment"):
         return replace(rows[0], unlike=(f"this version of dllm has no experiment={name}",))
-    ours = compared(config)
-    row = min(rows, key=lambda one: len(differing(ours, settings_of_row(name, one.settings))))
-    small = [] if width is None or width >= NARROWEST else [f"a demo model, {width} wide, not {NARROWEST} or more"]
-    return replace(row, unlike=(*row.unlike, *small, *differences(ours, settings_of_row(name, row.settings))))
+    ours, small = compared(config), []
+    if width is not None and width < NARROWEST:
+        small = [f"a demo model, {width} wide, not {NARROWEST} or more"]
+    apart = [differences(ours, settings_of_row(name, row.settings)) for row in rows]
+    nearest = min(range(len(rows)), key=lambda number: len(apart[number]))
+    return replace(rows[nearest], unlike=(*rows[nearest].unlike, *small, *apart[nearest]))
 
 
 @lru_cache
@@ -103,15 +105,11 @@ def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in typed_settings(mine) if key not in WHERE}
 
 
-def differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """The settings that differ. An option that one side lacks is of another part, or of an older version of dllm."""
-    both = [key for key in {**theirs, **ours} if "." not in key or key in ours and key in theirs]
-    return [key for key in both if ours.get(key) != theirs.get(key)]
-
-
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """What differs, in words. Of two parts, tasks or models their names differ, and no options are listed."""
-    found = differing(ours, theirs)
+    """What differs, in words. Of two parts, tasks or models their names differ, and no options are listed. An option that
+    one side lacks is of another part, or of another version of dllm."""
+    both = [key for key in {**theirs, **ours} if "." not in key or (key in ours and key in theirs)]
+    found = [key for key in both if ours.get(key) != theirs.get(key)]
     names = {key for key in found if "." not in key}
     kept = [key for key in found if key.replace("/", ".").partition(".")[0] not in names - {key}]
     return [f"{key}={_text(ours.get(key))}, not {_text(theirs.get(key))}" for key in kept]
