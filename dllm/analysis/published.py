@@ -106,7 +106,7 @@ def compared(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """What differs, in words. Of two parts, tasks or models their names differ, and no options are listed. An option that
+    """What differs, in words. Of two parts, tasks or models their names differ: no options are listed. An option that
     one side lacks is of another part, or of another version of dllm."""
     both = [key for key in {**theirs, **ours} if "." not in key or (key in ours and key in theirs)]
     found = [key for key in both if ours.get(key) != theirs.get(key)]
