@@ -82,9 +82,7 @@ def head(name: str) -> str:
     return " ".join(line for line in (CONF / f"{name}.yaml").read_text().splitlines() if line.startswith("# "))
 
 
-# Parts that no file chooses: list is a schedule of ours, and the runs that cut the canvas (Window-Diffusion's, of Dream)
-# have no figures.
-WITHOUT = {"sampler": set(), "blocks": {"list"}, "cache": set(), "eos": {"cut_canvas"}}
+WITHOUT = {"sampler": set(), "blocks": {"list"}, "cache": set(), "eos": set()}  # parts that no paper is about
 
 
 @pytest.mark.parametrize("group", WITHOUT)
