@@ -146,7 +146,7 @@ def shortened(config: dict[str, Any]) -> list[str]:
     return found + (["sampler.steps=32"] if sampler.get("steps") else [])
 
 
-@pytest.mark.parametrize(("name", "settings"), drawn(ROWS, 2))
+@pytest.mark.parametrize(("name", "settings"), drawn(ROWS, 1))
 def test_the_settings_decode_and_score_local_questions(
     name: str, settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
