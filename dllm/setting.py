@@ -82,6 +82,9 @@ class Setting:
                             "sampler=confidence.")  # fmt: skip
         if kind.everywhere:
             return
+        if sampler.edits:
+            raise UserError(f"{name} goes on with a block that is full, but {called}, and a full block is predicted no "
+                            "more. Use sampler=confidence.")  # fmt: skip
         if sampler.branches or sampler.lookahead:
             raise UserError(f"{name} tries tokens of several blocks, but {called}, and it predicts one block at a time."
                             " Use sampler=confidence.")  # fmt: skip

@@ -61,6 +61,7 @@ class Record:
     lossless: bool | None = None
     branches: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
+    edited: list[list[list[int]]] = field(default_factory=list)
     masked: torch.Tensor | None = None
 
     def observe(self, turn: Turn, start: int) -> None:
@@ -71,7 +72,9 @@ class Record:
         self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
         self.branches.append(len(turn.tried.request))
         self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
-        canvas = turn.candidates
+        canvas, edit = turn.candidates, turn.step.edit
+        places = [] if edit is None else edit[0].nonzero()[:, 0].tolist()
+        self.edited.append([[at - start, int(canvas.tokens[0, at])] for at in places])
         if self.verified:
             self._book_verified(turn, start)
         elif self.drafted:
@@ -138,7 +141,7 @@ def decode(
     forward = Forward.of(model, parts.cache, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos, network)
     request = Request.answer(prompt, record.gen_length, config.mask_id)
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
-    canvas = Canvas.of([request], config.pad_id, model.device)
+    canvas = Canvas.of([request], config.pad_id, model.device, config.attention.grid_at_zero)
     with torch.inference_mode():
         running = denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos, lag, take)
         for turn in islice(running, parts.turns):
@@ -148,7 +151,7 @@ def decode(
 
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
-    "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept",
+    "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "edited",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -161,6 +164,7 @@ def differences(case: Case, record: Record) -> list[str]:
 def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:
     params = {**case["params"], "filters": filters}
     length, parts = params.get("gen_length", params.get("max_new_tokens")), METHODS[method](params)
+    length += -(len(case["prompt"]) + length) % parts.fills_up
     record = Record(length, fills=method != "freedave", verified=method == "freedave", drafted=method == "lopa")
     decode(model, case["prompt"], parts, record)
     if "exit_step" in case:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Scores, State, Step, View
-from dllm.eos.base import EndOfText
+from dllm.eos.base import EndOfText, answer_ends
 from dllm.eos.cut_canvas import CutCanvas
 from dllm.eos.cut_open import CutOpen
 from dllm.eos.eotp import EoTP
@@ -44,6 +44,7 @@ from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
 from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
+from dllm.samplers.joint_threshold import JointThreshold
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.lopa import LoPA
@@ -67,6 +68,7 @@ class Parts:
     sampling: Sampling = field(default_factory=lambda: Sampling(suppress_mask=False))
     given: Mapping[int, int] = field(default_factory=dict)
     turns: int | None = None  # at most
+    fills_up: int = 1  # the canvas has a multiple of so many columns, prompt included
 
 
 def llada_generate(params: Case) -> Parts:
@@ -252,6 +254,56 @@ def tacg(params: Case) -> Parts:
     return Parts(TACG("gate", **options, kl=kl, history="answer"), Fixed(params["block_length"]))
 
 
+def joint_threshold(params: Case) -> Parts:
+    """Three codes: the model's own (published), sglang's and diffusers', whose 0 edits nothing."""
+    form, edit = params["form"], params["edit_threshold"]
+    rule, options = {"published": JointThreshold, "sglang": LastWithout, "diffusers": Spread}[form], dict[str, Any]()
+    if form == "published":
+        options["minimum"] = params["num_to_transfer"]
+    elif form == "sglang":
+        options["penalty"] = float(params["penalty_lambda"])
+    else:
+        edit = edit or None
+    sampler = rule(params["threshold"], edit, params["max_post_edit_steps"] + (form != "published"), **options)
+    if isinstance(sampler, Spread):
+        sampler.quotas = params["block_length"], params["num_inference_steps"]
+    eos = StopAfterBlock() if params.get("eos_early_stop") else Keep()
+    return Parts(sampler, Fixed(params["block_length"]), eos=eos, fills_up=params["block_length"])
+
+
+class LastWithout(JointThreshold):
+    """sglang tests its count after a forward: the one that exceeds it still runs, and edits nothing."""
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        assert step.edit is not None
+        return replace(step, edit=step.edit & (step.state["spent"] < self.post_edit_steps)[:, None])
+
+
+class Spread(JointThreshold):
+    """diffusers spreads a block's columns over its forwards with masks, the first ones one more, and runs one forward
+    on a full block even where nothing is edited."""
+
+    quotas = (1, 1)
+
+    def least(self, view: View) -> Tensor:
+        columns, steps = self.quotas
+        return columns // steps + (view.index < columns % steps).long()
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        return replace(step, hold=step.hold | (view.canvas.undecided & view.blocks.in_block).any(1))
+
+
+class StopAfterBlock(EndOfText):
+    """LLaDA2.1's eos_early_stop: what follows a finished block is left masked once there is an end of text."""
+
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        closes = ~(candidates.undecided & view.blocks.in_block).any(1) & ~step.hold
+        ended = answer_ends(candidates, eos_id).any(1)
+        return candidates.stop_at(view.blocks.end, closes & ended, attended=True)
+
+
 class EachTurn(Sampler):
     """So many positions every turn, the surest first: no schedule that spreads what does not divide."""
 
@@ -291,6 +343,7 @@ METHODS: dict[str, Callable[[Case], Parts]] = {
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
     "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg, "lopa": lopa, "sliding": sliding,
+    "joint_threshold": joint_threshold,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script

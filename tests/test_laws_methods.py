@@ -31,6 +31,7 @@ from dllm.samplers.factor import Factor
 from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.frontier import Frontier
+from dllm.samplers.joint_threshold import JointThreshold
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.lopa import LoPA
@@ -118,6 +119,8 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "easing-alpha-0": (Easing(0.9, 0.0), Confidence(0.9)),
     "frontier-of-all": (Frontier(Factor(), None), Factor()),
     "frontier-wide": (Frontier(LocalLeap(), LENGTH), LocalLeap()),
+    "joint-threshold-no-edits": (JointThreshold(0.8, None), Confidence(0.8)),
+    "joint-threshold-no-edits-minimum": (JointThreshold(1.0, None, 3, minimum=2), Static(12)),
     "pc-no-decay": (PC(decay=0.0), Static()),
 }  # fmt: skip
 

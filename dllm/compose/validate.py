@@ -39,6 +39,11 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
         )
     blocks.check(setting, sampler)
     eos.check(setting)
+    if sampler.edits and eos.at_once:
+        raise UserError(
+            f"eos={name_of(eos)} acts on an end of text at once, but sampler={name_of(sampler)} may replace it as long "
+            "as its block is open. Use eos=fill_after_block, or eos=keep."
+        )
     needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
     for name in sorted({name for need in needs for name in need.statistics} - set(ASKABLE)):
         raise UserError(

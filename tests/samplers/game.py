@@ -48,7 +48,8 @@ class Game:
     def view_of(self, scores: Scores, forced: Tensor | None = None) -> View:
         """The same from other scores, or with positions that a cache forces."""
         owner = Owner.single(len(self.canvas.request), self.canvas.start.device)
-        return View.of(self.canvas, scores, self.span, self.canvas.nothing if forced is None else forced, owner)
+        return View.of(self.canvas, scores, self.span, self.canvas.nothing if forced is None else forced, owner,
+                       self.sampler.edits)  # fmt: skip
 
     def turn(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[int]:
         """One forward and the step that follows; the positions it committed, of row 0."""
@@ -60,7 +61,8 @@ class Game:
         self.state = update_rows(view.active, {**self.state, **self.step.state}, self.state)
         assert self.step.owner.is_single
         self.canvas = applied(self.step, view)
-        self.span = self.blocks.advance(self.canvas, self.span, self.step.owner, self.step.stop)
+        closed = self.blocks.advance(self.canvas, self.span, self.step.owner, self.step.stop)
+        self.span = update_rows(self.step.hold, self.span, closed) if self.sampler.edits else closed
         return positions(self.step.commit)
 
     @property
@@ -85,7 +87,7 @@ class Game:
 
 def applied(step: Step, view: View) -> Canvas:
     """The candidates that a step makes of the canvas."""
-    return step.owner.each(view.canvas).remask(step.remask, MASK).commit(step.commit, step.tokens)
+    return step.owner.each(view.canvas).remask(step.remask, MASK).commit(step.written, step.tokens)
 
 
 def positions(where: Tensor) -> list[list[int]]:
