@@ -65,6 +65,11 @@ class Sampler:
     def check(self, setting: Setting) -> None:
         """Refuse, with UserError, a setting in which the rule cannot work. Called before weights are read."""
 
+    def doubt(self, setting: Setting) -> str | None:
+        """Why the rule works in a setting, but may do harm: a sentence for the user. None: nothing speaks against
+        it."""
+        return None
+
     def turns(self, canvas: Canvas) -> Tensor | None:
         """How many turns a fixed schedule takes for the rows of ``canvas`` [B]; None where the scores decide."""
         return None

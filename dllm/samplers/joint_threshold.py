@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -32,8 +33,8 @@ class JointThreshold(Sampler):
     per_request = ("threshold", "edit_threshold")
 
     def __init__(
-        self, threshold: Any = 0.7, edit_threshold: Any = 0.5, post_edit_steps: int = 16, minimum: int = 1,
-        penalty: float = 0.0,
+        self, threshold: Any = 0.7, edit_threshold: float | Sequence[float] | None = 0.5, post_edit_steps: int = 16,
+        minimum: int = 1, penalty: float = 0.0,
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.edit_threshold", edit_threshold, 0.0, 1.0, "null replaces nothing.")
@@ -53,6 +54,16 @@ class JointThreshold(Sampler):
                 "to which sampling.temperature, top_p, top_k and eos_last do not apply. Set them to 0, null and false, "
                 "or sampler.penalty to 0."
             )
+
+    def doubt(self, setting: Setting) -> str | None:
+        family = setting.model.family
+        if family == "llada2" or self.edit_threshold is None:  # LLaDA2.0 and 2.1 have the same files
+            return None
+        return (
+            f"sampler.edit_threshold={self.edit_threshold}: models of the family {family} were not trained to replace "
+            "tokens, so what they propose in the place of a token that they see may be worse than it. Set "
+            "sampler.edit_threshold=null, or use a model that was, such as LLaDA2.1."
+        )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """spent [B]: forwards that the block has had since it is full. held [B]: it was kept open by the last turn."""

@@ -44,6 +44,9 @@ class Wrapper(Sampler):
     def check(self, setting: Setting) -> None:
         self.inner.check(setting)
 
+    def doubt(self, setting: Setting) -> str | None:
+        return self.inner.doubt(setting)
+
     def prepare(self, request: Request) -> Request:
         return self.inner.prepare(request)
 

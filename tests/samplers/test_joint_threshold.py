@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from dllm.cache.dkv import DKV
 from dllm.cache.finished import Finished
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
-from dllm.compose.validate import validate
+from dllm.compose.validate import validate, warn_once
 from dllm.denoise import denoise
 from dllm.eos.base import EndOfText
 from dllm.eos.cut_canvas import CutCanvas
@@ -28,10 +29,12 @@ from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
 from dllm.eos.stop_front import StopFront
 from dllm.eos.stop_strings import StopStrings
+from dllm.errors import Doubt
 from dllm.models.ids import Ids
 from dllm.record.collector import Collector
 from dllm.record.results import Result
 from dllm.record.trace import Trace
+from dllm.samplers.frontier import Frontier
 from dllm.samplers.joint_threshold import JointThreshold
 from dllm.setting import Sampling, Setting
 from tests.samplers.game import MASK, PROMPT, Game, applied, positions
@@ -233,6 +236,26 @@ def test_parts_that_take_a_token_for_final_are_refused(
 ) -> None:
     with pytest.raises(UserError, match=words):
         validate(Setting(model(name).config, blocks, None), JointThreshold(), cache, eos)
+
+
+def test_a_model_that_was_not_trained_to_edit_is_a_warning() -> None:
+    rules = [JointThreshold(), JointThreshold(edit_threshold=None), Frontier(JointThreshold())]
+    said = {}
+    for name in ("tiny-llada", "sdar_b4", NAME):
+        for at, rule in enumerate(rules):
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                warn_once.cache_clear()
+                validate(Setting(model(name).config, Fixed(8), None), rule, NoCache(), Keep())
+            said[name, at] = [(one.category, str(one.message)) for one in heard]
+    for name, family in (("tiny-llada", "llada"), ("sdar_b4", "sdar")):
+        words = f"sampler.edit_threshold=0.5: models of the family {family} were not trained to replace tokens"
+        for at in (0, 2):
+            (doubt,) = said[name, at]
+            assert doubt[0] is Doubt and doubt[1].startswith(words)
+            assert doubt[1].endswith("Set sampler.edit_threshold=null, or use a model that was, such as LLaDA2.1.")
+        assert said[name, 1] == []
+    assert [said[NAME, at] for at in range(3)] == [[], [], []]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.5), Sampling(eos_last=True)])
