@@ -22,6 +22,7 @@ from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
+from dllm.samplers.dawn import Dawn
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dus import DUS
 from dllm.samplers.easing import Easing
@@ -116,6 +117,7 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "lopa-no-lookahead": (LoPA(0.9, 1, "confidence"), Confidence(0.9)),
     "prior-of-all": (Prior(Static(12), sigma=float("inf")), Static(12)),
     "easing-alpha-0": (Easing(0.9, 0.0), Confidence(0.9)),
+    "dawn-above-1": (Dawn(0.9, 1.01, 1.01), Confidence(0.9)),
     "frontier-of-all": (Frontier(Factor(), None), Factor()),
     "frontier-wide": (Frontier(LocalLeap(), LENGTH), LocalLeap()),
     "pc-no-decay": (PC(decay=0.0), Static()),

@@ -103,12 +103,12 @@ def test_most_pairs_work() -> None:
     revocable = {"rcr", "remdm", "saber"}
     assert set(names["prophet"]) == set(INNER) - revocable
     assert set(names["freedave"]) == {
-        "confidence", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor", "frechet", "frontier",
-        "learn2pd", "localleap", "oracle", "order", "pc", "prior", "static",
+        "confidence", "dawn", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor", "frechet",
+        "frontier", "learn2pd", "localleap", "oracle", "order", "pc", "prior", "static",
     }  # fmt: skip
     assert set(names["credit"]) == {
-        "bacd", "confidence", "dus", "easing", "factor", "frechet", "frontier", "klass", "learn2pd", "localleap",
-        "oracle", "order", "pc", "prior", "static", "tacg",
+        "bacd", "confidence", "dawn", "dus", "easing", "factor", "frechet", "frontier", "klass", "learn2pd",
+        "localleap", "oracle", "order", "pc", "prior", "static", "tacg",
     }  # fmt: skip
     assert set(names["prior"]) == {"pc", "static"}
     assert set(names["frontier"]) == set(INNER) - {"dus", "freedave", "order", "prophet"}
