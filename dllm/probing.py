@@ -48,10 +48,9 @@ class Probe:
     def watch(self, forward: Pass, memories: Sequence[Memory]) -> list[Watch]:
         """Read along in every call of the forward, whose memories these are. Under guidance it runs 2 N candidates, of
         which both halves are read."""
-        assert forward.shadows.shape[1] == 0, "rows that stand in for tokens are no columns of the canvas"
-        rows = self.rows.repeat(len(forward.queries) // len(self.rows), 1)
+        rows, extra = self.rows.repeat(len(forward.queries) // len(self.rows), 1), forward.shadows.shape[1]
         watches = [
-            Watch(self, call, some(rows, call.candidates), some(forward.queries, call.candidates))
+            Watch(self, call, some(rows, call.candidates), some(forward.queries, call.candidates), extra)
             for call in forward.calls
         ]
         for watch, memory in zip(watches, memories, strict=True):
@@ -78,10 +77,11 @@ class Probe:
 
 class Watch:
     """Reads along in one call, layer by layer. rows [b, m]: the columns to read of its candidates. planned [b, L]: what
-    these compute. In the call they lie in R rows, K candidates side by side."""
+    these compute. In the call they lie in R rows, K candidates side by side. extra: rows at the call's end that are no
+    column's own."""
 
-    def __init__(self, probe: Probe, call: Call, rows: Tensor, planned: Tensor) -> None:
-        self.probe, self.call, self.length, self.layers = probe, call, planned.shape[1], 0
+    def __init__(self, probe: Probe, call: Call, rows: Tensor, planned: Tensor, extra: int) -> None:
+        self.probe, self.call, self.length, self.extra, self.layers = probe, call, planned.shape[1], extra, 0
         beside, nowhere = call.side_by_side, torch.zeros_like(planned[:, :1])
         planned = torch.cat([planned, nowhere], 1)
         self.rows = rows[:, None] if beside is None else rows[beside.candidates]  # [R, K, m]
@@ -96,10 +96,12 @@ class Watch:
         home, (count, several) = self.rows.device, self.rows.shape[:2]
         everything = torch.arange(query.shape[1], device=home).expand(count, -1)
         columns = everything if columns is None else columns.to(home)
-        by = columns.unflatten(1, (several, columns.shape[1] // several))  # [R, K, n]
+        ran, mask = query.shape[1] - self.extra, visible.mask
+        query, mask = query[:, :ran], mask[:, :ran] if mask is not None and mask.dim() == 3 else mask
+        by = columns[:, :ran].unflatten(1, (several, ran // several))  # [R, K, n]
         at = self._places(by)
         first = torch.arange(several, device=home)[:, None] * by.shape[2]
-        index, mask = (at.clamp(min=0) + first).flatten(1).to(query.device), visible.mask
+        index = (at.clamp(min=0) + first).flatten(1).to(query.device)
         if self.probe.received:
             whole = averaged(query, keys, mask)
             mine, whole = rows_of(whole, index).to(home), whole.to(home)

@@ -68,6 +68,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "window"): {"active_tokens": 4, "window_tokens": 9, "refresh_interval": 4},
     ("cache", "dkv"): {"refresh_interval": 4},
     ("eos", "stop_front"): {"stops": [61, 56], "limit": 18},
+    ("sampler", "adas"): {"weight": 30.0},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
     ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
 }

@@ -173,6 +173,23 @@ def test_a_row_has_the_weights_that_it_has_alone(cache: str) -> None:
             assert torch.allclose(other.received[:length], alone.received[0], atol=1e-12)
 
 
+class AsksMore(Asks):
+    """It also wants the rows that stand in for committed tokens."""
+
+    def needs(self) -> tuple[Need, ...]:
+        return (*super().needs(), Need(committed=True, statistics=frozenset({"shadow"})))
+
+
+@pytest.mark.parametrize("cache", [NoCache(), Dual()], ids=type)
+def test_rows_that_stand_in_for_tokens_count_for_nothing(cache: Cache) -> None:
+    rest: Any = Fixed(8), cache, Keep()
+    with_them, without = (play((rule, *rest), "tiny-llada", requests()) for rule in (AsksMore(), Asks()))
+    for (_, more), (_, plain) in zip(with_them, without, strict=True):
+        assert torch.allclose(found(more).weights, found(plain).weights, atol=1e-12)
+        one, other = found(more).received, found(plain).received
+        assert one is not None and other is not None and torch.allclose(one, other, atol=1e-12)
+
+
 def test_guidance_reads_the_canvas_as_it_is() -> None:
     parts = Asks(), Fixed(8), Dual(), Keep()
     free, guided = (next(play(parts, "tiny-llada", requests(), weight))[1] for weight in (0.0, 1.5))
