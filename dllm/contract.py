@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from dllm.attending import AttentionNeed, AttentionWeights
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, Rowwise
 from dllm.constraints.exchanged import Again, Constrained, ConstraintMarks
@@ -29,9 +30,10 @@ class Need:
     """What a part needs scored: a region of the canvas, and which statistics besides token and confidence.
 
     region: ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
-    ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length).
-    committed: score committed and given positions, too. logits: keep all logits. lookup: make ``Scores.lookup``, for
-    the logits of a few tokens. opening: only in the forward that opens a block.
+    ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length), ``before``
+    (what a forward computes up to the open blocks' end). committed: score committed and given positions, too. logits:
+    keep all logits. lookup: make ``Scores.lookup``, for the logits of a few tokens. opening: only in the forward that
+    opens a block. attention: make ``Scores.attention``.
     """
 
     region: str = "block"
@@ -42,12 +44,15 @@ class Need:
     logits: bool = False
     opening: bool = False
     lookup: bool = False
+    attention: AttentionNeed | None = None
 
     def mask(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         """The positions to score [N, L]."""
         wanted = canvas.valid if self.committed else canvas.undecided
         if self.region == "block":
             return wanted & blocks.in_open
+        if self.region == "before":
+            return wanted & (canvas.columns < blocks.open_end[:, None])
         low, high = self._bounds(canvas, blocks)
         return wanted & (canvas.columns >= low[:, None]) & (canvas.columns < high[:, None])
 
@@ -99,7 +104,7 @@ class Scores:
     statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
     gap: difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of
     the token now on the canvas; shadow: the same from an extra row that sees all but that token (committed ones only).
-    logits, lookup: None if no part asked for them. again: None if no row is under a constraint.
+    logits, lookup, attention: None if no part asked for them. again: None if no row is under a constraint.
     """
 
     scored: Tensor
@@ -110,6 +115,7 @@ class Scores:
     logits: Logits | None = None
     lookup: Lookup | None = None
     again: Again | None = None
+    attention: AttentionWeights | None = None
 
     def stat(self, name: str) -> Tensor:
         """A statistic [N, L]. AssertionError for one that no part declared in its needs."""

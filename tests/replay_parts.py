@@ -38,6 +38,7 @@ from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
+from dllm.samplers.dawn import Dawn
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
 from dllm.samplers.ete import ETE
@@ -239,6 +240,15 @@ def lopa(params: Case) -> Parts:
     return Parts(sampler, Fixed(params["block_size"]))
 
 
+def dawn(params: Case) -> Parts:
+    """The tiny models have four layers. Dream's code reads the attention of the position's own row."""
+    sampler = Dawn(
+        0.9, params["tau_induce"], params["tau_low"], params["tau_edge"], params["tau_sink"],
+        layers=4 - params["first_attention_layer"], unshifted=True,
+    )  # fmt: skip
+    return Parts(sampler, Fixed(params["block_length"]))
+
+
 def tacg(params: Case) -> Parts:
     """LLaDA: the gate, over blocks, with histories from the first forward on. Dream: extras, over the whole answer."""
     names = {
@@ -343,7 +353,7 @@ METHODS: dict[str, Callable[[Case], Parts]] = {
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
     "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg, "lopa": lopa, "sliding": sliding,
-    "joint_threshold": joint_threshold,
+    "joint_threshold": joint_threshold, "dawn": dawn,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script

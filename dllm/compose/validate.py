@@ -52,6 +52,11 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             f"logits=True gives the rest.{nearest(name, ASKABLE)}"
         )
     setting.check_attention(sampler, needs)
+    if len({need.attention for need in needs} - {None}) > 1:
+        raise UserError(
+            "two parts read attention weights of different layers or rows, and a forward makes one set of them. Give "
+            "both the same layers, or use one of them."
+        )
     try:
         policy.check(setting, sampler, needs)
     except Unfit as error:

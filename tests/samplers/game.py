@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dllm.attending import AttentionWeights
 from dllm.blocks.fixed import Fixed
-from dllm.canvas import Canvas, Request
+from dllm.canvas import Canvas, Request, packed
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import Logits, Scores, Step, View
 from dllm.proposing import stored
@@ -83,6 +85,15 @@ class Game:
         value = torch.as_tensor(value, dtype=torch.float64)
         answer = value.expand(rows, self.length)
         return torch.cat([answer.new_zeros(rows, PROMPT), answer], 1)
+
+
+def with_attention(view: View, weights: Tensor, received: Tensor | None = None) -> View:
+    """The view with attention weights [B, L, L] of every column on every other, and what each column gets [B, L]."""
+    columns = packed(view.canvas.undecided & view.blocks.in_open, view.canvas.columns)
+    rows = weights[torch.arange(len(weights))[:, None], columns.clamp(max=weights.shape[1] - 1)]
+    rows = rows.masked_fill(columns[..., None] >= weights.shape[1], 0)
+    received = weights.mean(1) if received is None else received
+    return replace(view, scores=replace(view.scores, attention=AttentionWeights(columns, rows, received)))
 
 
 def applied(step: Step, view: View) -> Canvas:

@@ -50,7 +50,7 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["chat=true", "compare=true"], ["chat=true", "drop"]),
     (["resume=nothing"], ["nothing", "no run folder"]),
     (["task=replay"], ["trace=FILE", "trace=true"]),
-    (["sampler/inner=eb"], ["sampler/inner=eb", "wrapper", "credit, freedave, frontier, prior, prophet"]),
+    (["sampler/inner=eb"], ["sampler/inner=eb", "wrapper", "adas, credit, freedave, frontier, prior, prophet"]),
     (["sampler=prophet", "sampler/inner@sampler.inner.inner=eb"], ["sampler/inner=eb", "wrapper"]),
     (["engine=ray"], ["engine=ray", "task=prompt", "one process", "Drop it"]),
     (["chat=true", "engine=accelerate"], ["engine=accelerate", "task=prompt", "Drop it"]),
