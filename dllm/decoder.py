@@ -71,8 +71,9 @@ class Decoder:
         self.blocks = schedule if ids_of is None else schedule.resolved(ids_of)
         self.cache: Cache = part("cache", cache)
         policy: EndOfText = part("eos", eos)
-        self.eos = StopStrings(policy, stop, self.prompts.text) if stop else policy
-        self.sampling = replace(sampling or sampling_from(options), tempered=rule.tempered)
+        ends = policy.resolved(model.ids)
+        self.eos = StopStrings(ends, stop, self.prompts.text) if stop else ends
+        self.sampling = (sampling or sampling_from(options)).under(rule)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
@@ -221,7 +222,7 @@ def stretch(batch_size: int) -> int:
 
 def sampling_from(options: dict[str, Any]) -> Sampling:
     """Sampling from keyword arguments. Raises UserError for an unknown one."""
-    known = [entry.name for entry in fields(Sampling) if entry.name != "tempered"]
+    known = [entry.name for entry in fields(Sampling)]
     for name in options:
         if name not in known:
             hint = nearest(name, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dllm.canvas import Canvas, PerRequest, Request
@@ -23,8 +23,8 @@ class Sampling:
     temperature: of the requests that name none of their own; 0 is the argmax. guidance: weight of classifier-free
     guidance; 0 is off. suppress_mask: never propose the mask token. forbid_eos: never propose the end of text (LLaDA's
     ``logits_eos_inf``). eos_last: commit end-of-text proposals after everything else (the intent of LLaDA's
-    ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered distribution (Dream) instead
-    of the model's own (LLaDA). Raises UserError for values out of range.
+    ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered distribution (Dream, NBDiff)
+    instead of the model's own (LLaDA). Raises UserError for values out of range.
     """
 
     temperature: PerRequest = 0.0
@@ -41,6 +41,10 @@ class Sampling:
         in_range("sampling.guidance", self.guidance, 0.0, advice="0 is off.")
         in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
         in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
+
+    def under(self, rule: Rule) -> Sampling:
+        """The same under a rule, whose own convention may be tempered confidences."""
+        return replace(self, tempered=self.tempered or rule.tempered)
 
     @property
     def plain(self) -> bool:
@@ -78,10 +82,13 @@ class Setting:
                             "sampler=confidence.")  # fmt: skip
         if kind.everywhere:
             return
+        if sampler.edits:
+            raise UserError(f"{name} goes on with a block that is full, but {called}, and a full block is predicted no "
+                            "more. Use sampler=confidence.")  # fmt: skip
         if sampler.branches or sampler.lookahead:
             raise UserError(f"{name} tries tokens of several blocks, but {called}, and it predicts one block at a time."
                             " Use sampler=confidence.")  # fmt: skip
-        if any(need.region != "block" for need in needs):
+        if any(need.region not in ("block", "before") for need in needs):
             raise UserError(
                 f"a chosen part reads what lies behind the open block, but {called}, and it predicts one block at a "
                 "time. Use blocks=fixed, and another sampler or eos policy.")  # fmt: skip
@@ -102,6 +109,15 @@ class Setting:
             raise UserError(
                 f"{name}={steps} does not divide evenly over {count} blocks (gen_length={self.gen_length}, "
                 f"block_length={self.blocks.fixed_length}). Use a multiple of {count}."
+            )
+
+    def require_layers(self, name: str, layers: int | None) -> None:
+        """Raise UserError if the model has fewer than ``layers`` layers to read attention from."""
+        in_range(name, layers, 1, advice="It counts layers from the last one; null is the last quarter of them.")
+        if layers is not None and layers > self.model.layers:
+            raise UserError(
+                f"{name}={layers} is more than the {self.model.layers} layers of this model. Use a smaller number, or "
+                f"{name}=null for the last quarter of them."
             )
 
     def _block_count(self) -> int | None:

@@ -18,8 +18,9 @@ SCORE, FORWARDS, SAME = 0, 1, 3  # columns of the table behind the name
 
 
 def paragraph(name: str, found: Table) -> str:
-    """The figures of one sampler in a paragraph."""
-    return textwrap.fill(f"{MARK} {' '.join(_sentences(name, found))} {LINK}", 118, break_on_hyphens=False)
+    """The figures of one sampler in a paragraph; empty for one that was not measured."""
+    said = " ".join(_sentences(name, found))
+    return textwrap.fill(f"{MARK} {said} {LINK}", 118, break_on_hyphens=False) if said else ""
 
 
 def _sentences(name: str, found: Table) -> Iterator[str]:
@@ -36,7 +37,7 @@ def with_paragraph(page: str, text: str) -> str:
     """The page with the paragraph before its source, instead of an older one."""
     kept = [part for part in page.split("\n\n") if not part.startswith(MARK)]
     at = next(number for number, part in enumerate(kept) if part.startswith(BEFORE))
-    return "\n\n".join([*kept[:at], text, *kept[at:]])
+    return "\n\n".join([*kept[:at], *[text] * bool(text), *kept[at:]])
 
 
 def pages() -> dict[Path, str]:

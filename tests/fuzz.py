@@ -42,7 +42,7 @@ INNER = ("sampler/inner", "sampler/inner@sampler.inner.inner")
 
 def command(rng: Random, model: str) -> list[str]:
     """A command line: a sound one, with up to three random changes."""
-    chosen = {group: rng.choice(choices(group)) for group in rng.sample(TOPS, rng.choice((0, 1, 1, 2, 4)))}
+    chosen = {group: rng.choice(plain(group)) for group in rng.sample(TOPS, rng.choice((0, 1, 1, 2, 4)))}
     task = rng.choice((["prompt=w1"], ["prompt=w1"], rng.choice(TASKS)))
     line = [*(f"{group}={name}" for group, name in chosen.items()), f"model.path={model}", "output=runs", *task]
     for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
@@ -52,6 +52,11 @@ def command(rng: Random, model: str) -> list[str]:
         line = [word for word in line if not word.startswith("experiment")] + ["-m", *task, *rng.choice(SWEEPS)]
     rng.shuffle(line)
     return ["gen_length=8", *(word for word in line if not word.endswith(LONG))]
+
+
+def plain(group: str) -> list[str]:
+    """Its choices, without published settings, whose questions come from the hub."""
+    return [name for name in choices(group) if "/" not in name]
 
 
 def value(rng: Random) -> str:
@@ -86,7 +91,7 @@ CHANGES: tuple[Callable[[Random, dict[str, str]], str], ...] = (
     lambda rng, chosen: rng.choice(STRAYS),
     lambda rng, chosen: rng.choice(HYDRA),
     lambda rng, chosen: f"{rng.choice(TEXTS)}={value(rng)}",
-    lambda rng, chosen: f"experiment={rng.choice(choices('experiment'))}",
+    lambda rng, chosen: f"experiment={rng.choice(plain('experiment'))}",
     lambda rng, chosen: f"grids={rng.choice(GRIDS)}",
 )
 

@@ -63,9 +63,13 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "list"): {"lengths": [5, 8, 3]},
     ("blocks", "adablock"): {"block_length": 8, "delimiter_ids": [54, 56]},
     ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 54},
+    ("blocks", "sliding"): {"block_length": 5, "max_block_length": 7},
     ("cache", "elastic"): {"window_length": 5},
     ("cache", "window"): {"active_tokens": 4, "window_tokens": 9, "refresh_interval": 4},
     ("cache", "dkv"): {"refresh_interval": 4},
+    ("eos", "stop_front"): {"stops": [61, 56], "limit": 18},
+    ("sampler", "joint_threshold"): {"threshold": 0.4, "edit_threshold": 0.0, "post_edit_steps": 2},
+    ("sampler", "adas"): {"weight": 30.0},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
     ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
 }

@@ -1,9 +1,9 @@
 """Replay recorded decodes of published implementations: ``python tests/replay.py FILE... [--models DIR]``.
 
-``replay_parts`` maps each reference's parameter names to the parts of this project. Every field of a case is
-compared, and a file's sampler_cases. The exit code is 1, and stderr says why, where a case is not equal, and also
-where its method, its cache or one of its fields is unknown here. Files that hold no decodes of a model have scripts of
-their own (``ELSEWHERE``), which are named and not run.
+``replay_parts`` maps each reference's parameter names to the parts of this project, ``replay_causal`` those of causal
+models. Every field of a case is compared, and a file's sampler_cases and batches. The exit code is 1, and stderr says
+why, where a case is not equal, and also where its method, its cache or one of its fields is unknown here. Files that
+hold no decodes of a model have scripts of their own (``ELSEWHERE``), which are named and not run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
+import replay_causal
 import torch
 from replay_parts import CACHES, ELSEWHERE, METHODS, Case, Parts
 
@@ -40,12 +41,14 @@ class Record:
     """What a decode did, in the terms of the golden files.
 
     Booking follows each source: most count what a turn's step changed, ``fills`` included or not (LocalLeap counts
-    what the end-of-text policy fills); FreeDave books a draft on the forward that verifies it.
+    what the end-of-text policy fills); FreeDave books a draft on the forward that verifies it; LoPA books what the
+    kept state has decided on the forward that drafted it.
     """
 
     gen_length: int
     fills: bool = True
     verified: bool = False
+    drafted: bool = False
     tokens: list[int] = field(default_factory=list)
     forward_tokens: list[int] = field(default_factory=list)
     layer_tokens: list[list[int]] = field(default_factory=list)
@@ -56,6 +59,9 @@ class Record:
     exit_step: int | None = None
     static_nfe: int | None = None
     lossless: bool | None = None
+    branches: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    edited: list[list[list[int]]] = field(default_factory=list)
     masked: torch.Tensor | None = None
 
     def observe(self, turn: Turn, start: int) -> None:
@@ -64,9 +70,15 @@ class Record:
         self.forward_tokens.append(layers[0])
         self.layer_tokens.append(layers)
         self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
-        canvas = turn.candidates
+        self.branches.append(len(turn.tried.request))
+        self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
+        canvas, edit = turn.candidates, turn.step.edit
+        places = [] if edit is None else edit[0].nonzero()[:, 0].tolist()
+        self.edited.append([[at - start, int(canvas.tokens[0, at])] for at in places])
         if self.verified:
             self._book_verified(turn, start)
+        elif self.drafted:
+            self._book_drafted(turn, start)
         else:
             changed = turn.step.commit[0] | (turn.canvas.masked[0] & ~canvas.masked[0] & self.fills)
             self.committed.append(relative(changed, start))
@@ -82,6 +94,15 @@ class Record:
         now = turn.canvas.masked[0]
         now = now & ~(turn.step.commit[0] if turn.step.owner.is_single else turn.view.forced[0])
         self.committed.append(relative(before & ~now, start))
+        self.masked = now
+
+    def _book_drafted(self, turn: Turn, start: int) -> None:
+        """What this forward kept counts on the last one; what it leaves decided in all candidates counts on itself,
+        until the next one is known."""
+        now = turn.canvas.masked[0]
+        if self.masked is not None:
+            self.committed[-1] = relative(self.masked & ~now, start)
+        self.committed.append(relative(now & ~turn.candidates.masked.any(0), start))
         self.masked = now
 
     @property
@@ -120,7 +141,7 @@ def decode(
     forward = Forward.of(model, parts.cache, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos, network)
     request = Request.answer(prompt, record.gen_length, config.mask_id)
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
-    canvas = Canvas.of([request], config.pad_id, model.device)
+    canvas = Canvas.of([request], config.pad_id, model.device, config.attention.grid_at_zero)
     with torch.inference_mode():
         running = denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos, lag, take)
         for turn in islice(running, parts.turns):
@@ -130,7 +151,7 @@ def decode(
 
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
-    "lossless", "layer_tokens", "first_refreshed_layer",
+    "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "edited",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -142,8 +163,9 @@ def differences(case: Case, record: Record) -> list[str]:
 
 def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:
     params = {**case["params"], "filters": filters}
-    length, parts = params["gen_length"], METHODS[method](params)
-    record = Record(length, fills=method != "freedave", verified=method == "freedave")
+    length, parts = params.get("gen_length", params.get("max_new_tokens")), METHODS[method](params)
+    length += -(len(case["prompt"]) + length) % parts.fills_up
+    record = Record(length, fills=method != "freedave", verified=method == "freedave", drafted=method == "lopa")
     decode(model, case["prompt"], parts, record)
     if "exit_step" in case:
         record.exit_step = record.early if record.early != params["steps"] else None
@@ -185,10 +207,12 @@ def unknown(data: Case, case: Case) -> str | None:
     return f"{', '.join(sorted(fields))} cannot be compared here" if fields else None
 
 
-def replay(file: Path, models: Path) -> tuple[str, list[str | None]]:
-    """The file's method, and what is wrong with every case: None where all is equal."""
-    data = json.loads(file.read_text())
-    outcome = []
+def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[str | None]]:
+    """The file's method, and what is wrong with every case: None where all is equal. sample: as in
+    ``replay_causal.outcomes``."""
+    data, outcome = json.loads(file.read_text()), list[str | None]()
+    if data["method"] in replay_causal.METHODS:
+        return data["method"], [*replay_causal.outcomes(data, models, sample)] or ["it has no cases"]
     for case in data.get("cases", ()):
         fault = unknown(data, case)
         if fault is None:

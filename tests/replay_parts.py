@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
+from dllm.blocks.sliding import Sliding
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
 from dllm.cache.dkv import DKV
@@ -27,7 +28,7 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Scores, State, Step, View
-from dllm.eos.base import EndOfText
+from dllm.eos.base import EndOfText, answer_ends
 from dllm.eos.cut_canvas import CutCanvas
 from dllm.eos.cut_open import CutOpen
 from dllm.eos.eotp import EoTP
@@ -37,16 +38,21 @@ from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
+from dllm.samplers.dawn import Dawn
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
 from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
+from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
+from dllm.samplers.joint_threshold import JointThreshold
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
+from dllm.samplers.lopa import LoPA
 from dllm.samplers.order import Order
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
+from dllm.samplers.tacg import TACG
 from dllm.setting import Sampling
 
 Case = Mapping[str, Any]
@@ -63,6 +69,7 @@ class Parts:
     sampling: Sampling = field(default_factory=lambda: Sampling(suppress_mask=False))
     given: Mapping[int, int] = field(default_factory=dict)
     turns: int | None = None  # at most
+    fills_up: int = 1  # the canvas has a multiple of so many columns, prompt included
 
 
 def llada_generate(params: Case) -> Parts:
@@ -85,6 +92,10 @@ def dream_generate(params: Case) -> Parts:
     sampler = Dream(params["alg"], params["steps"], params["eps"], params["alg_temp"] or 0.0)
     sampling = Sampling(top_p=params["top_p"], top_k=params["top_k"], suppress_mask=False, tempered=True)
     return Parts(sampler, Whole(min_forwards=params["steps"]), sampling=sampling)
+
+
+def frechet(params: Case) -> Parts:
+    return Parts(Frechet(params["frechet_margin"]), Fixed(params["block_length"]), CACHES[params["cache"]]())
 
 
 def localleap(params: Case) -> Parts:
@@ -220,6 +231,89 @@ def elastic(params: Case) -> Parts:
     return Parts(sampler, Whole(), policy, CutOpen())
 
 
+def lopa(params: Case) -> Parts:
+    score = {"default": "confidence", "margin": "margin", "neg_entropy": "entropy"}[params["sampling_strategy"]]
+    sampler = LoPA(
+        params["skip_threshold"], params["branching_factor"], score, params["branch_topp"],
+        params["selection_conf_alpha"], reference_finish=True,
+    )  # fmt: skip
+    return Parts(sampler, Fixed(params["block_size"]))
+
+
+def dawn(params: Case) -> Parts:
+    """The tiny models have four layers. Dream's code reads the attention of the position's own row."""
+    sampler = Dawn(
+        0.9, params["tau_induce"], params["tau_low"], params["tau_edge"], params["tau_sink"],
+        layers=4 - params["first_attention_layer"], unshifted=True,
+    )  # fmt: skip
+    return Parts(sampler, Fixed(params["block_length"]))
+
+
+def tacg(params: Case) -> Parts:
+    """LLaDA: the gate, over blocks, with histories from the first forward on. Dream: extras, over the whole answer."""
+    names = {
+        "threshold": "conf_threshold", "floor": "tilg_extra_conf_floor", "ratio": "tilg_extra_ratio",
+        "most": "tilg_extra_max", "without_base": "tilg_extra_allow_empty_base", "streak": "history_gate_min_streak",
+        "escape": "history_gate_confidence_escape", "bonus": "tilg_rerank_lambda",
+        "guidance_weight": "guidance_weight", "decay": "tilg_ema_decay", "kl_turns": "kl_history_length",
+    }  # fmt: skip
+    options = {ours: params[theirs] for ours, theirs in names.items()}
+    if "block_length" not in params:
+        return Parts(TACG("extras", **options))
+    kl = params["kl_threshold"] if params["kl_threshold"] < 1e3 else None
+    return Parts(TACG("gate", **options, kl=kl, history="answer"), Fixed(params["block_length"]))
+
+
+def joint_threshold(params: Case) -> Parts:
+    """Three codes: the model's own (published), sglang's and diffusers', whose 0 edits nothing."""
+    form, edit = params["form"], params["edit_threshold"]
+    rule, options = {"published": JointThreshold, "sglang": LastWithout, "diffusers": Spread}[form], dict[str, Any]()
+    if form == "published":
+        options["minimum"] = params["num_to_transfer"]
+    elif form == "sglang":
+        options["penalty"] = float(params["penalty_lambda"])
+    else:
+        edit = edit or None
+    sampler = rule(params["threshold"], edit, params["max_post_edit_steps"] + (form != "published"), **options)
+    if isinstance(sampler, Spread):
+        sampler.quotas = params["block_length"], params["num_inference_steps"]
+    eos = StopAfterBlock() if params.get("eos_early_stop") else Keep()
+    return Parts(sampler, Fixed(params["block_length"]), eos=eos, fills_up=params["block_length"])
+
+
+class LastWithout(JointThreshold):
+    """sglang tests its count after a forward: the one that exceeds it still runs, and edits nothing."""
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        assert step.edit is not None
+        return replace(step, edit=step.edit & (step.state["spent"] < self.post_edit_steps)[:, None])
+
+
+class Spread(JointThreshold):
+    """diffusers spreads a block's columns over its forwards with masks, the first ones one more, and runs one forward
+    on a full block even where nothing is edited."""
+
+    quotas = (1, 1)
+
+    def least(self, view: View) -> Tensor:
+        columns, steps = self.quotas
+        return columns // steps + (view.index < columns % steps).long()
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        return replace(step, hold=step.hold | (view.canvas.undecided & view.blocks.in_block).any(1))
+
+
+class StopAfterBlock(EndOfText):
+    """LLaDA2.1's eos_early_stop: what follows a finished block is left masked once there is an end of text."""
+
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        closes = ~(candidates.undecided & view.blocks.in_block).any(1) & ~step.hold
+        ended = answer_ends(candidates, eos_id).any(1)
+        return candidates.stop_at(view.blocks.end, closes & ended, attended=True)
+
+
 class EachTurn(Sampler):
     """So many positions every turn, the surest first: no schedule that spreads what does not divide."""
 
@@ -247,11 +341,19 @@ def window_diffusion(params: Case) -> Parts:
     return Parts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling, turns=steps)
 
 
+def sliding(params: Case) -> Parts:
+    """DSB's window; -1 is no bound."""
+    bound, threshold = params["max_block_length"], params["threshold"]
+    sampler = Factor(params["factor"]) if threshold is None else Confidence(threshold)
+    return Parts(sampler, Sliding(params["block_length"], None if bound == -1 else bound), CACHES[params["cache"]]())
+
+
 METHODS: dict[str, Callable[[Case], Parts]] = {
     "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
-    "window_diffusion": window_diffusion,
+    "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg, "lopa": lopa, "sliding": sliding,
+    "joint_threshold": joint_threshold, "dawn": dawn,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script

@@ -27,6 +27,7 @@ from dllm.common import debug
 from dllm.compose.parts import build_part, choices, composed
 from dllm.samplers.base import Sampler
 from dllm.tasks.base import Task
+from tests.tiny import MODELS, make_tiny
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -202,7 +203,18 @@ def settled(words: list[str], tiny: Path) -> list[str]:
     if "model.path=FOLDER" not in words or "task=check" in words:
         return [word.replace("=FOLDER", f"={tiny}") for word in words]
     kept = [word for word in words if not word.startswith(("gen_length=", "model.path="))]
-    return [*kept, f"model.path={tiny}", "gen_length=16", "prompt=w1 w2", "model.device=cpu"]
+    family = next((name for word, name in CAUSAL.items() if word in words), None)
+    path = tiny if family is None else family_of(tiny, family)
+    return [*kept, f"model.path={path}", "gen_length=16", "prompt=w1 w2", "model.device=cpu"]
+
+
+CAUSAL = {"model=wedlm-8b": "tiny-wedlm", "model=nbdiff-7b": "tiny-nbdiff"}  # their small ones
+
+
+def family_of(tiny: Path, name: str) -> Path:
+    """The small model of another family, with the tokenizer of ``tiny``."""
+    folder = tiny.parent / name
+    return folder if folder.exists() else make_tiny(folder, MODELS / name)
 
 
 LINE = '{"prompt": "Copy the list:\\n[\\"Kai\\", \\"Emma\\", \\"Ada\\"]", "answer": "x"}\n'

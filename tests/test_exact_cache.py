@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from harness import Combination, forward_of, model, parts_of, requests
+from plain_causal import Triangle
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
@@ -15,25 +16,11 @@ from dllm.canvas import Canvas, Request
 from dllm.contract import Turn
 from dllm.denoise import denoise, fresh, take_turn
 from dllm.eos.keep import Keep
-from dllm.models.attention import Visible
-from dllm.models.memory import Exchanged, KeyValues, Memory, Projected
 from dllm.models.transformer import Transformer
 from dllm.samplers.confidence import Confidence
 from dllm.setting import Sampling
 
 CAUSAL = ("tiny-wedlm", "tiny-nbdiff")
-
-
-class Triangle(Memory):
-    """Causal attention by position alone, which knows no order of ours. It keeps what the layers exchange."""
-
-    def __init__(self) -> None:
-        self.layers: list[KeyValues] = []
-
-    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        query, key, value = fresh.rotated()
-        self.layers.append((key, value))
-        return query, key, value, Visible(torch.ones(1, key.shape[2], key.shape[2]).tril().bool())
 
 
 def largest_error(network: Transformer, session: BufferSession, row: int, tokens: Tensor) -> float:

@@ -1,6 +1,6 @@
 """Random command lines through the real entry point: a complete result, or one sentence and exit code 2.
 
-300 of them, seeded; ``DLLM_FUZZ=5000`` for more. ``tests.fuzz`` makes them.
+150 of them, seeded; ``DLLM_FUZZ=5000`` for more. ``tests.fuzz`` makes them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dllm.app.command_line import main as cli
 from dllm.models import bundle
 from tests.fuzz import command
 
-CASES = int(os.environ.get("DLLM_FUZZ", "300"))
+CASES = int(os.environ.get("DLLM_FUZZ", "150"))
 FILES: dict[str, Any] = {}
-GROUPS = 10  # the cases are dealt out to so many tests, which may run in as many processes
+GROUPS = 5  # the cases are dealt out to so many tests, which may run in as many processes
 # What Python and its libraries say of themselves; nobody who decodes text has to know their words.
 LEAKS = re.compile(
     r"Traceback|NoneType|DictConfig|ListConfig|QuotedString|__\w+__|<class|unexpected keyword|positional argument|"

@@ -18,20 +18,32 @@ from dllm.cache.none import NoCache
 from dllm.canvas import Request
 from dllm.eos.keep import Keep
 from dllm.record.results import Result
+from dllm.samplers.adas import Adas
 from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
+from dllm.samplers.dawn import Dawn
+from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dus import DUS
+from dllm.samplers.easing import Easing
+from dllm.samplers.eb import EntropyBound
+from dllm.samplers.entropy_distance import EntropyDistance
 from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
+from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
+from dllm.samplers.frontier import Frontier
+from dllm.samplers.joint_threshold import JointThreshold
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
+from dllm.samplers.lopa import LoPA
 from dllm.samplers.order import Order
 from dllm.samplers.pc import PC
+from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
+from dllm.samplers.tacg import TACG
 
 LENGTH, BLOCKS = 24, {"short": Fixed(8), "long": Fixed(24), "whole": Whole()}
 NAMES = ("tiny-llada", "tiny-dream")
@@ -93,6 +105,7 @@ ZEROS = {name: torch.randn((WIDTH, WIDTH) if name.endswith("weight") else (WIDTH
 OFF: dict[str, tuple[Sampler, Sampler]] = {
     "localleap-radius-0": (LocalLeap(0.9, 0.75, 0), Confidence(0.9)),
     "localleap-equal-bars": (LocalLeap(0.9, 0.9, 4), Confidence(0.9)),
+    "frechet-margin-1": (Frechet(1.0), Static()),
     "credit-alpha-0": (Credit(Confidence(0.8), alpha=0.0), Confidence(0.8)),
     "credit-alpha-0-factor": (Credit(Factor(), alpha=0.0), Factor()),
     "credit-alpha-0-static": (Credit(Static(12), alpha=0.0), Static(12)),
@@ -102,6 +115,18 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "freedave-depth-1": (FreeDave(Confidence(0.8), 1), Confidence(0.8)),
     "bacd-equal-clamps": (BACD(0.7, 0.7), Confidence(0.7)),
     "learn2pd-threshold-1": (Learn2PD(ZEROS, threshold=1.0), Static()),
+    "tacg-all-off": (TACG(most=0, streak=1, bonus=0.0), Confidence(0.9)),
+    "entropy-distance-no-penalty": (EntropyDistance(0.4, 0.0), DParallel(0.4)),
+    "lopa-no-lookahead": (LoPA(0.9, 1, "confidence"), Confidence(0.9)),
+    "prior-of-all": (Prior(Static(12), sigma=float("inf")), Static(12)),
+    "easing-alpha-0": (Easing(0.9, 0.0), Confidence(0.9)),
+    "adas-weight-0": (Adas(Factor(), 0.0), Factor()),
+    "adas-weight-0-of-eb": (Adas(EntropyBound(), 0.0), EntropyBound()),
+    "dawn-above-1": (Dawn(0.9, 1.01, 1.01), Confidence(0.9)),
+    "frontier-of-all": (Frontier(Factor(), None), Factor()),
+    "frontier-wide": (Frontier(LocalLeap(), LENGTH), LocalLeap()),
+    "joint-threshold-no-edits": (JointThreshold(0.8, None), Confidence(0.8)),
+    "joint-threshold-no-edits-minimum": (JointThreshold(1.0, None, 3, minimum=2), Static(12)),
     "pc-no-decay": (PC(decay=0.0), Static()),
 }  # fmt: skip
 

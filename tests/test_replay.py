@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import replay_causal
+from harness import full
 from replay import ELSEWHERE, METHODS, MODELS, main, replay
 
 FILES = {file: json.loads(file.read_text())["method"] for file in Path(__file__).parent.glob("data/goldens/*.json")}
@@ -14,7 +16,7 @@ GOLDENS = sorted(file for file, method in FILES.items() if method not in ELSEWHE
 
 
 def test_every_method_has_its_file() -> None:
-    assert set(FILES.values()) == {*METHODS, *ELSEWHERE}
+    assert set(FILES.values()) == {*METHODS, *replay_causal.METHODS, *ELSEWHERE}
 
 
 def test_files_with_a_script_of_their_own_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,8 +31,8 @@ def test_files_with_a_script_of_their_own_are_named(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("file", GOLDENS, ids=lambda file: file.stem)
 def test_every_recorded_decode_is_reproduced(file: Path) -> None:
     data = json.loads(file.read_text())
-    _, outcome = replay(file, MODELS)
-    assert outcome == [None] * (len(data["cases"]) + len(data.get("sampler_cases", [])))
+    _, outcome = replay(file, MODELS, sample=not full())
+    assert outcome == [None] * sum(len(data.get(name, [])) for name in ("cases", "sampler_cases", "batches"))
 
 
 def case(**changes: Any) -> dict[str, Any]:
@@ -58,3 +60,28 @@ def test_what_is_not_replayed_is_a_failure_that_names_it(
     assert main([str(file)]) == 1
     out, err = capsys.readouterr()
     assert out.splitlines()[-1] == line and words in err
+
+
+def causal(method: str, part: str = "cases", **changes: Any) -> dict[str, Any]:
+    """A file of one case or batch of a causal model's method, with ``changes``."""
+    data = json.loads((GOLDENS[0].parent / f"{method}.json").read_text())
+    return {"method": method, part: [{**data[part][0], **changes}]} | ({} if part == "cases" else {"cases": []})
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (causal("wedlm", nfe=0), "nfe differ"),
+        (causal("wedlm", cached=[]), "cached differ"),
+        (causal("wedlm", queries=[3]), "queries cannot be compared here"),
+        (causal("nbdiff", kinds=[]), "kinds differ"),
+        (causal("nbdiff", patched=["more"]), "patched=more is unknown here"),
+        (causal("nbdiff", "batches", lockstep_nfe=1), "lockstep_nfe differ"),
+        (causal("nbdiff", "batches", steps=1), "steps cannot be compared here"),
+        ({"method": "wedlm", "cases": []}, "it has no cases"),
+    ],
+)
+def test_what_differs_in_a_causal_decode_is_named(data: dict[str, Any], words: str, tmp_path: Path) -> None:
+    file = tmp_path / "golden.json"
+    file.write_text(json.dumps(data))
+    assert replay(file, MODELS, sample=True)[1] == [words]

@@ -8,20 +8,22 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-SOURCE = Path(__file__).parent / "data" / "models" / "tiny-llada"
+MODELS = Path(__file__).parent / "data" / "models"
+SOURCE = MODELS / "tiny-llada"
 MASK, EOS, USER, ASSISTANT = 60, 61, 62, 63
 SPECIAL = {MASK: "<|mdm_mask|>", EOS: "<|endoftext|>", USER: "<user>", ASSISTANT: "<assistant>"}
 SIGNS = "abcdefghijklmnopqrstuvwxyz0123456789{}[]\":,.-_Ġ\\ABCDEFTNUV+/"  # Ġ: a space
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }} {% endfor %}<assistant>"
 
 
-def make_tiny(folder: Path) -> Path:
-    """``folder`` as a complete checkpoint: ids 0 to 59 are the words w0 to w59, w0 standing for unknown ones too."""
+def make_tiny(folder: Path, source: Path = SOURCE) -> Path:
+    """``folder`` as a complete checkpoint with the weights of ``source``. Ids 0 to 59 are the words w0 to w59; w0 is
+    also what is unknown."""
     words = {f"w{number}": number for number in range(60)} | {text: number for number, text in SPECIAL.items()}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.Fuse()
-    return _checkpoint(folder, tokenizer)
+    return _checkpoint(folder, tokenizer, source)
 
 
 def make_written(folder: Path) -> Path:
@@ -30,11 +32,11 @@ def make_written(folder: Path) -> Path:
     tokenizer = Tokenizer(models.BPE(words, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return _checkpoint(folder, tokenizer)
+    return _checkpoint(folder, tokenizer, SOURCE)
 
 
-def _checkpoint(folder: Path, tokenizer: Tokenizer) -> Path:
-    shutil.copytree(SOURCE, folder)
+def _checkpoint(folder: Path, tokenizer: Tokenizer, source: Path) -> Path:
+    shutil.copytree(source, folder)
     tokenizer.add_special_tokens(list(SPECIAL.values()))
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"chat_template": TEMPLATE, "eos_token": SPECIAL[EOS], "mask_token": SPECIAL[MASK]}

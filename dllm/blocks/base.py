@@ -27,12 +27,13 @@ class Blocks:
     ``resize`` with the scores of the forward, ``revise`` after the step, and ``advance`` after the end-of-text policy.
 
     min_forwards: a full block stays open until it has had so many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
-    that always run S steps). rolls_back: it may remask what earlier turns committed. fixed_length: the length of every
-    block but the last; None if lengths differ. per_request: names of the whole numbers that each row of a batch may
-    have of its own: they are read from ``BlockState.own``.
+    that always run S steps). rolls_back: it may remask what earlier turns committed. slides: a row has one block, which
+    moves after every turn; no other opens, and it never closes. fixed_length: the length of every block but the last;
+    None if lengths differ. per_request: names of the whole numbers that each row of a batch may have of its own: they
+    are read from ``BlockState.own``.
     """
 
-    rolls_back = False
+    rolls_back = slides = False
     per_request: tuple[str, ...] = ("min_forwards",)
     fixed_length: int | None = None
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.contract import ForwardPlan, Need, Rule
-from dllm.errors import Unfit
+from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.setting import Setting
 from dllm.shapes import Known
@@ -29,6 +29,11 @@ class Blockwise(Buffered):
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
+        if setting.blocks.slides:
+            raise Unfit(
+                f"cache={name_of(self)} computes everything when a block opens, but blocks={name_of(setting.blocks)} "
+                "opens one only, and moves it."
+            )
         if sampler.revocable and setting.model.prediction_shift and not self.query_left:
             raise Unfit(
                 "cache.query_left=false predicts a block's first position only once, so a sampler that remasks it "

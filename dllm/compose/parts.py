@@ -26,6 +26,7 @@ BASE_CLASSES = {
     "eos": "dllm.eos.base.EndOfText", "constraint": "dllm.constraints.kinds.Constraint",
     "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
 }  # fmt: skip
+MORE = {"experiment": "published"}  # folders in a group that are no groups of their own: experiment=published/prefix
 
 
 COMPOSING = RLock()  # Hydra keeps what it composes from in one place of the process
@@ -225,10 +226,12 @@ def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool
 
 
 def choices(group: str) -> list[str]:
-    """Names in a configuration group, sorted."""
+    """Names in a configuration group, sorted; a folder of more choices stands before theirs (``published/prefix``)."""
     from importlib.resources import files
 
-    return sorted(entry.name[:-5] for entry in (files("dllm.conf") / group).iterdir() if entry.name.endswith(".yaml"))
+    entries = (files("dllm.conf") / group).iterdir()
+    inner = [f"{MORE[group]}/{name}" for name in choices(f"{group}/{MORE[group]}")] if group in MORE else []
+    return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".yaml")) + inner
 
 
 def choice_of(group: str, config: Mapping[str, Any]) -> str:
@@ -269,7 +272,7 @@ def config_groups() -> list[str]:
 
     def below(folder: Traversable, prefix: str) -> Iterator[str]:
         for entry in folder.iterdir():
-            if entry.is_dir() and not entry.name.startswith("_"):
+            if entry.is_dir() and not entry.name.startswith("_") and MORE.get(prefix.rstrip("/")) != entry.name:
                 yield prefix + entry.name
                 yield from below(entry, f"{prefix}{entry.name}/")
 

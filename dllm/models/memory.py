@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -86,11 +86,20 @@ def by_call(stream: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
     return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
+class AttentionReader(Protocol):
+    """Reads along what the rows of some layers attend to (``dllm.probing``)."""
+
+    def reads(self, layer: int) -> bool: ...
+
+    def read(self, layer: int, query: Tensor, keys: Tensor, visible: Visible, columns: Tensor | None) -> None: ...
+
+
 class Memory:
     """What a cache gives to the layers of one call of the network. For each layer: ``enter`` if the memory ``widens``
-    forwards, then ``attend``."""
+    forwards, then ``attend``. reader: who is shown the queries and keys of the layers that it reads (None: nobody)."""
 
     widens = False
+    reader: AttentionReader | None = None
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Hidden rows [B, n, D] entering a layer and their columns, or more of both (Elastic-Cache)."""
@@ -102,7 +111,14 @@ class Memory:
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         """Keep the fresh rows. Return what they attend to [B, n, H * h]."""
-        return attend(*self.exchange(layer, fresh, columns), fresh.varlen)
+        query, keys, values, visible = self.exchange(layer, fresh, columns)
+        self.show(layer, query, keys, visible, columns)
+        return attend(query, keys, values, visible, fresh.varlen)
+
+    def show(self, layer: int, query: Tensor, keys: Tensor, visible: Visible, columns: Tensor | None) -> None:
+        """Let the reader see what ``exchange`` returned. Whoever overrides ``attend`` calls it."""
+        if self.reader is not None and self.reader.reads(layer):
+            self.reader.read(layer, query, keys, visible, columns)
 
     def access(self) -> Access:
         """All that the network reads and writes in this call besides its rows (static caches only)."""

@@ -24,7 +24,8 @@ PRESENTATION = frozenset(
     + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
     + ("model.name", "model.path", "model.adapter", "model.prompt")
 )
-ENGINE_SETTINGS = "engine."  # where samples are decoded
+# Where samples are decoded, and what a paper reports of its own.
+NO_SETTINGS = ("engine.", "published.")
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -38,7 +39,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The dotted keys of a configuration that can change an outcome."""
-    kept = {key: value for key, value in flatten(config).items() if not key.startswith(ENGINE_SETTINGS)}
+    kept = {key: value for key, value in flatten(config).items() if not key.startswith(NO_SETTINGS)}
     return {key: value for key, value in kept.items() if key not in PRESENTATION}
 
 

@@ -25,21 +25,26 @@ class Sampler:
     B rows, N candidates, L columns.
 
     deterministic: the same scores always give the same step. stateless: it carries nothing but parameters from turn to
-    turn. revocable: it may remask. branches: it may offer several candidates. announces: it says what it will commit in
-    its next turn. tempered: confidences come from the tempered distribution (Dream's convention). by_confidence: it
-    never commits a position before one of higher confidence. asks: its step asks the device (how many steps there are,
-    for example), so a turn with it cannot be recorded. lookahead: how many blocks are open beyond the current one.
+    turn. revocable: it may remask. edits: it may replace tokens of the current block, and hold the block open when it
+    is full. branches: it may offer several candidates, the first of which has every mask of the
+    others, because caches plan by it. announces: it says what it will commit in its next turn. tempered: confidences
+    come from the tempered distribution (Dream's convention). by_confidence: it never commits a position before one of
+    higher confidence. asks: its step asks the device (how many steps there are, for example), so a turn with it cannot
+    be recorded. prescribed: it commits the positions that a plan names, whatever their scores. lookahead: how many
+    blocks are open beyond the current one.
     per_request: names of the parameters that may be one number for all rows, or have one entry per request.
     """
 
     deterministic = True
     stateless = True
     revocable = False
+    edits = False
     branches = False
     announces = False
     tempered = False
     by_confidence = True
     asks = False
+    prescribed = False
     lookahead = 0
     per_request: tuple[str, ...] = ()
 
@@ -60,6 +65,11 @@ class Sampler:
     def check(self, setting: Setting) -> None:
         """Refuse, with UserError, a setting in which the rule cannot work. Called before weights are read."""
 
+    def doubt(self, setting: Setting) -> str | None:
+        """Why the rule works in a setting, but may do harm: a sentence for the user. None: nothing speaks against
+        it."""
+        return None
+
     def turns(self, canvas: Canvas) -> Tensor | None:
         """How many turns a fixed schedule takes for the rows of ``canvas`` [B]; None where the scores decide."""
         return None
@@ -69,8 +79,8 @@ class Sampler:
         return {name: per_row(getattr(self, name), canvas) for name in self.per_request}
 
     def step(self, view: View, state: State) -> Step:
-        """Decide from one forward, and return it by ``view.step``. Commits outside ``view.open`` are ignored. The
-        state's changed entries are [B, ...]."""
+        """Decide from one forward, and return it by ``view.step``. Commits outside ``view.open`` are ignored, and
+        edits outside ``view.editable``. The state's changed entries are [B, ...]."""
         raise NotImplementedError
 
     def propose(self, view: View, state: State) -> Step:
@@ -83,6 +93,9 @@ class Sampler:
         active, open_ = step.owner.each(view.active), step.owner.each(view.open)
         remask = step.remask & active[:, None] if self.revocable else step.remask
         step = replace(step, commit=step.commit & open_, remask=remask)
+        if step.edit is not None:
+            edit = step.edit & step.owner.each(view.editable) & active[:, None]
+            step = replace(step, edit=edit, hold=step.hold & view.active)
         if not forces:
             return step
         forced, proposed = step.owner.each(view.forced), step.owner.each(view.scores.token)
@@ -101,6 +114,12 @@ class Sampler:
 def each_row(value: Tensor, canvas: Canvas) -> Tensor:
     """What all rows share [...] as state of each [B, ...], on the canvas's device; stored once until rows leave."""
     return value.to(canvas.start.device).expand(len(canvas.start), *value.shape)
+
+
+def told(view: View) -> Tensor:
+    """Masks of the open blocks that this forward scored [B, L]. A rule that keeps a history follows all of them, since
+    a wrapper may narrow what it may commit."""
+    return view.canvas.undecided & view.blocks.in_open & view.scores.scored
 
 
 def margin(scores: Scores) -> Tensor:

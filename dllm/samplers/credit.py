@@ -12,7 +12,7 @@ from dllm.canvas import Canvas
 from dllm.contract import Need, Schedule, Scores, State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.kernels.credit import SLOTS, sparse_credit
-from dllm.samplers.base import Sampler
+from dllm.samplers.base import Sampler, told
 from dllm.samplers.wrapper import Wrapper
 from dllm.setting import Setting
 
@@ -36,7 +36,8 @@ class Credit(Wrapper):
         in_range("sampler.beta", beta, 0.0, 1.0)
         in_range("sampler.gamma", gamma, 0.0)
         in_range("sampler.alpha", alpha, 0.0)
-        if inner.tempered or inner.revocable or inner.branches or any(need.statistics for need in inner.needs()):
+        takes_back = inner.revocable or inner.edits
+        if inner.tempered or takes_back or inner.branches or any(need.statistics for need in inner.needs()):
             raise UserError(
                 f"sampler={name_of(self)} changes token and confidence only, and those of one canvas, so "
                 f"sampler/inner={name_of(inner)} cannot use them. Use an inner sampler that ranks by confidence: "
@@ -90,14 +91,14 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
     inside = rows.clamp(max=ids.shape[1] - 1)
     slots = inside.unsqueeze(-1).expand(-1, -1, ids.shape[2])
     held = ids.gather(1, slots)
-    token, first, normal, open_ = (
+    token, first, normal, live = (
         values.gather(1, inside).flatten()
-        for values in (scores.token, scores.confidence, scores.stat("logsumexp"), view.open)
+        for values in (scores.token, scores.confidence, scores.stat("logsumexp"), told(view))
     )
     beta, gamma, alpha = (state[name][:, None].expand(rows.shape).flatten() for name in ("beta", "gamma", "alpha"))
     token, confidence, held, gained = sparse_credit(
         lookup(held).flatten(0, 1), token, first, normal, held.flatten(0, 1), credit.gather(1, slots).flatten(0, 1),
-        open_, beta, gamma, alpha, triton=lookup.triton,
+        live, beta, gamma, alpha, triton=lookup.triton,
     )  # fmt: skip
     token, confidence = laid_over(scores.token, rows, token), laid_over(scores.confidence, rows, confidence)
     acts = view.active[:, None]

@@ -18,6 +18,7 @@ class DUS(Sampler):
     """
 
     by_confidence = False
+    prescribed = True
 
     def __init__(self, base: int = 2) -> None:
         in_range("sampler.base", base, 2, advice="The spacing is divided by it every turn.")

@@ -26,6 +26,7 @@ class Order(Scheduled):
     """
 
     announces = True
+    prescribed = True
     by_confidence = False
 
     def __init__(

@@ -21,6 +21,8 @@ from dllm.serve.refused import Refused, as_refusal
 from dllm.setting import Sampling, Setting
 
 KEPT_SETTINGS = 256  # settings, and parts, that stay built
+# Groups whose choices may bring one of another group, the nearest first.
+BRINGERS = {"blocks": ("cache",), "eos": ("blocks", "cache")}
 # Options that a request may give outside of their part.
 SHORT = {"threshold": "sampler", "steps": "sampler", "block_length": "blocks"}
 
@@ -78,9 +80,8 @@ class PartsBuilder:
     def chosen(self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None) -> Chosen:
         """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. Raises Refused."""
         configs = {group: self._config(group, asked) for group in OFFERED_GROUPS}
-        fields = {name: value for name, value in vars(sampling).items() if name != "tempered"}
         with as_refusal():
-            return self._chosen(json.dumps([configs, fields, gen_length], sort_keys=True))
+            return self._chosen(json.dumps([configs, vars(sampling), gen_length], sort_keys=True))
 
     def _config(self, group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration of a group: the server's, or that of the part asked for, with the options asked for."""
@@ -98,21 +99,22 @@ class PartsBuilder:
         if group in asked:
             choice, options = choice_given(group, asked[group])
             return configurations(group, choice)[group], choice, options
-        config = self._brought_blocks(asked) if group == "blocks" else getattr(self.defaults, group)
+        config: Mapping[str, Any] = getattr(self.defaults, group)
+        for bringer in BRINGERS.get(group, ()):
+            if bringer in asked:
+                config = self._brought(group, bringer, choice_given(bringer, asked[bringer])[0])
+                break
         return config, choice_of(group, config), {}
 
-    def _brought_blocks(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The block schedule that comes with a cache, as on the command line: ``elastic`` decodes without blocks. The
-        server's own, unless the asked cache brings one, or the server's cache had brought it."""
-        ours = self.defaults.blocks
-        if "cache" not in asked:
-            return ours
-        usual = configurations("cache", "none")["blocks"]
-        brought = configurations("cache", choice_given("cache", asked["cache"])[0])["blocks"]
+    def _brought(self, group: str, bringer: str, choice: str) -> Mapping[str, Any]:
+        """The part that comes with the choice of another one, as on the command line: ``cache=elastic`` decodes without
+        blocks. The server's own, unless that choice brings one, or the server's choice had brought it."""
+        ours, usual = getattr(self.defaults, group), configurations("cache", "none")[group]
+        brought = configurations(bringer, choice)[group]
         if brought != usual:
             return brought
-        name = choice_of("cache", self.defaults.cache)
-        own = configurations("cache", name)["blocks"] if name in offers("cache") else usual
+        name = choice_of(bringer, getattr(self.defaults, bringer))
+        own = configurations(bringer, name)[group] if name in offers(bringer) else usual
         return usual if own != usual and ours == own else ours
 
     def _make_chosen(self, canonical: str) -> Chosen:
@@ -121,7 +123,7 @@ class PartsBuilder:
         sampler, blocks, cache, eos = (self._part(group, json.dumps(configs[group])) for group in OFFERED_GROUPS)
         ids_of = None if model.tokenizer is None else prompts.ids_of
         blocks = blocks if ids_of is None else blocks.resolved(ids_of)
-        sampling = Sampling(**fields, tempered=sampler.tempered)
+        eos, sampling = eos.resolved(model.ids), Sampling(**fields).under(sampler)
         setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
         resolved = validate(setting, sampler, cache, eos)
         shared = {**configs, "sampler": shared_options(configs["sampler"], sampler),

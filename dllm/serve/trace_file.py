@@ -18,7 +18,6 @@ def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> 
     """The file's content. config: the settings of the server's model."""
     chosen, masked = job.chosen, job.request.masked
     sampling = {field.name: getattr(chosen.sampling, field.name) for field in fields(chosen.sampling)}
-    del sampling["tempered"]  # follows from the sampler
     settings = {**config, **chosen.config, "gen_length": list(masked).count(True), "sampling": sampling}
     request, asked = job.request, job.request.constraint
     constraint = asked.to_json() if isinstance(asked, Constraint) else None

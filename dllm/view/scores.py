@@ -11,22 +11,30 @@ from rich.table import Table
 from rich.text import Text
 
 from dllm.analysis.measures import Measures, by_task, mean, scores_of
+from dllm.analysis.published import Published
 from dllm.compose.parts import choice_of
 from dllm.record.results import ResultRow
 
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")
 
 
-def scores_table(rows: Sequence[ResultRow]) -> Group:
+def scores_table(rows: Sequence[ResultRow], published: Published | None = None) -> Group:
     """Sub-tasks, and all of them together. score: percent; TPF: useful tokens per forward; p50, p95: latency. Other
-    metrics than the score have a table of their own. A ? marks a speed that was measured on a busy machine."""
+    metrics than the score have a table of their own. A ? marks a speed that was measured on a busy machine.
+
+    published: a paper's figures, which get a line of their own below ours."""
     others = sorted({name for row in rows for name in row["scores"]} - {"score"})
-    tables: list[Table | Text] = [task_table(rows, HEADS, task_cells)]
+    table = task_table(rows, HEADS, task_cells)
+    if published is not None and published.has_figures:
+        table.add_section()
+        table.add_row("published", *published_cells(published))
+    tables: list[Table | Text] = [table]
     if others:
         tables.append(task_table(rows, others, lambda mine: [metric_cell(mine, name) for name in others]))
     doubts = {Measures.of(mine).doubt: None for mine in (rows, *by_task(rows).values())}
     if doubt := next(filter(None, doubts), ""):
         tables.append(Text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
+    tables += [Text(line, "dim") for line in published.sentences()] if published is not None else []
     return Group(*tables)
 
 
@@ -69,6 +77,12 @@ def task_cells(rows: Sequence[ResultRow]) -> list[str]:
     ]  # fmt: skip
 
 
+def published_cells(found: Published) -> list[str]:
+    """A paper's figures under the heads of ours; what it does not report is left empty."""
+    shown = {"score": found.score, "TPF": found.tpf, "NFE": found.nfe, "tokens/s": found.tokens_per_second}
+    return ["" if (value := shown.get(head)) is None else f"{value:g}" for head in HEADS]
+
+
 def speed_text(found: Measures) -> str:
     """Useful tokens per second, with a ? if they are doubtful."""
     return f"{found.speed:.1f}{'?' if found.doubt else ''}"
@@ -86,6 +100,15 @@ def headline(config: Mapping[str, Any], rows: Sequence[ResultRow]) -> str:
     speed, doubt = f"{speed_text(found)} tokens/s", f" (? {found.doubt})" if found.doubt else ""
     numbers = f"score {percent(mean(means))}, TPF {found.tpf:.2f}, {speed}, {found.samples} samples"
     return f"{cell_label(config)}: {numbers}{doubt}"
+
+
+def published_line(found: Published | None) -> str:
+    """A paper's figures below a cell of a sweep, in a line of their own; empty without any."""
+    if found is None:
+        return ""
+    named = zip(HEADS, published_cells(found), strict=True)
+    numbers = ", ".join(f"{head} {value}" for head, value in named if value) or "no figures"
+    return f"\n  published: {numbers}; {found.sentences()[-1]}"
 
 
 def cell_label(config: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from experiments.report.differences import paired
 from experiments.report.machines import machines, warnings
 from experiments.report.origin import mixed_versions, origin, refusals
 from experiments.report.page import Heading, Note, Picture, Piece, html, markdown
+from experiments.report.published import published
 
 try:
     from experiments.report import plots
@@ -92,6 +93,9 @@ def section(
             pieces += [Heading(f"{model}: {head}", 3), table]
             (out / f"{kind}-{model}{mark}.csv").write_text(table.csv())
         pieces += comparison(model, mine, out, mark)
+        if (theirs := published(mine)) is not None:
+            pieces += [Heading(f"{model}: Published figures", 3), theirs]
+            (out / f"published-{model}{mark}.csv").write_text(theirs.csv())
     return pieces
 
 

@@ -27,7 +27,7 @@ from dllm.app.lm_eval.lm import DLLM  # noqa: E402
 from dllm.app.lm_eval.requests import device_setting, request_seed  # noqa: E402
 
 SORT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
-ASKED = 12  # of 60 questions; an answer takes 0.25 s
+ASKED = 4  # of 60 questions; an answer takes 0.25 s
 TASK = Path(module.__file__).with_name("mini_lists.yaml")
 
 

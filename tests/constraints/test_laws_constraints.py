@@ -23,6 +23,7 @@ from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.errors import UserError
+from dllm.record.results import Result
 from dllm.recorded import RecordedTurns
 from dllm.setting import Sampling
 from dllm.steering.batch import Steering
@@ -30,8 +31,8 @@ from dllm.steering.compiled import CompiledConstraint
 from dllm.steering.steered import Steered
 
 PATTERNS = (r"(ab|c)*d?e", r"[a-m]{3,9}z?", r"x(y|zz|é)*", r"(no|yes)( (no|yes)){0,2}", r"\{(a+:[0-9]{2};){1,3}\}")
-REVOCABLE = ("saber", "remdm", "rcr", "wino")
-READS_LOGITS = ("credit", "klass", "ete")  # of all tokens, over several turns
+TAKE_BACK = ("saber", "remdm", "rcr", "wino", "joint_threshold")
+READS_LOGITS = ("credit", "klass", "ete", "tacg")  # of all tokens, over several turns
 EVERYTHING = r"(?s).*"
 of_decodes = partial(law, combinations, least=5000)
 
@@ -101,11 +102,15 @@ def test_every_acting_turn_commits_and_no_more_forwards_than_masks(combination: 
     free = decode(combination, requests())
     for one, other, pattern in zip(together(combination), free, patterns_of(combination), strict=True):
         assert one.result is not None and other.result is not None and one.result.trace is not None
-        if combination.sampler in ("static", "order", "dus") and combination.eos == "keep":
+        counted = combination.sampler in ("static", "order", "dus") and combination.blocks != "tccf"  # rolls back
+        if counted and combination.eos == "keep":
             assert one.result.nfe == other.result.nfe
-        for record in one.result.trace.turns if pattern else ():
-            lost = [sum(map(len, record.remasked)), sum(map(len, record.rolled))]
-            assert not any(record.refused) or any(commits.positions for commits in record.candidates) or any(lost)
+        start = one.result.trace.start
+        for record, undecided in zip(one.result.trace.turns, one.undecided, strict=True) if pattern else ():
+            lost, (_, begin, end) = [sum(map(len, record.remasked)), sum(map(len, record.rolled))], record.block
+            full = not any(undecided[start + begin : start + end])  # only edits can be refused there
+            commits = any(commits.positions for commits in record.candidates)
+            assert full or not any(record.refused) or commits or any(lost)
 
 
 @of_decodes(daily=12)
@@ -146,9 +151,11 @@ def test_what_is_infilled_is_a_text_with_what_was_given(combination: Combination
 
 
 def plain() -> Iterator[Combination]:
-    """Combinations whose sampler takes nothing back, and judges a position by what this forward says of it."""
-    others = (*REVOCABLE, *READS_LOGITS, "freedave", "oracle")  # drafts get fewer; the oracle writes its own tokens
-    yield from (one for one in combinations() if one.sampler not in others)
+    """Combinations that take nothing back and cut no text at a number of tokens, and whose sampler judges a position by
+    what this forward says of it."""
+    others = {*TAKE_BACK, *READS_LOGITS, "freedave", "oracle"}  # drafts get fewer; the oracle writes its own tokens
+    others |= {"lopa", "tccf", "stop_front"}  # lopa chooses by how sure the model is of all masks
+    yield from (one for one in combinations() if not {one.sampler, one.blocks, one.eos} & others)
 
 
 @law(plain, daily=8, least=3000)
@@ -159,7 +166,19 @@ def test_where_the_free_text_fits_nothing_changes(combination: Combination) -> N
     steers = steering(combination.model, requests(), [re.escape(word) for word in words])
     for one, other in zip(decode(combination, requests(), None, steers), free, strict=True):
         assert one.result is not None and other.result is not None
-        assert (one.result.tokens, one.result.turns) == (other.result.tokens, other.result.turns)
+        if stands(other.result):
+            assert (one.result.tokens, one.result.turns) == (other.result.tokens, other.result.turns)
+
+
+def stands(found: Result) -> bool:
+    """Whether all that was committed is in the text: what lay behind an end of text that came later is not."""
+    assert found.trace is not None
+    if not set(found.canvas[len(found.tokens) :]) <= {found.trace.eos_id}:
+        return False
+    turns = found.trace.turns
+    kept = [record.kept for record in turns[1:]] + [0]
+    made = [record.candidates[number] for record, number in zip(turns, kept, strict=True) if record.candidates]
+    return all(found.canvas[at] == token for one in made for at, token in zip(one.positions, one.tokens, strict=True))
 
 
 def drafted() -> Iterator[Combination]:
@@ -196,7 +215,7 @@ def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
 
 def of_own_proposals() -> Iterator[Combination]:
     """Combinations whose sampler commits what this forward proposes, and takes nothing back."""
-    others = (*REVOCABLE, "ete", "freedave", "oracle")
+    others = (*TAKE_BACK, "ete", "freedave", "oracle")
     yield from (one for one in combinations() if one.sampler not in others)
 
 
@@ -254,3 +273,17 @@ def test_hot_rows_are_texts_of_their_languages_and_decode_alone_as_in_a_batch(ca
     steers = steering(combination.model, rows[number:][:1], patterns[number:][:1], joint=case.joint)
     alone = decode(combination, rows[number:][:1], sampling, steers)[0]
     assert alone.canvases == decoded[number].canvases
+
+
+def test_what_replaces_a_token_fits_too() -> None:
+    """Edits are made where the row stays a beginning of a text, and refused elsewhere; a refused one holds no block."""
+    made = refused = 0
+    for pattern in (*PATTERNS, "[a-z]+"):
+        combination, rows = Combination("joint_threshold", "fixed"), requests()
+        for one in decode(combination, rows, None, steering(combination.model, rows, [pattern] * len(rows))):
+            assert one.result is not None and one.result.trace is not None
+            assert re.fullmatch(pattern, text_of(combination, one.result.tokens))
+            for record in one.result.trace.turns:
+                made += len(record.edited[0].positions)
+                refused += len(record.refused[0])
+    assert made and refused

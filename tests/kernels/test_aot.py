@@ -28,14 +28,15 @@ def compiled(cache: Path, chosen: list[str]) -> list[dict[str, int | str | bool]
 
 
 def chosen() -> list[str]:
-    """Every build for every target under DLLM_LAWS=all; else the first of each kernel, and each other one for a target,
-    in turn, or for Hopper where it claims something of it."""
-    kernels, out = set(), []
-    for number, build in enumerate(BUILDS):
-        one = ["sm_90" if build.wgmma else list(SHARED)[number % len(SHARED)]]
-        every = full() or build.kernel not in kernels
+    """Every build for every target under DLLM_LAWS=all; else the first of each kernel, for a target in turn, and those
+    that claim something of Hopper."""
+    if full():
+        return [f"{build.name}@{target}" for build in BUILDS for target in SHARED]
+    kernels, out = set[str](), []
+    for build in BUILDS:
+        if build.kernel not in kernels or build.wgmma:
+            out.append(f"{build.name}@{'sm_90' if build.wgmma else list(SHARED)[len(kernels) % len(SHARED)]}")
         kernels.add(build.kernel)
-        out += [f"{build.name}@{target}" for target in (SHARED if every else one)]
     return out
 
 

@@ -21,23 +21,32 @@ from dllm.contract import State, Step, View
 from dllm.eos.keep import Keep
 from dllm.errors import name_of
 from dllm.record.results import Result
+from dllm.samplers.adas import Adas
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.ete import ETE
 from dllm.samplers.freedave import FreeDave
+from dllm.samplers.frontier import Frontier
 from dllm.samplers.oracle import Oracle
+from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 from dllm.samplers.wrapper import Wrapper
 from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, positions
 
-WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {"credit": Credit, "prophet": Prophet, "freedave": FreeDave}
+WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {
+    "credit": Credit, "prophet": Prophet, "freedave": FreeDave, "prior": Prior, "frontier": Frontier,
+    "adas": lambda inner: Adas(inner, 10.0),
+}  # fmt: skip
 OFF: dict[str, Callable[[Sampler], Sampler]] = {
     "credit": lambda inner: Credit(inner, alpha=0.0),
     "prophet": lambda inner: Prophet(inner, thresholds=[float("inf")] * 3),
     "freedave": lambda inner: FreeDave(inner, 1),
+    "prior": lambda inner: Prior(inner, sigma=float("inf")),
+    "frontier": lambda inner: Frontier(inner, None),
+    "adas": lambda inner: Adas(inner, 0.0),
 }
 INNER = [name for name in choices("sampler") if name != "wino"]  # which Dream cannot have; refused below all the same
 MODELS = ("tiny-llada", "tiny-dream")
@@ -94,15 +103,19 @@ def test_a_pair_is_its_inner_rule_when_switched_off_and_fills_each_row_as_if_alo
 def test_most_pairs_work() -> None:
     """Written down, so that none is lost in silence."""
     names = {wrapper: [inner for at, inner in PAIRS if at == wrapper] for wrapper in WRAPPERS}
-    revocable = {"rcr", "remdm", "saber"}
+    revocable = {"joint_threshold", "rcr", "remdm", "saber"}
     assert set(names["prophet"]) == set(INNER) - revocable
     assert set(names["freedave"]) == {
-        "confidence", "dparallel", "dream", "dus", "eb", "factor", "learn2pd", "localleap", "oracle", "order", "pc",
-        "static",
+        "adas", "confidence", "dawn", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor",
+        "frechet", "frontier", "learn2pd", "localleap", "oracle", "order", "pc", "prior", "static",
     }  # fmt: skip
     assert set(names["credit"]) == {
-        "bacd", "confidence", "dus", "factor", "klass", "learn2pd", "localleap", "oracle", "order", "pc", "static",
+        "adas", "bacd", "confidence", "dawn", "dus", "easing", "factor", "frechet", "frontier", "klass", "learn2pd",
+        "localleap", "oracle", "order", "pc", "prior", "static", "tacg",
     }  # fmt: skip
+    assert set(names["prior"]) == {"pc", "static"}
+    assert set(names["adas"]) == {"confidence", "dream", "eb", "factor", "frechet", "static"}
+    assert set(names["frontier"]) == set(INNER) - {"dus", "freedave", "order", "prophet"}
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)

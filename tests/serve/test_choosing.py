@@ -59,6 +59,19 @@ def test_a_cache_brings_its_blocks_as_on_the_command_line(mini_model: Model) -> 
     assert blocks(narrow, cache="dual") == ("Fixed", 8)
 
 
+def test_a_schedule_brings_its_policy_as_on_the_command_line(mini_model: Model) -> None:
+    def policy(defaults: Defaults, **diffusion: Any) -> str:
+        return type(chat(defaults, diffusion=diffusion).jobs[0].chosen.eos).__name__
+
+    usual, sliding = mini_defaults(mini_model), mini_defaults(mini_model, "blocks=sliding")
+    assert [policy(usual), policy(usual, blocks="sliding"), policy(usual, blocks="sliding", eos="keep")] == [
+        "FillAfterBlock", "CutOpen", "Keep"]  # fmt: skip
+    assert [policy(sliding), policy(sliding, blocks="fixed"), policy(sliding, cache="dkv")] == [
+        "CutOpen", "FillAfterBlock", "CutOpen"]  # fmt: skip
+    refused = refusal(usual, diffusion={"blocks": "sliding", "eos": "fill_after_block"})
+    assert "blocks=sliding has none that closes" in refused.message
+
+
 def test_a_server_with_a_class_of_its_own_serves_it_but_none_of_its_options(mini_model: Model) -> None:
     server = mini_defaults(mini_model, "sampler=static", "sampler._target_=tests.serve.own.Mine")
     assert type(chat(server).jobs[0].chosen.sampler).__name__ == "Mine"

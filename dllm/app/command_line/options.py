@@ -24,7 +24,7 @@ SETTING_KINDS = {
 }  # fmt: skip
 SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
-    "suppress_mask": "bool", "forbid_eos": "bool", "eos_last": "bool",
+    "suppress_mask": "bool", "forbid_eos": "bool", "eos_last": "bool", "tempered": "bool",
 }  # fmt: skip
 
 

@@ -11,13 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from dllm.analysis.published import beside
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import Engine
 from dllm.app.runs.cells import Cell, run_cell, sweep_cell
 from dllm.compose.parts import build_part, class_of
 from dllm.errors import UserError
 from dllm.tasks.build import task_of
-from dllm.view.scores import cell_label, headline, scores_table
+from dllm.view.scores import cell_label, headline, published_line, scores_table
 
 FAILED = 3  # exit code where samples could not be decoded
 Combination = tuple[dict[str, Any], list[str]]  # a configuration of a sweep, and the settings that the user gave
@@ -31,7 +32,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     with interruptible(lambda: f"Finished samples are kept. Go on with resume={cell.folder}"):
         for _ in engine.run(iter([cell])):
             if engine.leads:
-                Console().print(scores_table(cell.rows()))
+                Console().print(scores_table(cell.rows(), beside(config, cell.evaluation.width)))
                 Console().print(Text(f"Run folder: {cell.folder}", "dim"))
     if name_failures(engine):
         raise SystemExit(FAILED)
@@ -64,7 +65,8 @@ def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str
     way_on = f"Finished samples are kept. Go on with the same command and name={folder.name}"
     with interruptible(lambda: way_on):
         for cell in engine.run(planned()):
-            print_line(engine, before + headline(cell.evaluation.config, cell.rows()))
+            theirs = beside(cell.evaluation.config, cell.evaluation.width)
+            print_line(engine, before + headline(cell.evaluation.config, cell.rows()) + published_line(theirs))
     return evaluated, name_failures(engine)
 
 

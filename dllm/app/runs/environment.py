@@ -57,8 +57,9 @@ def processor_name(cpuinfo: Path = CPU_INFO) -> str:
 
 
 def environment_of(network: Transformer, seed: int) -> dict[str, Any]:
-    """The stamp of a run with this network."""
-    return environment_stamp(network.device, next(network.parameters()).dtype, seed)
+    """The stamp of a run with this network, and its width."""
+    stamp = environment_stamp(network.device, next(network.parameters()).dtype, seed)
+    return {**stamp, "width": network.config.width}
 
 
 def spare_threads(network: Transformer) -> None:

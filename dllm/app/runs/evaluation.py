@@ -97,6 +97,11 @@ class Evaluation:
         return next(iter(self.plans.values()))
 
     @property
+    def width(self) -> int:
+        """The model's, by its description."""
+        return self.plan.prompts.config.width
+
+    @property
     def model(self) -> bundle.Model:
         """With its weights, which the first call loads."""
         return loaded_model(*weights_of(self.config, self.device))

@@ -1,0 +1,119 @@
+"""What a paper reports, beside what a run of ours found (``experiment=published/METHOD``).
+
+The file of such an experiment holds the figures as data, under ``published``: where they are from, and rows of them.
+``settings`` of a row is what a user types after the experiment to decode with that row's settings; of the first row it
+is empty. A figure that the source does not give has no key.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from dllm.analysis.frame import typed_settings
+from dllm.compose.parts import choices, composed, plain_config
+
+FIGURES = ("score", "tokens_per_second", "tpf", "nfe", "speedup")
+# Settings that say where and how a run is computed: they make no other run of it than the published one.
+WHERE = frozenset(("model.path", "model.device", "seed", "runtime", "lag", "kernels", "allow_code", "task.allow_code"))
+NARROWEST = 2048  # width of the narrowest model in these tables, LLaDA2-mini; the demo models have 128
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of a paper's table. settings: what leads to it, as users type it. score: percent. tpf, nfe: tokens per
+    forward, forwards per sample. speedup: times one token per step. None: not reported. counted: which tokens the speed
+    counts. benchmark: whose questions were asked, if not our task's.
+
+    unlike: why the run beside it may not be compared, in words; empty: it may.
+    """
+
+    source: str
+    settings: str = ""
+    score: float | None = None
+    tokens_per_second: float | None = None
+    tpf: float | None = None
+    nfe: float | None = None
+    speedup: float | None = None
+    hardware: str = ""
+    counted: str = ""
+    benchmark: str = ""
+    note: str = ""
+    unlike: tuple[str, ...] = ()
+
+    @property
+    def has_figures(self) -> bool:
+        return any(getattr(self, name) is not None for name in FIGURES)
+
+    def sentences(self) -> list[str]:
+        """Where the figures are from, and whether the run may be compared with them."""
+        words = [self.source, self.hardware, self.counted and f"tokens/s count {self.counted}"]
+        if self.speedup is not None:
+            words.append(f"{self.speedup:g} times as fast as one token per step")
+        lines = [f"published: {'; '.join(filter(None, words))}.", self.note and f"{self.note}."]
+        if self.unlike and self.has_figures:
+            lines.append(f"Not comparable: {'; '.join(self.unlike)}.")
+        elif self.has_figures:
+            lines.append("The settings are the published ones.")
+        return [line for line in lines if line]
+
+
+def reported(published: Mapping[str, Any]) -> list[Published]:
+    """The rows of a file. Where a source gives no figures there is one row, without any."""
+    shared = {key: value for key, value in published.items() if key not in ("experiment", "rows")}
+    return [_row({**shared, **row}) for row in published["rows"] or [{}]]
+
+
+def _row(entries: Mapping[str, Any]) -> Published:
+    """unlike of a file is one sentence: why no run of ours can be compared. benchmark: another than the task's."""
+    reasons = [entries.get("unlike"), (name := entries.get("benchmark")) and f"their questions are those of {name}"]
+    return Published(**{**entries, "unlike": tuple(filter(None, reasons))})
+
+
+def beside(config: Mapping[str, Any], width: int | None) -> Published | None:
+    """The published row whose settings are nearest to a run's; None where the run names no paper.
+
+    width: of the network that decoded; None where it is not known. It tells a demo model that was put in the place of
+    the published one.
+    """
+    published = config.get("published")
+    if not published:
+        return None
+    rows, name = reported(published), str(published["experiment"])
+    if name not in choices("experiment"):
+        return replace(rows[0], unlike=(f"this version of dllm has no experiment={name}",))
+    ours, small = compared(config), []
+    if width is not None and width < NARROWEST:
+        small = [f"a demo model, {width} wide, not {NARROWEST} or more"]
+    apart = [differences(ours, settings_of_row(name, row.settings)) for row in rows]
+    nearest = min(range(len(rows)), key=lambda number: len(apart[number]))
+    return replace(rows[nearest], unlike=(*rows[nearest].unlike, *small, *apart[nearest]))
+
+
+@lru_cache
+def settings_of_row(experiment: str, settings: str) -> Mapping[str, Any]:
+    """The settings of a row, by the names that users type."""
+    return compared(plain_config(composed([f"experiment={experiment}", *shlex.split(settings)])))
+
+
+def compared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in which a run must agree with a published one."""
+    mine = {key: value for key, value in config.items() if key != "grids"}  # these became runs of their own
+    return {key: value for key, value in typed_settings(mine) if key not in WHERE}
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """What differs, in words. Of two parts, tasks or models their names differ: no options are listed. An option that
+    one side lacks is of another part, or of another version of dllm."""
+    both = [key for key in {**theirs, **ours} if "." not in key or (key in ours and key in theirs)]
+    found = [key for key in both if ours.get(key) != theirs.get(key)]
+    names = {key for key in found if "." not in key}
+    kept = [key for key in found if key.replace("/", ".").partition(".")[0] not in names - {key}]
+    return [f"{key}={_text(ours.get(key))}, not {_text(theirs.get(key))}" for key in kept]
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

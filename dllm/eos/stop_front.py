@@ -1,0 +1,53 @@
+"""End a row when the text that stands without a gap holds a stop token (WeDLM's engine, arXiv 2512.22737)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dllm.canvas import Canvas
+from dllm.common.ranking import one_of
+from dllm.contract import Step, View
+from dllm.eos.base import EndOfText, after_first, behind_given
+from dllm.errors import UserError, in_range
+from dllm.models.ids import Ids
+from dllm.setting import Setting, altered
+
+
+class StopFront(EndOfText):
+    """A row ends behind the first stop token of its front: the answer up to its first mask. A stop token further right
+    ends nothing yet. What lies behind the end leaves the canvas.
+
+    stops: ids that end a text (None: the model's). limit: a row also ends when its front has so many tokens, although
+    ``gen_length`` may be longer: masks behind the limit are decoded with the rest, as WeDLM's window has them, and
+    dropped (None: the answer's own length).
+    """
+
+    shrinks = at_once = True
+
+    def __init__(self, stops: Sequence[int] | None = None, limit: int | None = None) -> None:
+        in_range("eos.stops", stops, 0, advice="Give the ids of tokens, or null for the model's own.")
+        in_range("eos.limit", limit, 1, advice="null is the answer's whole length.")
+        self.stops, self.limit = stops if stops is None else tuple(stops), limit
+
+    def check(self, setting: Setting) -> None:
+        beyond = [stop for stop in self.stops or () if stop >= setting.model.vocab]
+        if beyond:
+            raise UserError(
+                f"eos.stops={list(self.stops or ())} holds {beyond[0]}, but the model's ids end at "
+                f"{setting.model.vocab - 1}. Drop it."
+            )
+
+    def resolved(self, ids: Ids) -> EndOfText:
+        return self if self.stops is not None else altered(self, stops=tuple(dict.fromkeys((ids.eos, *ids.stops))))
+
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        length, at = len(candidates.columns), candidates.columns - candidates.start[:, None]
+        gap = torch.where(candidates.undecided, candidates.columns, length).amin(1, keepdim=True)
+        front = (at >= 0) & (candidates.columns < gap) & candidates.valid & behind_given(candidates)
+        ends = one_of(candidates.tokens, (eos_id,) if self.stops is None else self.stops) & ~candidates.given
+        if self.limit is not None:
+            ends = ends | (at >= self.limit - 1)
+        end, found = after_first(candidates, front & ends)
+        return candidates.stop_at(end, found & (end < candidates.end), attended=False)

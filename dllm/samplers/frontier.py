@@ -1,0 +1,53 @@
+"""Let only the leftmost masks be committed (frontier gate, after arXiv 2608.05687)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dllm.canvas import Canvas
+from dllm.contract import State, Step, View
+from dllm.errors import UserError, in_range, name_of
+from dllm.samplers.base import Sampler
+from dllm.samplers.freedave import FreeDave
+from dllm.samplers.prophet import Prophet
+from dllm.samplers.wrapper import Wrapper, nested
+
+
+class Frontier(Wrapper):
+    """To the inner rule only the ``width`` leftmost of the open masks are open (None: all of them). What is committed
+    between them uses up no width. Quotas, ranks and budgets are those of the gated set, and what the rule commits when
+    nothing passes is one of it. 1 is left to right, one position per forward.
+    """
+
+    def __init__(self, inner: Sampler, width: int | None = 16) -> None:
+        in_range("sampler.width", width, 1, advice="It counts masks; null is all of them.")
+        for rule in nested(inner):
+            if rule.prescribed:
+                raise UserError(
+                    f"sampler={name_of(self)} lets only the leftmost masks be committed, but "
+                    f"sampler/inner={name_of(rule)} commits positions that a plan of its own names, and these may lie "
+                    "elsewhere. Use an inner sampler that goes by scores, such as confidence or static."
+                )
+            if isinstance(rule, FreeDave | Prophet):
+                raise UserError(
+                    f"sampler={name_of(self)} gates one step of a rule, and sampler/inner={name_of(rule)} looks beyond "
+                    f"it. Put the gate inside: sampler={name_of(rule)} sampler/inner={name_of(self)}. Use an inner "
+                    "sampler such as confidence or static here."
+                )
+        super().__init__(inner)
+        self.stateless, self.by_confidence, self.announces = inner.stateless, False, False
+        self.width = width
+
+    def turns(self, canvas: Canvas) -> Tensor | None:
+        turns = super().turns(canvas)
+        if turns is None or self.width is None:
+            return turns
+        return torch.maximum(turns, -(-canvas.undecided.sum(1) // self.width))
+
+    def propose(self, view: View, state: State) -> Step:
+        if self.width is not None:
+            view = replace(view, open=view.open & (view.open.cumsum(1) <= self.width))
+        return super().propose(view, state)

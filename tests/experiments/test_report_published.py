@@ -1,0 +1,41 @@
+"""A paper's figures in the report: beside ours, never among them, and never without saying whether they compare."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from experiments.report.__main__ import report
+from experiments.report.published import published
+from tests.experiments.report_cells import cell
+
+FACTOR = ["experiment=published/factor"]
+
+
+def test_the_report_shows_ours_beside_theirs(tmp_path: Path) -> None:
+    cell(tmp_path / "sweep" / "a", FACTOR, {"copy": [1, 0]}, 4)
+    cell(tmp_path / "sweep" / "b", ["sampler=static"], {"copy": [1, 1]}, 8)
+    page = report([tmp_path / "sweep"], tmp_path / "out")
+    heads, ours, theirs = csv.reader((tmp_path / "out" / "published-llada-8b-instruct.csv").open())
+    ours_by, theirs_by = dict(zip(heads, ours, strict=True)), dict(zip(heads, theirs, strict=True))
+    assert [ours_by[head] for head in ("whose", "score", "forwards", "tokens / forward")] == ["ours", "50", "4", "1"]
+    assert (theirs_by["whose"], theirs_by["score"], theirs_by["tokens / s"]) == ("published", "78.1", "96")
+    assert theirs_by["hardware"] == "one H100" and "arXiv 2606.02955" in theirs_by["from"]
+    assert theirs_by["comparable"] == "no: task=parallelbench, not gsm8k"
+    for text in (page.read_text(), (tmp_path / "out" / "report.md").read_text()):
+        assert "llada-8b-instruct: Published figures" in text and "no: task=parallelbench, not gsm8k" in text
+    assert not list((tmp_path / "out").glob("published-mini-llada*")), "only cells of a published setting have figures"
+
+
+def test_a_demo_model_is_told_by_its_width(tmp_path: Path) -> None:
+    made = cell(tmp_path / "a", FACTOR, {"copy": [1]}, 4)
+    made.environment["width"] = 128  # type: ignore[index]
+    found = published([made])
+    assert found is not None and "a demo model, 128 wide" in found.rows[1][found.heads.index("comparable")]
+
+
+def test_a_method_without_figures_says_so(tmp_path: Path) -> None:
+    found = published([cell(tmp_path / "a", ["experiment=published/credit"], {"copy": [1]}, 4)])
+    assert found is not None
+    theirs = found.rows[1]
+    assert "no figures are published" in theirs and "78.1" not in theirs and "5.48 times" in " ".join(theirs)
