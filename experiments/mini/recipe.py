@@ -28,7 +28,7 @@ class Recipe:
     head_dim: int = 32
     mlp_width: int = 384
     batch: int = 40
-    steps: int = 22000
+    steps: int = 16500
     muon_rate: float = 0.005
     adam_rate: float = 2e-3
     weight_decay: float = 0.1
@@ -115,6 +115,25 @@ def build_model(recipe: Recipe, texts: Sequence[str]) -> Transformer:
     model = Transformer(ModelConfig.from_published(published_config(recipe, len(texts))))
     init_weights(model, recipe, texts)
     return model.train()
+
+
+def cut_vocabulary(model: Transformer, seen: int) -> list[Tensor]:
+    """Leave the first ``seen`` ids alone in embedding and head, and give the other rows of both.
+
+    Training never meets those: were they in the sum of the softmax, Adam would push them away from all that is ever
+    proposed, and a step would take a tenth longer.
+    """
+    rest = []
+    for part in (model.embed, model.lm_head):
+        rest.append(part.weight.detach()[seen:].clone())
+        part.weight = nn.Parameter(part.weight.detach()[:seen].clone())
+    return rest
+
+
+def add_vocabulary(model: Transformer, rest: Sequence[Tensor]) -> None:
+    """Undo ``cut_vocabulary``."""
+    for part, rows in zip((model.embed, model.lm_head), rest, strict=True):
+        part.weight = nn.Parameter(torch.cat([part.weight.detach(), rows]))
 
 
 def build_optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimizer]:

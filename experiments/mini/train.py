@@ -36,14 +36,21 @@ from dllm.models.weights import save_model
 from experiments.mini import data, tokenizer
 from experiments.mini.data import Batch
 from experiments.mini.forward import logits_at
-from experiments.mini.recipe import Recipe, build_model, build_optimizers, rate_factor
+from experiments.mini.recipe import (
+    Recipe,
+    add_vocabulary,
+    build_model,
+    build_optimizers,
+    cut_vocabulary,
+    rate_factor,
+)
 
 STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
 SAVE_EVERY = 100  # steps between states, each with a line of the log
 
 
 @torch.no_grad()
-def harden(model: Transformer, batch: Batch, share: float, seed: int, seen: int | None = None) -> Batch:
+def harden(model: Transformer, batch: Batch, share: float, seed: int) -> Batch:
     """The batch with the masks of its last rows moved to where the model, seeing no answer, least expects the token.
 
     What is expected is committed first when decoding, so these are the states in which the rest is decided: a name is
@@ -56,18 +63,17 @@ def harden(model: Transformer, batch: Batch, share: float, seed: int, seen: int 
     answer, shift = batch.answer[-rows:], model.config.prediction_shift
     at, column = answer.nonzero(as_tuple=True)
     tokens = batch.target[-rows:].masked_fill(answer, tokenizer.MASK)
-    logits = logits_at(model, tokens, batch.visible(shift)[-rows:], at, column - shift)[:, :seen]
+    logits = logits_at(model, tokens, batch.visible(shift)[-rows:], at, column - shift)
     expected = logits.log_softmax(-1).gather(1, batch.target[-rows:][at, column][:, None]).squeeze(1)
     expected = torch.zeros(answer.shape, device=expected.device).index_put((at, column), expected)
     return data.mask_least_expected(batch, expected, rows, torch.Generator().manual_seed(seed))
 
 
-def losses_of(model: Transformer, batch: Batch, seen: int | None = None) -> Tensor:
-    """Cross entropies [M] of the masked positions among the first ``seen`` ids (None: all); a model of prediction shift
-    1 predicts i at i - 1. Were the others in the sum, Adam would push them away from all that is ever proposed."""
+def losses_of(model: Transformer, batch: Batch) -> Tensor:
+    """Cross entropies [M] of the masked positions; a model of prediction shift 1 predicts i at i - 1."""
     shift = model.config.prediction_shift
     rows, columns = batch.masked.nonzero(as_tuple=True)
-    logits = logits_at(model, batch.tokens, batch.visible(shift), rows, columns - shift)[:, :seen]
+    logits = logits_at(model, batch.tokens, batch.visible(shift), rows, columns - shift)
     return F.cross_entropy(logits, batch.target[batch.masked], reduction="none")
 
 
@@ -121,10 +127,7 @@ class State:
         self.step, self.starts, self.wall, self.cpu = (content[key] for key in ("step", "starts", "wall", "cpu"))
 
 
-def train_step(
-    state: State, recipe: Recipe, batches: Sequence[Batch], sums: Sums, seen: int | None = None,
-    held: Tensor | None = None,
-) -> None:  # fmt: skip
+def train_step(state: State, recipe: Recipe, batches: Sequence[Batch], sums: Sums, held: Tensor | None = None) -> None:
     """One update from all groups of rows; what a token weighs does not depend on its group.
 
     held: ids whose embeddings and rows of the head stay as they began. Copying then has to work for vectors that were
@@ -132,10 +135,10 @@ def train_step(
     """
     model = state.model
     batches = [batch.to(model.device) for batch in batches]
-    hard = [harden(model, one, recipe.hard_share, 1_000 * state.step + n, seen) for n, one in enumerate(batches)]
+    hard = [harden(model, one, recipe.hard_share, 1_000 * state.step + n) for n, one in enumerate(batches)]
     total = torch.stack([batch.share().sum() for batch in hard]).sum()
     for batch in hard:
-        losses = losses_of(model, batch, seen)
+        losses = losses_of(model, batch)
         ((losses * batch.share()).sum() / total).backward()  # type: ignore[no-untyped-call]
         sums.add(batch, losses.detach())
     if held is not None:
@@ -165,9 +168,10 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self.recipe, self.folder, self.save_every, self.sums = recipe, folder, save_every, Sums()
         self.tokenizer = tokenizer.build(recipe.model)
-        self.marks, self.seen = data.structure(self.tokenizer), min(tokenizer.new_ids(self.tokenizer))
-        self.held = torch.tensor(tokenizer.item_ids(self.tokenizer), device=device)
+        self.marks, seen = data.structure(self.tokenizer), min(tokenizer.new_ids(self.tokenizer))
+        self.held = torch.tensor([one for one in tokenizer.item_ids(self.tokenizer) if one < seen], device=device)
         model = build_model(recipe, tokenizer.texts(self.tokenizer)).to(device)
+        self.unseen = cut_vocabulary(model, seen)
         self.state = State(model, build_optimizers(model, recipe))
         self.made_from = {
             **asdict(recipe), "data": data.digest(recipe.seed), "tokenizer": tokenizer.digest(self.tokenizer),
@@ -194,7 +198,7 @@ class Run:
         batches = data.make_batches(
             self.tokenizer, recipe.model, self.marks, recipe.batch, progress, recipe.seed, state.step
         )
-        train_step(state, recipe, batches, self.sums, self.seen, self.held)
+        train_step(state, recipe, batches, self.sums, self.held)
         if state.step % self.save_every == 0 or state.step == recipe.steps:
             self.save()
 
@@ -209,21 +213,24 @@ class Run:
         self.sums = Sums()
         state.save(self.folder / STATE, self.made_from)
 
-    def export(self) -> None:
-        """The checkpoint folder, and what made it."""
-        export(self.state.model, self.recipe.model, self.folder)
+    def export(self) -> Transformer:
+        """Leave the checkpoint folder and what made it; the model with its whole vocabulary."""
+        model = copy.deepcopy(self.state.model)
+        add_vocabulary(model, self.unseen)
+        export(model, self.recipe.model, self.folder)
         place = environment_stamp(self.state.model.device, torch.float32, self.recipe.seed)
         report = {
             "recipe": asdict(self.recipe), **{key: self.made_from[key] for key in ("data", "tokenizer")},
             "step": self.state.step, "starts": self.state.starts,
             "wall_minutes": self.state.wall / 60, "cpu_minutes": self.state.cpu / 60,
-            "parameters": sum(parameter.numel() for parameter in self.state.model.parameters()),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "bytes": (self.folder / "model.safetensors").stat().st_size,
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
             **{key: place[key] for key in ("versions", "platform", "processor", "device")},
             **dict(zip(("commit", "dirty"), checkout_state(Path(dllm.__file__).parent), strict=True)),
         }  # fmt: skip
         (self.folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
+        return model
 
 
 def complete(line: str) -> bool:
@@ -264,8 +271,7 @@ def train(
             bar.update(shown, completed=run.state.step, description=text)
     if run.sums.loss:  # stopped between two states
         run.save()
-    run.export()
-    return run.state.model
+    return run.export()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
