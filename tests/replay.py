@@ -1,9 +1,10 @@
 """Replay recorded decodes of published implementations: ``python tests/replay.py FILE... [--models DIR]``.
 
-``replay_parts`` maps each reference's parameter names to the parts of this project, ``replay_causal`` those of causal
-models. Every field of a case is compared, and a file's sampler_cases and batches. The exit code is 1, and stderr says
-why, where a case is not equal, and also where its method, its cache or one of its fields is unknown here. Files that
-hold no decodes of a model have scripts of their own (``ELSEWHERE``), which are named and not run.
+``replay_parts`` maps each reference's parameter names to the parts of this project, ``replay_caches`` those of the
+caches that came later, ``replay_causal`` those of causal models. Every field of a case is compared, and a file's
+sampler_cases and batches. The exit code is 1, and stderr says why, where a case is not equal, and also where its
+method, its cache or one of its fields is unknown here. Files that hold no decodes of a model have scripts of their own
+(``ELSEWHERE``), which are named and not run.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import replay_caches
 import replay_causal
+import replay_parts
 import torch
-from replay_parts import CACHES, ELSEWHERE, METHODS, Case, Parts
+from replay_parts import CACHES, ELSEWHERE, Case, Parts
 
 from dllm.blocks.fixed import Fixed
+from dllm.cache.base import Cache, Session
+from dllm.cache.passes import Pass
 from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import Owner
 from dllm.contract import Scores, Turn, View
@@ -32,8 +38,10 @@ from dllm.models.weights import load_model
 from dllm.runtime.runtime import Network
 from dllm.samplers.bacd import BACD
 from dllm.samplers.prophet import given
+from dllm.setting import altered
 
 MODELS = Path(__file__).parent / "data" / "models"
+METHODS = replay_parts.METHODS | replay_caches.METHODS
 
 
 @dataclass
@@ -62,6 +70,8 @@ class Record:
     branches: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     masked: torch.Tensor | None = None
+    untested_forwards: int = 0
+    passes: list[Pass] = field(default_factory=list)
 
     def observe(self, turn: Turn, start: int) -> None:
         layers = turn.cost.queries.sum(0).tolist()
@@ -82,6 +92,7 @@ class Record:
         if turn.step.commit[0].sum() == turn.canvas.undecided[0].sum() and int(turn.view.blocks.turn[0]):
             self.early = int(turn.view.blocks.turn[0])
         blocks = turn.view.blocks
+        self.untested_forwards += not bool((turn.canvas.undecided & blocks.in_block).any())
         self.blocks.append((int(blocks.number[0]), int(blocks.begin[0]), int(blocks.end[0])))
         self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()
 
@@ -115,6 +126,19 @@ class Record:
         return [self.blocks.count(block) for block in dict.fromkeys(self.blocks)]
 
 
+    @property
+    def queries(self) -> list[list[int] | None]:
+        """Columns that each forward computed; None: all."""
+        return [None if one.queries.equal(one.valid) else relative(one.queries[0], 0) for one in self.passes]
+
+    @property
+    def ranges(self) -> list[list[int]]:
+        """The first of them, and the one behind the last."""
+        found = [relative(one.queries[0], 0) for one in self.passes]
+        assert all(one == list(range(one[0], one[-1] + 1)) for one in found)
+        return [[one[0], one[-1] + 1] for one in found]
+
+
 def relative(where: torch.Tensor, start: int) -> list[int]:
     return (where.nonzero()[:, 0] - start).tolist()
 
@@ -122,6 +146,23 @@ def relative(where: torch.Tensor, start: int) -> list[int]:
 @cache
 def model_of(folder: Path) -> Transformer:
     return load_model(folder)
+
+
+def watched(cache: Cache, passes: list[Pass]) -> Cache:
+    """The cache, whose sessions note their passes."""
+
+    def start(*given: Any) -> Session:
+        session = cache.start(*given)
+        begin = session.begin
+
+        def noted(*given: Any) -> Pass:
+            passes.append(begin(*given))
+            return passes[-1]
+
+        session.begin = noted  # type: ignore[method-assign]
+        return session
+
+    return altered(cache, start=start)
 
 
 Way = tuple[Network, TakeTurn, int]  # what runs the model, what takes turns, and how many turns late the host reads
@@ -135,7 +176,8 @@ def decode(
     config = model.config
     assert config.mask_id is not None and config.eos_id is not None and config.pad_id is not None
     ids = Ids(config.mask_id, config.eos_id, ())
-    forward = Forward.of(model, parts.cache, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos, network)
+    policy = watched(parts.cache, record.passes)
+    forward = Forward.of(model, policy, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos, network)
     request = Request.answer(prompt, record.gen_length, config.mask_id)
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
     canvas = Canvas.of([request], config.pad_id, model.device)
@@ -146,9 +188,10 @@ def decode(
     return record
 
 
+NO_FILLS = ("freedave", "vicinity")  # whose records leave out what the end-of-text policy fills
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
-    "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept",
+    "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "ranges", "untested_forwards",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -161,7 +204,8 @@ def differences(case: Case, record: Record) -> list[str]:
 def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:
     params = {**case["params"], "filters": filters}
     length, parts = params.get("gen_length", params.get("max_new_tokens")), METHODS[method](params)
-    record = Record(length, fills=method != "freedave", verified=method == "freedave", drafted=method == "lopa")
+    record = Record(
+        length, fills=method not in NO_FILLS, verified=method == "freedave", drafted=method == "lopa")
     decode(model, case["prompt"], parts, record)
     if "exit_step" in case:
         record.exit_step = record.early if record.early != params["steps"] else None

@@ -1,0 +1,72 @@
+"""The parts for recorded decodes of caches, with what only their published loops do, by accident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from replay_parts import Case, Parts
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.cache.buffer import CacheView
+from dllm.cache.dual import Dual
+from dllm.canvas import Canvas
+from dllm.common.rowwise import Owner
+from dllm.contract import BlockState, Scores
+from dllm.eos.fill_after_block import FillAfterBlock
+from dllm.eos.keep import Keep
+from dllm.samplers.confidence import Confidence
+
+
+def vicinity(params: Case) -> Parts:
+    """Tests of a block, and records of refreshes, as late as in the published loop."""
+    policy = Recorded(
+        prefix_look=params["prefix_look"], after_look=params["after_look"], warmup=params["warmup_steps"],
+        refresh_interval=params["cache_update_freq"],
+    )  # fmt: skip
+    blocks = Unrolled(params["block_length"], policy, params["expected_tpf"], params["maximum_unroll"])
+    eos = FillAfterBlock("any") if params["early_stop"] else Keep()
+    return Parts(Confidence(params["threshold"]), blocks, policy, eos)
+
+
+class Recorded(Dual):
+    """dInfer's record of the block that was refreshed last: the first refresh leaves it unset, and a window forward
+    follows upon every full one. For one row."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.block, self.refreshes = -1, False
+
+    def full(self, view: CacheView) -> Tensor:
+        blocks, state = view.blocks, view.state
+        number, turn = int(blocks.number), int(blocks.turn)
+        begins, opens = not bool(state["kept"]), number > 0 and number != self.block
+        due = self.refresh_interval is not None and turn % self.refresh_interval == 0 and number > 0
+        full = turn >= self.warmup and not bool(state["refreshed"]) and (begins or opens or due)
+        self.block = number if full and not begins else self.block
+        self.refreshes = full
+        return torch.full_like(state["kept"], full)
+
+
+class Unrolled(Fixed):
+    """dInfer's loop tests a block after groups of iterations; a full forward and a window forward are one. For one row.
+    """
+
+    def __init__(self, block_length: int, policy: Recorded, expected: int, most: int) -> None:
+        super().__init__(block_length)
+        self.policy, self.expected, self.most, self.left = policy, expected, most, 0
+
+    def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
+        if self.left == 0:
+            masks = int((canvas.undecided & blocks.in_block).sum())
+            self.left = min(max(masks // self.expected, 1), self.most)
+        return blocks
+
+    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+        self.left -= not self.policy.refreshes
+        return blocks if self.left else super().advance(candidates, blocks, owner, stopped)
+
+
+METHODS: dict[str, Callable[[Case], Parts]] = {"vicinity": vicinity}
