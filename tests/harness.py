@@ -67,6 +67,8 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "elastic"): {"window_length": 5},
     ("cache", "window"): {"active_tokens": 4, "window_tokens": 9, "refresh_interval": 4},
     ("cache", "dkv"): {"refresh_interval": 4},
+    ("cache", "dpad"): {"suffix_window": 9},
+    ("cache", "streaming"): {"suffix_window": 4},
     ("cache", "vicinity"): {"prefix_look": 3, "after_look": 2, "warmup": 2, "refresh_interval": 3},
     ("eos", "stop_front"): {"stops": [61, 56], "limit": 18},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},

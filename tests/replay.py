@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -57,6 +58,7 @@ class Record:
     fills: bool = True
     verified: bool = False
     drafted: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
     tokens: list[int] = field(default_factory=list)
     forward_tokens: list[int] = field(default_factory=list)
     layer_tokens: list[list[int]] = field(default_factory=list)
@@ -71,9 +73,11 @@ class Record:
     kept: list[int] = field(default_factory=list)
     masked: torch.Tensor | None = None
     untested_forwards: int = 0
+    start: int = 0
     passes: list[Pass] = field(default_factory=list)
 
     def observe(self, turn: Turn, start: int) -> None:
+        self.start = start
         layers = turn.cost.queries.sum(0).tolist()
         refreshed = [bool(rows) for rows in turn.cost.refreshed.sum(0).tolist()] + [True]
         self.forward_tokens.append(layers[0])
@@ -125,6 +129,15 @@ class Record:
     def nfe_per_block(self) -> list[int]:
         return [self.blocks.count(block) for block in dict.fromkeys(self.blocks)]
 
+
+    @property
+    def kept_masks(self) -> list[list[int]]:
+        """Positions behind each block that its forwards saw."""
+        first = [self.blocks.index(block) for block in dict.fromkeys(self.blocks)]
+        columns = [relative(self.passes[at].keys[0], 0) for at in first]
+        ends = [self.blocks[at][2] for at in first]
+        return [[column - self.start for column in seen if column >= end]
+                for seen, end in zip(columns, ends, strict=True)]  # fmt: skip
 
     @property
     def queries(self) -> list[list[int] | None]:
@@ -188,7 +201,8 @@ def decode(
     return record
 
 
-NO_FILLS = ("freedave", "vicinity")  # whose records leave out what the end-of-text policy fills
+NAMES = {"suffix": {"kept": "kept_masks"}}  # fields whose word means something else here
+NO_FILLS = ("freedave", "suffix", "vicinity")  # whose records leave out what the end-of-text policy fills
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
     "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "ranges", "untested_forwards",
@@ -198,14 +212,17 @@ NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
 def differences(case: Case, record: Record) -> list[str]:
     """Names of the recorded fields that this project does not reproduce."""
-    return [name for name in COMPARED if name in case and case[name] != getattr(record, name)]
+    names = record.names
+    return [name for name in COMPARED if name in case and case[name] != getattr(record, names.get(name, name))]
 
 
 def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:
-    params = {**case["params"], "filters": filters}
+    params = {**case["params"], "filters": filters, "shown": case}
     length, parts = params.get("gen_length", params.get("max_new_tokens")), METHODS[method](params)
     record = Record(
-        length, fills=method not in NO_FILLS, verified=method == "freedave", drafted=method == "lopa")
+        length, fills=method not in NO_FILLS, verified=method == "freedave", drafted=method == "lopa",
+        names=NAMES.get(method, {}),
+    )  # fmt: skip
     decode(model, case["prompt"], parts, record)
     if "exit_step" in case:
         record.exit_step = record.early if record.early != params["steps"] else None

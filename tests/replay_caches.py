@@ -12,12 +12,19 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.cache.buffer import CacheView
 from dllm.cache.dual import Dual
+from dllm.cache.none import NoCache
+from dllm.cache.prefix import Prefix
+from dllm.cache.suffix import Pruning
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Scores
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
+from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
+from dllm.samplers.easing import Easing
+from dllm.samplers.static import Static
+from dllm.setting import Sampling, altered
 
 
 def vicinity(params: Case) -> Parts:
@@ -69,4 +76,34 @@ class Unrolled(Fixed):
         return blocks if self.left else super().advance(candidates, blocks, owner, stopped)
 
 
-METHODS: dict[str, Callable[[Case], Parts]] = {"vicinity": vicinity}
+def suffix(params: Case) -> Parts:
+    """DPad's draws are input: they come from the case. Every forward is followed by a test; a full block that holds an
+    end of text ends the row. Dream's published loop commits a block's first position from the forward that opens it."""
+    kept, length = params["shown"].get("kept"), params["block_length"]
+    cache: type[Pruning] = {"none": NoCache, "prefix": Prefix, "dual": Dual}[params["cache"]]
+    options: dict[str, Any] = {} if cache is NoCache else {"query_left": False}
+    if params["reference"] == "streaming":
+        policy = cache(suffix_window=params["window_size"], suffix_tail=1, **options)
+        kept = None
+    else:
+        policy = cache(suffix_window=params["window"], suffix_tail=0, **options)
+    if kept is not None:
+        policy = altered(policy, kept=drawn(kept))
+    sampler: Sampler = Static(params["steps"]) if params["threshold"] is None else Confidence(params["threshold"])
+    if params.get("confidence_alpha"):
+        behind = params["cache"] != "dual"
+        sampler = Easing(params["threshold"], params["confidence_alpha"], params["window_size"], behind)
+    return Parts(sampler, Fixed(length), policy, FillAfterBlock("any"), Sampling(suppress_mask=False))
+
+
+def drawn(kept: list[list[int]]) -> Callable[[Canvas, BlockState], Tensor]:
+    """Of the block of each number, the columns of the answer that stay. For one row."""
+
+    def of(canvas: Canvas, blocks: BlockState) -> Tensor:
+        at = torch.tensor(kept[int(blocks.number)], dtype=torch.int64) + canvas.start
+        return canvas.nothing.scatter(1, at[None], True)
+
+    return of
+
+
+METHODS: dict[str, Callable[[Case], Parts]] = {"suffix": suffix, "vicinity": vicinity}

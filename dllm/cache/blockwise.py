@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
+from dllm.cache.suffix import Pruning
 from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, Need, Rule, State
 from dllm.errors import Unfit, in_range, name_of
@@ -16,7 +18,7 @@ from dllm.setting import Setting
 from dllm.shapes import Known
 
 
-class Blockwise(Buffered):
+class Blockwise(Pruning, Buffered):
     """A subclass chooses the columns of a reuse forward, in ``part``.
 
     query_left matters for models that predict from the position before (Dream). With it a reuse forward starts one
@@ -26,11 +28,16 @@ class Blockwise(Buffered):
     warmup, refresh_interval: when else forwards are full (dInfer's vicinity refresh, arXiv 2510.08666). The first
     ``warmup`` forwards of a row keep nothing, so that the one behind them is full, too. Behind a row's first block
     every ``refresh_interval``-th forward of the row is full, unless the one before was (None: no such forwards).
+
+    suffix_window and the like: see ``Pruning``. A full forward computes all that is not left out.
     """
 
-    attends_all = branches = static = opens_wide = True
+    branches = static = opens_wide = True
 
-    def __init__(self, query_left: bool = True, warmup: int = 0, refresh_interval: int | None = None) -> None:
+    def __init__(
+        self, query_left: bool = True, warmup: int = 0, refresh_interval: int | None = None, **suffix: Any
+    ) -> None:
+        super().__init__(**suffix)
         in_range("cache.warmup", warmup, 0, advice="It counts forwards.")
         in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts forwards; null is none.")
         self.query_left, self.warmup, self.refresh_interval = query_left, warmup, refresh_interval
@@ -47,6 +54,10 @@ class Blockwise(Buffered):
                 "cache.query_left=false predicts a block's first position only once, so a sampler that remasks it "
                 "would wait for it forever. Use cache.query_left=true."
             )
+
+    @property
+    def attends_all(self) -> bool:  # type: ignore[override]
+        return not self.prunes
 
     def left(self, config: ModelConfig) -> int:
         """Columns before the block that a reuse forward computes too."""
@@ -73,20 +84,22 @@ class Blockwise(Buffered):
 
     def state(self, canvas: Canvas) -> State:
         """kept [B]: whether some forward of the row was kept. refreshed [B]: whether the last one was full, and kept.
-        """
+        dropped [B, L]: the columns that are left out while this block is open."""
         none = torch.zeros_like(canvas.cut)
-        return {"kept": none, "refreshed": none}
+        return {"kept": none, "refreshed": none, "dropped": canvas.nothing}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks, shift = view.canvas, view.blocks, view.config.prediction_shift
         left, warm, full = self.left(view.config), blocks.turn < self.warmup, self.full(view)
-        columns = (warm | full)[:, None] | self.part(view, blocks.begin[:, None] - left)
+        dropped = self.dropped(canvas, blocks, view.state["dropped"])
+        columns = ((warm | full)[:, None] | self.part(view, blocks.begin[:, None] - left)) & ~dropped
         forced = canvas.nothing
         if shift and not left:
             open_ = canvas.undecided & blocks.in_block
             forced = open_ & (open_.cumsum(1) == 1) & (blocks.forwards == 0)[:, None]
-        state = {"kept": view.state["kept"] | full & ~warm, "refreshed": full & ~warm}
-        return view.plan(columns, forced=forced, keys=self.keys(view, columns), state=state)
+        keys = self.keys(view, columns)
+        state = {"kept": view.state["kept"] | full & ~warm, "refreshed": full & ~warm, "dropped": dropped}
+        return view.plan(columns, forced=forced, keys=keys & ~dropped if self.prunes else keys, state=state)
 
     def full(self, view: CacheView) -> Tensor:
         """Rows [B] whose forward behind the warm-up is full."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from dllm.cache.blockwise import Blockwise
@@ -13,19 +15,18 @@ from dllm.models.config import ModelConfig
 class Dual(Blockwise):
     """The forward that opens a block is full, and the sampler commits from it too. The others compute the open blocks.
 
-    query_left, warmup, refresh_interval: see ``Blockwise``. prefix_look, after_look: so many columns before the open
-    blocks and behind them are computed with them, because they move most (dInfer's vicinity cache, arXiv 2510.08666).
-    keep_stale_tail: forwards attend to columns that an end-of-text policy cut until the next full forward (as
-    published); otherwise they stop at once.
+    query_left, warmup, refresh_interval, suffix_window and the like: see ``Blockwise``. prefix_look, after_look: so
+    many columns before the open blocks and behind them are computed with them, because they move most (dInfer's
+    vicinity cache, arXiv 2510.08666). keep_stale_tail: forwards attend to columns that an end-of-text policy cut until
+    the next full forward (as published); otherwise they stop at once.
     """
 
     opening = True
 
     def __init__(
-        self, query_left: bool = True, keep_stale_tail: bool = False, prefix_look: int = 0, after_look: int = 0,
-        warmup: int = 0, refresh_interval: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(query_left, warmup, refresh_interval)
+        self, keep_stale_tail: bool = False, prefix_look: int = 0, after_look: int = 0, **options: Any
+    ) -> None:
+        super().__init__(**options)
         in_range("cache.prefix_look", prefix_look, 0, advice="It counts columns.")
         in_range("cache.after_look", after_look, 0, advice="It counts columns.")
         self.keep_stale_tail, self.prefix_look, self.after_look = keep_stale_tail, prefix_look, after_look

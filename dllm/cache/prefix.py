@@ -12,7 +12,7 @@ class Prefix(Blockwise):
     """The forward that opens a block is full, and the sampler commits from it too. The others compute everything from
     the block's first column on.
 
-    query_left: see ``Blockwise``; it matters for Dream only.
+    query_left, warmup, refresh_interval, suffix_window and the like: see ``Blockwise``.
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
