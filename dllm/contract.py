@@ -281,7 +281,8 @@ class ForwardCost(Rowwise):
     queries [N, l]: rows asked for. keys [N, l]: rows that each of them attends to. refreshed [N, l]: rows computed
     because the layer computes the whole canvas again (0 in layers that reuse). computed [N, l]: rows that ran, with
     those that only pad a row to its call's width. scored [N]: rows that the head ran on. copies: how often every row
-    has keys of its own (2 under guidance).
+    has keys of its own (2 under guidance). values [N, l]: rows of which nothing but the value was computed, besides
+    (None: none).
     """
 
     shared: ClassVar[tuple[str, ...]] = ("copies",)
@@ -292,6 +293,7 @@ class ForwardCost(Rowwise):
     computed: Tensor
     scored: Tensor
     copies: int = 1
+    values: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -299,8 +301,8 @@ class Ledger(Rowwise):
     """What is written down of every row while it decodes [B, ...]. fixed [B, L]: the turn after which each column
     stayed decided (0: none). guess, sure [B, L]: what the last forward that scored a masked column proposed there, and
     its confidence. The rest are sums over its forwards, float64; [B, l] is per layer, as in ``ForwardCost``.
-    queries, computed [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys of all copies; scored [B];
-    idle [B]: forwards in which it waited.
+    queries, computed, values [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys of all copies;
+    scored [B]; idle [B]: forwards in which it waited.
     """
 
     fixed: Tensor
@@ -312,12 +314,13 @@ class Ledger(Rowwise):
     read: Tensor
     scored: Tensor
     idle: Tensor
+    values: Tensor
 
     @staticmethod
     def start(canvas: Canvas) -> Ledger:
         """Before the first turn."""
         blank, none = torch.zeros_like(canvas.tokens), torch.zeros_like(canvas.temperature)
-        return Ledger(blank, blank, blank.double(), *(none[:, None],) * 4, none, none)
+        return Ledger(blank, blank, blank.double(), *(none[:, None],) * 4, none, none, none[:, None])
 
     def after(self, cost: ForwardCost, owner: Owner, view: View) -> Ledger:
         """After one more turn: what its candidates [M] cost, whose row is ``owner``, and what the sampler saw."""
@@ -333,6 +336,7 @@ class Ledger(Rowwise):
             queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
             pairs=add(self.pairs, queries * keys), read=add(self.read, queries + cost.copies * keys),
             scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),
+            values=self.values if cost.values is None else add(self.values, cost.values),
         )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from replay_parts import CACHES, ELSEWHERE, Case, Parts
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache, Session
+from dllm.cache.dllm_cache import FeaturePass
 from dllm.cache.passes import Pass
 from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import Owner
@@ -62,6 +63,7 @@ class Record:
     tokens: list[int] = field(default_factory=list)
     forward_tokens: list[int] = field(default_factory=list)
     layer_tokens: list[list[int]] = field(default_factory=list)
+    layer_values: list[list[int]] = field(default_factory=list)
     first_refreshed_layer: list[int] = field(default_factory=list)
     committed: list[list[int]] = field(default_factory=list)
     blocks: list[tuple[int, int, int]] = field(default_factory=list)
@@ -82,6 +84,7 @@ class Record:
         refreshed = [bool(rows) for rows in turn.cost.refreshed.sum(0).tolist()] + [True]
         self.forward_tokens.append(layers[0])
         self.layer_tokens.append(layers)
+        self.layer_values.append([] if turn.cost.values is None else turn.cost.values.sum(0).tolist())
         self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
         self.branches.append(len(turn.tried.request))
         self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
@@ -131,6 +134,25 @@ class Record:
 
 
     @property
+    def last_layer(self) -> list[int]:
+        """Rows that the last layer of each forward computed."""
+        return [layers[-1] for layers in self.layer_tokens]
+
+    @property
+    def selected(self) -> list[list[list[int] | None]]:
+        """Positions that each layer of each forward chose by their values; None: it chose none."""
+        assert all(call.columns is None for one in self.passes for call in one.calls)
+        return [[None if rows is None else relative(rows[0], self.start) for rows in one.found.selected]
+                for one in self.passes if isinstance(one, FeaturePass)]  # fmt: skip
+
+    @property
+    def value_tokens(self) -> list[list[int]]:
+        """Rows of which each layer of each forward computed the value."""
+        chose = [[len(layer or ()) for layer in layers] for layers in self.selected]
+        return [[rows + more - twice for rows, more, twice in zip(*one, strict=True)]
+                for one in zip(self.layer_tokens, self.layer_values, chose, strict=True)]  # fmt: skip
+
+    @property
     def kept_masks(self) -> list[list[int]]:
         """Positions behind each block that its forwards saw."""
         first = [self.blocks.index(block) for block in dict.fromkeys(self.blocks)]
@@ -157,8 +179,8 @@ def relative(where: torch.Tensor, start: int) -> list[int]:
 
 
 @cache
-def model_of(folder: Path) -> Transformer:
-    return load_model(folder)
+def model_of(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
+    return load_model(folder, dtype=dtype)
 
 
 def watched(cache: Cache, passes: list[Pass]) -> Cache:
@@ -201,11 +223,14 @@ def decode(
     return record
 
 
-NAMES = {"suffix": {"kept": "kept_masks"}}  # fields whose word means something else here
+# Fields whose word means something else here.
+NAMES = {"suffix": {"kept": "kept_masks"}, "dllm_cache": {"forward_tokens": "last_layer"}}
+WIDE = ("dllm_cache",)  # similarities as close as 4e-14 decide: these compare in float64
 NO_FILLS = ("freedave", "suffix", "vicinity")  # whose records leave out what the end-of-text policy fills
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
     "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "ranges", "untested_forwards",
+    "queries", "selected", "value_tokens",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -273,7 +298,8 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
     for case in data.get("cases", ()):
         fault = unknown(data, case)
         if fault is None:
-            record = run_case(data["method"], case, model_of(models / case["model"]), data.get("filters", {}))
+            model = model_of(models / case["model"], torch.float64 if data["method"] in WIDE else torch.float32)
+            record = run_case(data["method"], case, model, data.get("filters", {}))
             fault = differ(differences(case, record))
         outcome.append(fault)
     if data["method"] in METHODS:

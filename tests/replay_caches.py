@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from replay_parts import Case, Parts
+from replay_parts import Case, EachTurn, Parts, steps_of_a_block
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.buffer import CacheView
+from dllm.cache.dllm_cache import DLLMCache
 from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
@@ -106,4 +107,22 @@ def drawn(kept: list[list[int]]) -> Callable[[Canvas, BlockState], Tensor]:
     return of
 
 
-METHODS: dict[str, Callable[[Case], Parts]] = {"suffix": suffix, "vicinity": vicinity}
+def dllm_cache(params: Case) -> Parts:
+    """LLaDA's loop with the official hooks, or d2Cache's loop: so many tokens a forward, or a threshold."""
+    policy = DLLMCache(params["kp"], params["kr"], params["rho"], query_left=False)
+    if params["loop"] == "llada":
+        blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
+        return Parts(Static(params["steps"]), blocks, policy)
+    return Parts(each_turn(params), Fixed(params["block_length"]), policy)
+
+
+def each_turn(params: Case) -> Sampler:
+    """d2Cache's sampler: all that reach a threshold and at least so many, or without one exactly so many."""
+    count, threshold = params["num_transfer_tokens"], params["threshold"]
+    assert threshold is None or count == 1
+    return EachTurn(count) if threshold is None else Confidence(threshold)
+
+
+METHODS: dict[str, Callable[[Case], Parts]] = {
+    "dllm_cache": dllm_cache, "suffix": suffix, "vicinity": vicinity,
+}  # fmt: skip
