@@ -86,7 +86,7 @@ class Forward:
         eos: EndOfText, network: Network | None = None,
     ) -> Forward:  # fmt: skip
         """The forward that serves the needs of all parts. network: what runs the model (None: the model itself)."""
-        needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
+        needs = (*sampler.needs(), *blocks.needs(), *eos.needs(), *cache.needs())
         wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
         proposer = Proposer.of(sampling, ids, wanted, model)
         return Forward(model, cache, proposer, needs, eos.shrinks, network or model)
@@ -118,6 +118,8 @@ class Forward:
             plan = replace(plan, shadows=packed(committed, canvas.columns))
         forward, hidden = self._hidden(rows, plan)
         scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.steering.free)
+        if self.cache.needs():
+            rows.session.scored(scores)
         cost = rows.session.cost(forward, scores.scored.sum(1))
         return scores, plan.forced, forward, self._cost(cost, blocks)
 

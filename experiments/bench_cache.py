@@ -44,8 +44,10 @@ CONFIG = ModelConfig(
     family="llada", width=768, layers=12, heads=12, kv_heads=12, head_dim=64, mlp_width=2304, vocab=32768,
     max_length=8192, eps=1e-5, theta=5e5, mask_id=32767, eos_id=32766, pad_id=32766, rotary_dim=64,
 )  # fmt: skip
-POLICIES = ("none", "prefix", "dual", "dkv", "dkv_greedy", "recap", "dllm_cache", "elastic", "window")
-BLOCKWISE = ("prefix", "dual", "dkv", "dkv_greedy", "recap", "dllm_cache")  # the others have no blocks in their papers
+POLICIES = ("none", "prefix", "dual", "dkv", "dkv_greedy", "recap", "dllm_cache", "d2cache", "elastic", "window")
+# The others have no blocks in their papers.
+BLOCKWISE = ("prefix", "dual", "dkv", "dkv_greedy", "recap", "dllm_cache", "d2cache")
+BY_WEIGHTS = ("d2cache", "elastic")  # what they compute depends on what the model attends to
 BY_LAYER = ("dllm_cache",)  # layers compute rows of their own
 TARGETS = {"dual": 10.8, "window": 11.6, "prefix": 1.6}  # least speed-ups at an answer of 1,024 tokens
 # Timed at each place; of the others a block.
@@ -111,7 +113,11 @@ def forwards(model: Transformer, name: str, answer: int, done: int, **options: A
         if turn is None:
             return
         full = bool(turn.cost.refreshed[:, -1].any()) or turn.view.blocks.turn.item() == 1 or name == "none"
-        flops = float(cost.flops(turn.cost)) + (0 if full or name != "elastic" else drift(turn, config))
+        flops = float(cost.flops(turn.cost))
+        if name == "d2cache":
+            flops += rollout(turn, config)
+        elif name == "elastic" and not full:
+            flops += drift(turn, config)
         yield Sample(place, full, flops, seconds)
         place += int(turn.step.commit.sum())
 
@@ -123,6 +129,12 @@ def drift(turn: Turn, config: ModelConfig) -> float:
     tracked = int(turn.cost.queries[0, 0]) - window - 1  # one position was committed by the last forward
     keys, width = int(turn.cost.keys[0, 0]), config.heads * config.head_dim
     return config.layers * 2 * width * keys * tracked
+
+
+def rollout(turn: Turn, config: ModelConfig) -> float:
+    """FLOPs of d2Cache's attention rollout: in each layer a product with the weights of the rows, averaged over heads.
+    """
+    return config.layers * 2 * float((turn.cost.queries * turn.cost.keys).sum())
 
 
 def places(answer: int) -> list[int]:
@@ -144,10 +156,10 @@ def measure(model: Transformer, name: str, answer: int) -> tuple[list[Sample], l
 def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, bool, float]]:
     """Place, kind and FLOPs of every forward of a whole decode.
 
-    What a cache computes does not depend on the weights, so a tiny model under the same cache tells. Elastic-Cache is
-    the exception: its forwards are those that were timed.
+    What most caches compute does not depend on the weights, so a tiny model under the same cache tells. Of the others
+    the forwards are those that were timed.
     """
-    if name == "elastic":
+    if name in BY_WEIGHTS:
         reuse = [(s.place, s.flops) for s in samples if not s.full]
         first = next(s.flops for s in samples if s.full)
         return [(0, True, first), *((place, False, at(sorted(reuse), place)) for place in range(1, answer))]

@@ -67,6 +67,8 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "elastic"): {"window_length": 5},
     ("cache", "window"): {"active_tokens": 4, "window_tokens": 9, "refresh_interval": 4},
     ("cache", "dkv"): {"refresh_interval": 4},
+    ("cache", "d2cache"): {"masks": 6, "sigma": 4.0, "inflate": 2},
+    ("cache", "entropy"): {"recent": 3},
     ("cache", "dllm_cache"): {"prompt_interval": 5, "response_interval": 3},
     ("cache", "dpad"): {"suffix_window": 9},
     ("cache", "streaming"): {"suffix_window": 4},

@@ -76,6 +76,7 @@ class Record:
     masked: torch.Tensor | None = None
     untested_forwards: int = 0
     start: int = 0
+    entropies: list[float] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
 
     def observe(self, turn: Turn, start: int) -> None:
@@ -88,6 +89,8 @@ class Record:
         self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
         self.branches.append(len(turn.tried.request))
         self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
+        if "entropy" in turn.view.scores.statistics:
+            self.entropies.append(float(turn.view.scores.stat("entropy")[turn.step.commit].max()))
         canvas = turn.candidates
         if self.verified:
             self._book_verified(turn, start)
@@ -225,12 +228,14 @@ def decode(
 
 # Fields whose word means something else here.
 NAMES = {"suffix": {"kept": "kept_masks"}, "dllm_cache": {"forward_tokens": "last_layer"}}
+ROUNDED = ("entropies",)
 WIDE = ("dllm_cache",)  # similarities as close as 4e-14 decide: these compare in float64
 NO_FILLS = ("freedave", "suffix", "vicinity")  # whose records leave out what the end-of-text policy fills
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
     "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "ranges", "untested_forwards",
     "queries", "selected", "value_tokens",
+    "entropies",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -238,7 +243,15 @@ NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 def differences(case: Case, record: Record) -> list[str]:
     """Names of the recorded fields that this project does not reproduce."""
     names = record.names
-    return [name for name in COMPARED if name in case and case[name] != getattr(record, names.get(name, name))]
+    found = {name: getattr(record, names.get(name, name)) for name in COMPARED if name in case}
+    return [name for name, value in found.items() if not same(case[name], value, name in ROUNDED)]
+
+
+def same(recorded: Any, found: Any, rounded: bool) -> bool:
+    """Whether two values of a field are equal; rounded: within 1e-4."""
+    if not rounded:
+        return bool(recorded == found)
+    return len(recorded) == len(found) and all(abs(a - b) < 1e-4 for a, b in zip(recorded, found, strict=True))
 
 
 def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:

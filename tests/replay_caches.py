@@ -11,19 +11,22 @@ from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.buffer import CacheView
+from dllm.cache.d2cache import D2Cache
 from dllm.cache.dllm_cache import DLLMCache
 from dllm.cache.dual import Dual
+from dllm.cache.entropy import Entropy
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.suffix import Pruning
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, Scores
+from dllm.contract import BlockState, Scores, State
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.easing import Easing
+from dllm.samplers.prior import Prior
 from dllm.samplers.static import Static
 from dllm.setting import Sampling, altered
 
@@ -123,6 +126,33 @@ def each_turn(params: Case) -> Sampler:
     return EachTurn(count) if threshold is None else Confidence(threshold)
 
 
+def d2cache(params: Case) -> Parts:
+    """reference_quirks: the published code as it is, else with these two repaired."""
+    kind = Unrepaired if params["reference_quirks"] else D2Cache
+    policy = kind(params["current_k"], params["rollout_p"], params["cache_sigma"], params["inflate_w"])
+    sampler = each_turn(params)
+    if params["decoding_sigma"] is not None:
+        sampler = Prior(sampler, params["decoding_sigma"], over_thresholds=True)
+    return Parts(sampler, Fixed(params["block_length"]), policy)
+
+
+class Unrepaired(D2Cache):
+    """d2Cache's code never updates the confidences of the first forward, and its test of whether a block is full leaves
+    of the block what was still masked."""
+
+    def told(self, state: State, scores: Scores) -> State:
+        first = ~state["confidence"].any(1, keepdim=True)
+        return {name: torch.where(first, new, state[name]) for name, new in super().told(state, scores).items()}
+
+    def searched(self, canvas: Canvas, blocks: BlockState) -> Tensor:
+        return blocks.in_block & canvas.masked
+
+
+def entropy(params: Case) -> Parts:
+    sampler = EachTurn(params["per_step"]) if params["threshold"] is None else Confidence(params["threshold"])
+    return Parts(sampler, Fixed(params["block_length"]), Entropy(params["tau"], params["k"]))
+
+
 METHODS: dict[str, Callable[[Case], Parts]] = {
-    "dllm_cache": dllm_cache, "suffix": suffix, "vicinity": vicinity,
+    "d2cache": d2cache, "dllm_cache": dllm_cache, "entropy": entropy, "suffix": suffix, "vicinity": vicinity,
 }  # fmt: skip

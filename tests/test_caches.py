@@ -244,7 +244,9 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
 
 
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("cache", ["none", "prefix", "dual", "dkv", "elastic", "window", "recap"])
+@pytest.mark.parametrize(
+    "cache",
+    ["none", "prefix", "dual", "dkv", "elastic", "window", "recap", "streaming", "dllm_cache", "d2cache", "entropy"])
 def test_guidance_keeps_rows_of_its_own_under_every_policy(cache: str, name: str) -> None:
     """Alone and in a batch alike, and with everything refreshed as without a cache."""
     combination = Combination("confidence", "fixed", cache, model=name)
@@ -375,7 +377,7 @@ def test_a_window_that_would_strand_its_queries_is_refused() -> None:
 
 def test_the_sessions_do_not_outlive_their_rows() -> None:
     """``select`` keeps exactly the rows named, in every tensor of a session."""
-    for cache in ("dual", "dkv", "elastic", "window", "recap"):
+    for cache in ("dual", "dkv", "elastic", "window", "recap", "dllm_cache", "d2cache", "entropy"):
         combination = Combination("confidence", "fixed", cache)
         sampler, blocks, policy, eos = parts_of(combination)
         forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())

@@ -78,6 +78,7 @@ COUNTED = [
         ("wino", "dual", "tiny-llada"), ("freedave", "dual", "tiny-dream"), ("ete", "prefix", "tiny-llada"),
         ("confidence", "dkv", "tiny-llada"), ("confidence", "window", "tiny-dream"), ("eb", "elastic", "tiny-dream"),
         ("confidence", "finished", "sdar_b4"), ("confidence", "recap", "tiny-llada"),
+        ("confidence", "d2cache", "tiny-dream"), ("confidence", "entropy", "tiny-llada"),
     )
 ]  # fmt: skip
 
@@ -110,7 +111,7 @@ STREAMED = [
     ("confidence", "prefix", "tiny-dream", HOT), ("wino", "dual", "tiny-llada", Sampling()),
     ("freedave", "dual", "tiny-dream", Sampling()), ("ete", "prefix", "tiny-llada", Sampling()),
     ("confidence", "finished", "sdar_b4", Sampling()), ("credit", "window", "tiny-llada", Sampling()),
-    ("confidence", "dual", "llada_moe", Sampling()),
+    ("confidence", "dual", "llada_moe", Sampling()), ("credit", "d2cache", "tiny-dream", Sampling()),
 ]  # fmt: skip
 
 
