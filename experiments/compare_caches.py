@@ -23,7 +23,7 @@ from dllm.tasks.parallelbench import mini
 
 ANSWER, BATCH = 32, 52
 # Policies published without blocks bring their own schedule, as on the command line.
-WITHOUT_BLOCKS = ("elastic", "window")
+WITHOUT_BLOCKS = ("elastic", "flash", "window")
 
 
 @dataclass(frozen=True)

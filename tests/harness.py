@@ -69,6 +69,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "dkv"): {"refresh_interval": 4},
     ("cache", "d2cache"): {"masks": 6, "sigma": 4.0, "inflate": 2},
     ("cache", "entropy"): {"recent": 3},
+    ("cache", "flash"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
     ("cache", "dllm_cache"): {"prompt_interval": 5, "response_interval": 3},
     ("cache", "dpad"): {"suffix_window": 9},
     ("cache", "streaming"): {"suffix_window": 4},

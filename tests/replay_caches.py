@@ -10,17 +10,20 @@ from replay_parts import Case, EachTurn, Parts, steps_of_a_block
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
+from dllm.blocks.whole import Whole
 from dllm.cache.buffer import CacheView
 from dllm.cache.d2cache import D2Cache
 from dllm.cache.dllm_cache import DLLMCache
 from dllm.cache.dual import Dual
 from dllm.cache.entropy import Entropy
+from dllm.cache.flash import Flash
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.suffix import Pruning
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Scores, State
+from dllm.eos.cut_last import CutLast
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
 from dllm.samplers.base import Sampler
@@ -153,6 +156,12 @@ def entropy(params: Case) -> Parts:
     return Parts(sampler, Fixed(params["block_length"]), Entropy(params["tau"], params["k"]))
 
 
+def flash(params: Case) -> Parts:
+    policy = Flash(params["block_length"], params["mask_num"], params["track_num"])
+    return Parts(Confidence(params["threshold"]), Whole(), policy, CutLast())
+
+
 METHODS: dict[str, Callable[[Case], Parts]] = {
-    "d2cache": d2cache, "dllm_cache": dllm_cache, "entropy": entropy, "suffix": suffix, "vicinity": vicinity,
+    "d2cache": d2cache, "dllm_cache": dllm_cache, "entropy": entropy, "flash": flash, "suffix": suffix,
+    "vicinity": vicinity,
 }  # fmt: skip

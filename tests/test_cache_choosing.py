@@ -13,7 +13,7 @@ from test_caches import canvases
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache
-from dllm.cache.d2cache import D2Cache, between, rolled_out
+from dllm.cache.d2cache import D2Cache, rolled_out, with_gaps
 from dllm.cache.entropy import Entropy
 from dllm.cache.none import NoCache
 from dllm.cache.passes import Pass
@@ -118,7 +118,7 @@ def test_the_share_that_is_drawn_stays_below_the_option() -> None:
 @pytest.mark.parametrize("most", [0, 1, 2, 4, 30])
 def test_gaps_up_to_the_width_are_filled(most: int) -> None:
     columns, chosen = torch.arange(20), torch.rand(30, 20, generator=torch.Generator().manual_seed(1)) < 0.2
-    for row, found in zip(chosen, between(chosen, columns, most), strict=True):
+    for row, found in zip(chosen, with_gaps(chosen, columns, most), strict=True):
         expected, places = set(row.nonzero()[:, 0].tolist()), row.nonzero()[:, 0].tolist()
         for a, b in zip(places, places[1:], strict=False):
             expected |= set(range(a, b)) if b - a <= most else set()

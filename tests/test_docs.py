@@ -134,8 +134,8 @@ FIRST_TRY = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 @pytest.mark.parametrize("cache", [name for name in choices("cache") if name not in ("dkv_greedy", "finished")])
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
 def test_a_prompt_of_a_first_try_is_answered_under_every_cache(name: str, cache: str) -> None:
-    blocks, alignment = "whole" if cache in ("elastic", "window") else "fixed", cache in ("dkv_prefill", "dkv_pd")
-    if alignment and name == "mini-llada":
+    blocks = "whole" if cache in ("elastic", "flash", "window") else "fixed"
+    if cache in ("dkv_prefill", "dkv_pd") and name == "mini-llada":
         pytest.skip("for Dream's alignment")
     decoder = Decoder(load(name), "localleap", blocks, cache, gen_length=32)
     assert decoder(FIRST_TRY)[0].text == '["Emma", "Hugo", "Kai", "Nell"]'

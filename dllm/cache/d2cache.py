@@ -65,7 +65,7 @@ class D2Cache(Buffered):
         rows = soon & ~apart | new
         columns = rows | self.drawn(view.state["importance"], canvas.valid & ~rows)
         columns = torch.where(apart, soon, columns)
-        columns = (blocks.turn == 0)[:, None] | between(columns, canvas.columns, self.inflate)
+        columns = (blocks.turn == 0)[:, None] | with_gaps(columns, canvas.columns, self.inflate)
         return view.plan(columns, state={"searched": self.searched(canvas, blocks)})
 
     def searched(self, canvas: Canvas, blocks: BlockState) -> Tensor:
@@ -99,7 +99,7 @@ class D2Cache(Buffered):
         return among & (place < within)
 
 
-def between(chosen: Tensor, columns: Tensor, most: int) -> Tensor:
+def with_gaps(chosen: Tensor, columns: Tensor, most: int) -> Tensor:
     """``chosen`` [B, L], and what lies between two neighbours of it that are at most so many columns apart."""
     if not most:
         return chosen

@@ -12,7 +12,7 @@ from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
 from dllm.cache.passes import Call, Pass
-from dllm.cache.rows import KeptRows, rows_of
+from dllm.cache.rows import KeptRows, rows_of, taken
 from dllm.canvas import Canvas, packed
 from dllm.common.ranking import top
 from dllm.common.rowwise import Owner
@@ -68,7 +68,7 @@ class DLLMCache(Buffered):
 
 
 @dataclass
-class Found:
+class LayerRows:
     """What a forward finds out from layer to layer. ran: rows that each computed, padding included. selected [B, n]:
     the rows that it chose by their values (None: it chose none)."""
 
@@ -88,7 +88,7 @@ class FeaturePass(Pass):
     slots: Tensor
     count: Tensor
     everything: bool
-    found: Found
+    found: LayerRows
 
 
 class Features(BufferSession):
@@ -116,7 +116,8 @@ class Features(BufferSession):
             places = packed(verified, columns[: call.columns.shape[1]])
         return FeaturePass(
             **vars(forward), due=due, verified=verified, places=places, slots=slots,
-            count=torch.minimum(count, verified.sum(1)), everything=forward.whole and bool(due.all()), found=Found(),
+            count=torch.minimum(count, verified.sum(1)), everything=forward.whole and bool(due.all()),
+            found=LayerRows(),
         )  # fmt: skip
 
     def memory(self, forward: Pass, call: Call) -> Memory:
@@ -213,8 +214,3 @@ def unit(vectors: Tensor) -> Tensor:
     """Vectors [..., K] of length 1, in float64."""
     wide = vectors.double()
     return wide / wide.norm(dim=-1, keepdim=True).clamp(min=1e-8)
-
-
-def taken(values: Tensor, index: Tensor, beyond: int | bool) -> Tensor:
-    """Entries ``index`` [B, u] of values [B, m]; ``beyond`` for index m, which is padding."""
-    return torch.cat([values, torch.full_like(values[:, :1], beyond)], 1).gather(1, index)
