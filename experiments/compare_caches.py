@@ -23,7 +23,7 @@ from dllm.tasks.parallelbench import mini
 
 ANSWER, BATCH = 32, 52
 # Policies published without blocks bring their own schedule, as on the command line.
-WITHOUT_BLOCKS = ("elastic", "flash", "window")
+BLOCKS_OF = {"elastic": "whole", "flash": "whole", "window": "whole", "sliding": "sliding"}
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,10 @@ def mean(values: list[float]) -> float:
 
 def column(model: Model, cache: str, sampler: str, block: int, items: list[mini.MiniItem]) -> Column:
     """Raises UserError for parts that refuse each other."""
-    blocks = part("blocks", "whole") if cache in WITHOUT_BLOCKS else part("blocks", "fixed", block_length=block)
-    decoder = Decoder(model, sampler, blocks, cache, gen_length=ANSWER, batch_size=BATCH)
+    name = BLOCKS_OF.get(cache, "fixed")
+    blocks = part("blocks", name) if name == "whole" else part("blocks", name, block_length=block)
+    eos = "cut_open" if name == "sliding" else "fill_after_block"  # a window that slides closes no block
+    decoder = Decoder(model, sampler, blocks, cache, eos, gen_length=ANSWER, batch_size=BATCH)
     prompts: list[Prompt] = [sample.messages for sample in items]
     rows = decoder(prompts)
     return Column(rows, [s.score(row.text)["score"] for s, row in zip(items, rows, strict=True)])

@@ -72,6 +72,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "flash"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
     ("cache", "dllm_cache"): {"prompt_interval": 5, "response_interval": 3},
     ("cache", "dpad"): {"suffix_window": 9},
+    ("cache", "sliding"): {"prefix_window": 2},
     ("cache", "streaming"): {"suffix_window": 4},
     ("cache", "vicinity"): {"prefix_look": 3, "after_look": 2, "warmup": 2, "refresh_interval": 3},
     ("eos", "stop_front"): {"stops": [61, 56], "limit": 18},

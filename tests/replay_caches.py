@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from replay_parts import Case, EachTurn, Parts, steps_of_a_block
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
+from dllm.blocks.sliding import Sliding
 from dllm.blocks.whole import Whole
 from dllm.cache.buffer import CacheView
 from dllm.cache.d2cache import D2Cache
@@ -19,10 +21,11 @@ from dllm.cache.entropy import Entropy
 from dllm.cache.flash import Flash
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
+from dllm.cache.sliding import SlidingCache
 from dllm.cache.suffix import Pruning
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, Scores, State
+from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.eos.cut_last import CutLast
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
@@ -161,7 +164,47 @@ def flash(params: Case) -> Parts:
     return Parts(Confidence(params["threshold"]), Whole(), policy, CutLast())
 
 
+def dsb(params: Case) -> Parts:
+    """The published window, whose first one is block_length wide even if max_block_length is less, and which looks for
+    its begin below its old end. suffix_window: masks of that window may be committed, too, a slip of the source."""
+    bound, suffix = params["max_block_length"], params["suffix_window"]
+    sampler, blocks = Confidence(params["threshold"]), Sliding(params["block_length"], None if bound == -1 else bound)
+    if not params["cached"]:
+        return Parts(sampler, blocks)
+    slid = Slid(params["block_length"], None if bound == -1 else bound, suffix)
+    return Parts(sampler, slid, Slipped(params["prefix_window"], suffix, reference_first=True))
+
+
+class Slid(Sliding):
+    """For one row."""
+
+    def __init__(self, block_length: int, max_block_length: int | None, suffix: int) -> None:
+        super().__init__(block_length, max_block_length)
+        self.suffix, self.window = suffix, (0, 0)
+
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+        (start,), (stop,), committed = canvas.start.tolist(), canvas.length.tolist(), int(canvas.committed.sum())
+        begin, end = start, start + self.block_length
+        if committed:
+            masks = canvas.undecided[0, self.window[0] : self.window[1]].nonzero()[:, 0]
+            begin = self.window[0] + int(masks[0]) if len(masks) else self.window[1]
+            end = start + self.block_length + committed
+            end = end if self.max_block_length is None else min(end, begin + self.max_block_length)
+        self.window = begin, min(end, stop)
+        return torch.full_like(column, begin), torch.full_like(column, self.window[1]), torch.zeros_like(number)
+
+    def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, blocks: BlockState) -> Tensor:
+        return torch.minimum(end + self.suffix, canvas.end)
+
+
+class Slipped(SlidingCache):
+    def plan(self, view: CacheView) -> ForwardPlan:
+        plan = super().plan(view)
+        inside = view.canvas.columns < view.blocks.end[:, None]
+        return replace(plan, committable=plan.committable & (inside | ~plan.columns.all(1, keepdim=True)))
+
+
 METHODS: dict[str, Callable[[Case], Parts]] = {
-    "d2cache": d2cache, "dllm_cache": dllm_cache, "entropy": entropy, "flash": flash, "suffix": suffix,
+    "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb, "entropy": entropy, "flash": flash, "suffix": suffix,
     "vicinity": vicinity,
 }  # fmt: skip

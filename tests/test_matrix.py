@@ -57,5 +57,5 @@ def test_a_sample_shows_every_part_and_most_pairs() -> None:
     sample, everywhere = ({pair for case in cases for pair in pairs(law.parts_shown(case), 2)} for cases in (
         law.widest_first(combinations)[:190], combinations()))
     assert {part for pair in sample for part in pair} == {part for pair in everywhere for part in pair}
-    # Samplers and caches alone make more pairs than there are cases. With 29 samplers 280 cases would show 0.97 of all.
-    assert len(sample) > 0.85 * len(everywhere), (len(sample), len(everywhere))
+    # Samplers and caches alone make more pairs, 30 x 20, than there are cases.
+    assert len(sample) > 0.72 * len(everywhere), (len(sample), len(everywhere))
