@@ -31,6 +31,10 @@ class Dual(Blockwise):
         in_range("cache.after_look", after_look, 0, advice="It counts columns.")
         self.keep_stale_tail, self.prefix_look, self.after_look = keep_stale_tail, prefix_look, after_look
 
+    @property
+    def name(self) -> str:
+        return "vicinity" if self.prefix_look or self.after_look or self.warmup else "dual"
+
     def left(self, config: ModelConfig) -> int:
         return max(super().left(config), self.prefix_look)
 

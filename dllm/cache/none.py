@@ -28,6 +28,10 @@ class NoCache(Pruning):
     kinds = frozenset({"full", "block-causal", "context-causal", "causal-by-rank"})
     branches = static = True
 
+    @property
+    def name(self) -> str:
+        return "dpad" if self.prunes else "none"
+
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         ragged = shrinks or self.prunes or not bool(canvas.valid.all())
         return Everything(self, canvas, config, ragged)

@@ -17,6 +17,10 @@ class Prefix(Blockwise):
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
 
+    @property
+    def name(self) -> str:
+        return "streaming" if self.prunes else "prefix"
+
     def part(self, view: CacheView, begin: Tensor) -> Tensor:
         return view.canvas.columns >= begin
 
