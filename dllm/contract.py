@@ -281,8 +281,7 @@ class ForwardCost(Rowwise):
     queries [N, l]: rows asked for. keys [N, l]: rows that each of them attends to. refreshed [N, l]: rows computed
     because the layer computes the whole canvas again (0 in layers that reuse). computed [N, l]: rows that ran, with
     those that only pad a row to its call's width. scored [N]: rows that the head ran on. copies: how often every row
-    has keys of its own (2 under guidance). values [N, l]: rows of which nothing but the value was computed, besides
-    (None: none).
+    has keys of its own (2 under guidance). values [N, l]: rows whose value alone was computed (0: none).
     """
 
     shared: ClassVar[tuple[str, ...]] = ("copies",)
@@ -293,7 +292,7 @@ class ForwardCost(Rowwise):
     computed: Tensor
     scored: Tensor
     copies: int = 1
-    values: Tensor | None = None
+    values: Tensor | int = 0
 
 
 @dataclass(frozen=True)
@@ -336,7 +335,7 @@ class Ledger(Rowwise):
             queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
             pairs=add(self.pairs, queries * keys), read=add(self.read, queries + cost.copies * keys),
             scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),
-            values=self.values if cost.values is None else add(self.values, cost.values),
+            values=self.values if isinstance(cost.values, int) else add(self.values, cost.values),
         )  # fmt: skip
 
 

@@ -85,7 +85,7 @@ class Record:
         refreshed = [bool(rows) for rows in turn.cost.refreshed.sum(0).tolist()] + [True]
         self.forward_tokens.append(layers[0])
         self.layer_tokens.append(layers)
-        self.layer_values.append([] if turn.cost.values is None else turn.cost.values.sum(0).tolist())
+        self.layer_values.append([] if isinstance(turn.cost.values, int) else turn.cost.values.sum(0).tolist())
         self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
         self.branches.append(len(turn.tried.request))
         self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last

@@ -14,7 +14,7 @@ CONTRACT = {"Need.span", "Need.ratio", "Scores.logits", "Scores.lookup", "Step.a
 CALLS = 8  # of ``Call`` and ``Drafts``: what a call does without
 CORE = ("denoise", "forward", "rows", "proposing", "canvas")
 FOLDERS = ("samplers", "blocks", "cache", "eos", "runtime")
-LINES = 395  # of the contract, which is to be read in a sitting
+LINES = 398  # of the contract, which is to be read in a sitting
 
 
 def optional(file: str) -> set[str]:

@@ -82,7 +82,7 @@ class CostModel:
     def flops(self, cost: ForwardCost) -> Tensor:
         """FLOPs [N] of the candidates, in float64."""
         queries = cost.queries.double()
-        values = torch.zeros_like(queries) if cost.values is None else cost.values.double()
+        values = torch.zeros_like(queries) + cost.values
         return self._flops(queries, queries * cost.keys, values, cost.scored.double())
 
     def spent_flops(self, ledger: Ledger) -> Tensor:
