@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from dllm.attending import AttentionNeed, AttentionWeights
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, Rowwise
 from dllm.constraints.exchanged import Again, Constrained, ConstraintMarks
@@ -29,9 +30,10 @@ class Need:
     """What a part needs scored: a region of the canvas, and which statistics besides token and confidence.
 
     region: ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
-    ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length).
-    committed: score committed and given positions, too. logits: keep all logits. lookup: make ``Scores.lookup``, for
-    the logits of a few tokens. opening: only in the forward that opens a block.
+    ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length), ``before``
+    (what a forward computes up to the open blocks' end). committed: score committed and given positions, too. logits:
+    keep all logits. lookup: make ``Scores.lookup``, for the logits of a few tokens. opening: only in the forward that
+    opens a block. attention: make ``Scores.attention``.
     """
 
     region: str = "block"
@@ -42,12 +44,15 @@ class Need:
     logits: bool = False
     opening: bool = False
     lookup: bool = False
+    attention: AttentionNeed | None = None
 
     def mask(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         """The positions to score [N, L]."""
         wanted = canvas.valid if self.committed else canvas.undecided
         if self.region == "block":
             return wanted & blocks.in_open
+        if self.region == "before":
+            return wanted & (canvas.columns < blocks.open_end[:, None])
         low, high = self._bounds(canvas, blocks)
         return wanted & (canvas.columns >= low[:, None]) & (canvas.columns < high[:, None])
 
@@ -99,7 +104,7 @@ class Scores:
     statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
     gap: difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of
     the token now on the canvas; shadow: the same from an extra row that sees all but that token (committed ones only).
-    logits, lookup: None if no part asked for them. again: None if no row is under a constraint.
+    logits, lookup, attention: None if no part asked for them. again: None if no row is under a constraint.
     """
 
     scored: Tensor
@@ -110,6 +115,7 @@ class Scores:
     logits: Logits | None = None
     lookup: Lookup | None = None
     again: Again | None = None
+    attention: AttentionWeights | None = None
 
     def stat(self, name: str) -> Tensor:
         """A statistic [N, L]. AssertionError for one that no part declared in its needs."""
@@ -178,11 +184,12 @@ class BlockState(Rowwise):
 
 @dataclass(frozen=True)
 class View:
-    """What a sampler sees: the canvas [B], its scores, where the blocks stand, and two sets of positions [B, L].
+    """What a sampler sees: the canvas [B], its scores, where the blocks stand, and three sets of positions [B, L].
 
     open: what the rule may commit: masked, in an open block, and committable. forced: what the cache's plan commits by
-    itself, with the proposals. active [B]: rows for which the rule is called (something is open, nothing is forced).
-    owner: one candidate for each row.
+    itself, with the proposals. editable: decided positions of the current block whose token an editing rule may
+    replace; for other rules there are none. active [B]: rows for which the rule is called (something is open or
+    editable, nothing is forced). owner: one candidate for each row.
     """
 
     canvas: Canvas
@@ -190,16 +197,24 @@ class View:
     blocks: BlockState
     open: Tensor
     forced: Tensor
+    editable: Tensor
     active: Tensor
     owner: Owner
 
     @staticmethod
-    def of(canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor, owner: Owner) -> View:
-        open_ = canvas.undecided & blocks.in_open & scores.committable
-        if forced is canvas.nothing:
-            return View(canvas, scores, blocks, open_, forced, open_.any(1), owner)
-        forced = forced & canvas.undecided
-        return View(canvas, scores, blocks, open_, forced, open_.any(1) & ~forced.any(1), owner)
+    def of(
+        canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor, owner: Owner, edits: bool = False
+    ) -> View:
+        """edits: the rule replaces tokens."""
+        open_, editable = canvas.undecided & blocks.in_open & scores.committable, canvas.nothing
+        acts = open_.any(1)
+        if edits:
+            editable = canvas.committed & blocks.in_block & scores.scored
+            acts = acts | editable.any(1)
+        if forced is not canvas.nothing:
+            forced = forced & canvas.undecided
+            acts = acts & ~forced.any(1)
+        return View(canvas, scores, blocks, open_, forced, editable, acts, owner)
 
     @property
     def may_force(self) -> bool:
@@ -215,11 +230,13 @@ class View:
         self, commit: Tensor, *, tokens: Tensor | None = None, confidence: Tensor | None = None,
         accepted: Tensor | None = None, remask: Tensor | None = None, owner: Owner | None = None,
         state: State | None = None, announced: Tensor | None = None, stop: Tensor | None = None,
+        edit: Tensor | None = None, hold: Tensor | None = None,
     ) -> Step:  # fmt: skip
         """The step that commits ``commit`` [N, L]. Defaults: the proposals with their confidences (nan for other
-        ``tokens``), nothing remasked, one candidate a row, no state changed, nothing announced, no row stopped."""
+        ``tokens``), nothing remasked, one candidate a row, no state changed, nothing announced, no row stopped, nothing
+        edited, no block held."""
         owner = owner or self.owner
-        proposed, nothing = owner.each(self.scores.token), self.canvas.nothing
+        proposed, nothing, none = owner.each(self.scores.token), self.canvas.nothing, torch.zeros_like(self.active)
         if confidence is None:
             confidence = owner.each(self.scores.confidence)
             if tokens is not None:
@@ -227,7 +244,8 @@ class View:
         return Step(
             commit, proposed if tokens is None else tokens, confidence, accepted,
             owner.each(nothing) if remask is None else remask, owner, state or {},
-            nothing if announced is None else announced, torch.zeros_like(self.active) if stop is None else stop,
+            nothing if announced is None else announced, none if stop is None else stop, edit,
+            none if hold is None else hold,
         )  # fmt: skip
 
 
@@ -239,7 +257,9 @@ class Step:
     known). accepted [N, L]: commits that the rule itself accepted; the rest are forced (None: a schedule, which judges
     no single position). remask [N, L]: commits to undo first. owner: the row of each candidate. state: changed entries
     of the sampler's state. announced [B, L]: what it will commit in its next turn, numbered from 1 in its order (0: not
-    then). stop [B]: rows that are finished now, whatever their blocks still wait for.
+    then). stop [B]: rows that are finished now, whatever their blocks still wait for. edit [N, L]: decided positions to
+    fix anew, to ``tokens`` (None: the rule never edits). They are at no time masked. hold [B]: rows whose block must
+    not close although it may be full: an editing rule sees it once more, and must bound how often.
     """
 
     commit: Tensor
@@ -251,6 +271,13 @@ class Step:
     state: State
     announced: Tensor
     stop: Tensor
+    edit: Tensor | None
+    hold: Tensor
+
+    @property
+    def written(self) -> Tensor:
+        """Positions that get a token [N, L]: commits and edits."""
+        return self.commit if self.edit is None else self.commit | self.edit
 
 
 @dataclass(frozen=True)
@@ -298,10 +325,10 @@ class ForwardCost(Rowwise):
 @dataclass(frozen=True)
 class Ledger(Rowwise):
     """What is written down of every row while it decodes [B, ...]. fixed [B, L]: the turn after which each column
-    stayed decided (0: none). guess, sure [B, L]: what the last forward that scored a masked column proposed there, and
-    its confidence. The rest are sums over its forwards, float64; [B, l] is per layer, as in ``ForwardCost``.
-    queries, computed, values [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys of all copies;
-    scored [B]; idle [B]: forwards in which it waited.
+    kept its token (0: none). guess, sure [B, L]: what the last forward that scored a masked column, or one that it
+    edited, proposed there, and its confidence. The rest are sums over its forwards, float64; [B, l] is per layer, as in
+    ``ForwardCost``. queries, computed, values [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys
+    of all copies; scored [B]; idle [B]: forwards in which it waited.
     """
 
     fixed: Tensor
@@ -321,13 +348,16 @@ class Ledger(Rowwise):
         blank, none = torch.zeros_like(canvas.tokens), torch.zeros_like(canvas.temperature)
         return Ledger(blank, blank, blank.double(), *(none[:, None],) * 4, none, none, none[:, None])
 
-    def after(self, cost: ForwardCost, owner: Owner, view: View) -> Ledger:
-        """After one more turn: what its candidates [M] cost, whose row is ``owner``, and what the sampler saw."""
+    def after(self, cost: ForwardCost, owner: Owner, view: View, step: Step) -> Ledger:
+        """After one more turn: what its candidates [M] cost, whose row is ``owner``, what the sampler saw, and what it
+        decided."""
 
         def add(total: Tensor, more: Tensor) -> Tensor:
             return total + owner.sum(more.double())
 
-        queries, keys, masked, scores = cost.queries.double(), cost.keys, view.canvas.masked, view.scores
+        queries, keys, scores, masked = cost.queries.double(), cost.keys, view.scores, view.canvas.masked
+        if step.edit is not None:
+            masked = masked | step.owner.one(step.edit)
         told = masked & scores.scored
         return Ledger(
             fixed=torch.where(masked, view.blocks.turn[:, None], self.fixed),
@@ -392,6 +422,7 @@ class Rule(Protocol):
     """What other parts may ask of a sampler (``dllm.samplers.base.Sampler``)."""
 
     revocable: bool
+    edits: bool
     branches: bool
     tempered: bool
     announces: bool

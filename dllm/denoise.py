@@ -91,21 +91,22 @@ def advance(
         canvas, scores, forced, steered = select((tried, scores, forced, steered), chosen)
     # Decide: which of the open positions to commit.
     now = now.update(blocks.resize(canvas, scores, now))
-    view = View.of(canvas, scores, now, forced, single)
+    view = View.of(canvas, scores, now, forced, single, sampler.edits)
     step, refused, replaced = steering.admit(sampler.propose(view, rows.state), view, owner, chosen)
     # Commit, after what the rule takes back.
     candidates = step.owner.each(canvas)
     if sampler.revocable:
         candidates = candidates.remask(step.remask, ids.mask)
-    candidates = candidates.commit(step.commit, step.tokens)
+    candidates = candidates.commit(step.written, step.tokens)
     # Close: the schedule may roll back, a text may end here, full blocks make way for the next ones.
     candidates, now = blocks.revise(candidates, now, ids.mask)
     seen = step.owner.each(view if now is view.blocks else replace(view, blocks=now))
     cut = now.shapes.update(seen.blocks.active, eos.cut(candidates, seen, step, ids.eos), candidates)
     candidates = steering.settle(candidates, cut, step.owner)
-    now = blocks.advance(candidates, now, step.owner, step.stop).after_turn(now)
+    closed = blocks.advance(candidates, now, step.owner, step.stop)
+    now = (update_rows(step.hold, now, closed) if sampler.edits else closed).after_turn(now)
     state = update_rows(view.active, rows.state | step.state, rows.state) if step.state else rows.state
-    ledger = rows.ledger.after(cost, owner, view)
+    ledger = rows.ledger.after(cost, owner, view, step)
     after = replace(
         rows, candidates=candidates, owner=step.owner, blocks=now, state=state, announced=step.announced, ledger=ledger)
     marks = ConstraintMarks(steered, refused, replaced)

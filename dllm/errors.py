@@ -20,6 +20,10 @@ class Unfit(UserError):
     """Parts that each are fine and do not work together; whoever knows all parts adds the nearest choice that does."""
 
 
+class Doubt(Warning):
+    """What works, though hardly as the user hopes. The message says why, and names the way out."""
+
+
 class NoChoice(UserError):
     """A word that is none of those ``known``."""
 

@@ -9,6 +9,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from dllm.attending import AttentionWeights
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache, Session
 from dllm.cache.guided import Guided
@@ -21,6 +22,7 @@ from dllm.models.ids import Ids
 from dllm.models.memory import Memory
 from dllm.models.stream import Inputs, run_together
 from dllm.models.transformer import Transformer
+from dllm.probing import Probe
 from dllm.proposing import Proposer, Revisited, spread, stored
 from dllm.rows import Rows
 from dllm.runtime.runtime import Network
@@ -116,8 +118,11 @@ class Forward:
         if "shadow" in self.proposer.wanted:
             committed = blocks.in_block & canvas.committed
             plan = replace(plan, shadows=packed(committed, canvas.columns))
-        forward, hidden = self._hidden(rows, plan)
+        asked = next((need.attention for need in self.needs if need.attention is not None), None)
+        probe = None if asked is None else Probe.of(asked, self.model.config, canvas, blocks)
+        forward, hidden, attention = self._hidden(rows, plan, probe)
         scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.steering.free)
+        scores = replace(scores, attention=attention)
         if self.cache.needs():
             rows.session.scored(scores)
         cost = rows.session.cost(forward, scores.scored.sum(1))
@@ -179,16 +184,21 @@ class Forward:
         source = (canvas.columns - self.model.config.prediction_shift).clamp(min=0).expand_as(canvas.tokens)
         return source if place is None else place.gather(1, source)
 
-    def _hidden(self, rows: Rows, plan: ForwardPlan) -> tuple[Pass, Hidden]:
+    def _hidden(
+        self, rows: Rows, plan: ForwardPlan, probe: Probe | None
+    ) -> tuple[Pass, Hidden, AttentionWeights | None]:
         """Run all calls, for the N candidates, or for 2 N under guidance. The session may compute the columns of the
-        two halves in different orders."""
+        two halves in different orders. ``probe`` reads along."""
         canvas = self._guided(rows.candidates) if self.proposer.sampling.guidance else rows.candidates
         forward = rows.session.begin(plan, canvas, rows.owner)
-        extra, memory = plan.shadows.shape[1], rows.session.memory
-        found = self._run([self._inputs(canvas, call, memory(forward, call), extra) for call in forward.calls])
+        extra, memories = plan.shadows.shape[1], [rows.session.memory(forward, call) for call in forward.calls]
+        watches = [] if probe is None else probe.watch(forward, memories)
+        found = self._run([
+            self._inputs(canvas, call, memory, extra) for call, memory in zip(forward.calls, memories, strict=True)])
         calls = [self._found(call, *one, len(canvas.columns), extra)
                  for call, one in zip(forward.calls, found, strict=True)]  # fmt: skip
-        return forward, Hidden.of(calls, canvas.columns, len(canvas.request))
+        weights = None if probe is None else probe.weights(forward, watches)
+        return forward, Hidden.of(calls, canvas.columns, len(canvas.request)), weights
 
     def _inputs(self, canvas: Canvas, call: Call, memory: Memory, extra: int) -> Inputs:
         """What the network takes for the queries [b, n] of a call's candidates, or of their rows if these lie side by

@@ -82,10 +82,13 @@ class Setting:
                             "sampler=confidence.")  # fmt: skip
         if kind.everywhere:
             return
+        if sampler.edits:
+            raise UserError(f"{name} goes on with a block that is full, but {called}, and a full block is predicted no "
+                            "more. Use sampler=confidence.")  # fmt: skip
         if sampler.branches or sampler.lookahead:
             raise UserError(f"{name} tries tokens of several blocks, but {called}, and it predicts one block at a time."
                             " Use sampler=confidence.")  # fmt: skip
-        if any(need.region != "block" for need in needs):
+        if any(need.region not in ("block", "before") for need in needs):
             raise UserError(
                 f"a chosen part reads what lies behind the open block, but {called}, and it predicts one block at a "
                 "time. Use blocks=fixed, and another sampler or eos policy.")  # fmt: skip
@@ -106,6 +109,15 @@ class Setting:
             raise UserError(
                 f"{name}={steps} does not divide evenly over {count} blocks (gen_length={self.gen_length}, "
                 f"block_length={self.blocks.fixed_length}). Use a multiple of {count}."
+            )
+
+    def require_layers(self, name: str, layers: int | None) -> None:
+        """Raise UserError if the model has fewer than ``layers`` layers to read attention from."""
+        in_range(name, layers, 1, advice="It counts layers from the last one; null is the last quarter of them.")
+        if layers is not None and layers > self.model.layers:
+            raise UserError(
+                f"{name}={layers} is more than the {self.model.layers} layers of this model. Use a smaller number, or "
+                f"{name}=null for the last quarter of them."
             )
 
     def _block_count(self) -> int | None:

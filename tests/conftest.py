@@ -9,7 +9,11 @@ device, would keep turns from being recorded.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
+
+with suppress(ImportError):
+    import setuptools  # noqa: F401  replaces distutils, which fails in torch's compiler once others have imported that
 
 import pytest
 import torch

@@ -17,6 +17,7 @@ import torch
 from fake_gpu import FakeGPUs, placed
 from harness import Combination, allowed, build, forward_of, full, model, with_mask
 
+from dllm.attending import AttentionNeed
 from dllm.blocks.fixed import Fixed
 from dllm.cache.calls import ROWS_PER_STREAMED
 from dllm.canvas import Canvas, Request
@@ -142,7 +143,8 @@ class Everything(Confidence):
 
     def needs(self) -> tuple[Need, ...]:
         regions = (Need(region) for region in ("suffix", "answer"))
-        return (Need(committed=True, statistics=frozenset(STATISTICS), logits=True, lookup=True),
+        return (Need(committed=True, statistics=frozenset(STATISTICS), logits=True, lookup=True,
+                     attention=AttentionNeed(received=True)),
                 Need("ahead", ratio=0.5), Need("ahead", span=(0, 4)), *regions)  # fmt: skip
 
 
@@ -278,3 +280,6 @@ def split_cases() -> Iterator[Case]:
     for kind in ("llada2_moe", "llada_moe", "llada_gqa_tied", "dream_gqa"):
         yield Case(f"model={kind}", cache="none" if kind == "llada2_moe" else "dual", model=kind)
     yield Case("statistics", Everything(), blocks="whole", cache="prefix")
+    for kv in ("none", "dual", "elastic"):
+        yield Case(f"attention-{kv}", "adas" if kv == "elastic" else "dawn", cache=kv)
+    yield Case("attention-branches", made("sampler", "freedave", inner=build("sampler", "adas")), cache="dual")

@@ -76,6 +76,8 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "streaming"): {"suffix_window": 4},
     ("cache", "vicinity"): {"prefix_look": 3, "after_look": 2, "warmup": 2, "refresh_interval": 3},
     ("eos", "stop_front"): {"stops": [61, 56], "limit": 18},
+    ("sampler", "joint_threshold"): {"threshold": 0.4, "edit_threshold": 0.0, "post_edit_steps": 2},
+    ("sampler", "adas"): {"weight": 30.0},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
     ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
 }

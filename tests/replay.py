@@ -73,6 +73,7 @@ class Record:
     lossless: bool | None = None
     branches: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
+    edited: list[list[list[int]]] = field(default_factory=list)
     masked: torch.Tensor | None = None
     untested_forwards: int = 0
     start: int = 0
@@ -91,7 +92,9 @@ class Record:
         self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
         if "entropy" in turn.view.scores.statistics:
             self.entropies.append(float(turn.view.scores.stat("entropy")[turn.step.commit].max()))
-        canvas = turn.candidates
+        canvas, edit = turn.candidates, turn.step.edit
+        places = [] if edit is None else edit[0].nonzero()[:, 0].tolist()
+        self.edited.append([[at - start, int(canvas.tokens[0, at])] for at in places])
         if self.verified:
             self._book_verified(turn, start)
         elif self.drafted:
@@ -218,7 +221,7 @@ def decode(
     forward = Forward.of(model, policy, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos, network)
     request = Request.answer(prompt, record.gen_length, config.mask_id)
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
-    canvas = Canvas.of([request], config.pad_id, model.device)
+    canvas = Canvas.of([request], config.pad_id, model.device, config.attention.grid_at_zero)
     with torch.inference_mode():
         running = denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos, lag, take)
         for turn in islice(running, parts.turns):
@@ -233,9 +236,8 @@ WIDE = ("dllm_cache",)  # similarities as close as 4e-14 decide: these compare i
 NO_FILLS = ("freedave", "suffix", "vicinity")  # whose records leave out what the end-of-text policy fills
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
-    "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "ranges", "untested_forwards",
-    "queries", "selected", "value_tokens",
-    "entropies",
+    "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "edited", "ranges",
+    "untested_forwards", "queries", "selected", "value_tokens", "entropies",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -257,6 +259,7 @@ def same(recorded: Any, found: Any, rounded: bool) -> bool:
 def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:
     params = {**case["params"], "filters": filters, "shown": case}
     length, parts = params.get("gen_length", params.get("max_new_tokens")), METHODS[method](params)
+    length += -(len(case["prompt"]) + length) % parts.fills_up
     record = Record(
         length, fills=method not in NO_FILLS, verified=method == "freedave", drafted=method == "lopa",
         names=NAMES.get(method, {}),

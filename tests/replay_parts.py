@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Scores, State, Step, View
-from dllm.eos.base import EndOfText
+from dllm.eos.base import EndOfText, answer_ends
 from dllm.eos.cut_canvas import CutCanvas
 from dllm.eos.cut_open import CutOpen
 from dllm.eos.eotp import EoTP
@@ -39,12 +39,14 @@ from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
+from dllm.samplers.dawn import Dawn
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
 from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
 from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
+from dllm.samplers.joint_threshold import JointThreshold
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.lopa import LoPA
@@ -68,6 +70,7 @@ class Parts:
     sampling: Sampling = field(default_factory=lambda: Sampling(suppress_mask=False))
     given: Mapping[int, int] = field(default_factory=dict)
     turns: int | None = None  # at most
+    fills_up: int = 1  # the canvas has a multiple of so many columns, prompt included
 
 
 def llada_generate(params: Case) -> Parts:
@@ -241,6 +244,15 @@ def lopa(params: Case) -> Parts:
     return Parts(sampler, Fixed(params["block_size"]))
 
 
+def dawn(params: Case) -> Parts:
+    """The tiny models have four layers. Dream's code reads the attention of the position's own row."""
+    sampler = Dawn(
+        0.9, params["tau_induce"], params["tau_low"], params["tau_edge"], params["tau_sink"],
+        layers=4 - params["first_attention_layer"], unshifted=True,
+    )  # fmt: skip
+    return Parts(sampler, Fixed(params["block_length"]))
+
+
 def tacg(params: Case) -> Parts:
     """LLaDA: the gate, over blocks, with histories from the first forward on. Dream: extras, over the whole answer."""
     names = {
@@ -254,6 +266,56 @@ def tacg(params: Case) -> Parts:
         return Parts(TACG("extras", **options))
     kl = params["kl_threshold"] if params["kl_threshold"] < 1e3 else None
     return Parts(TACG("gate", **options, kl=kl, history="answer"), Fixed(params["block_length"]))
+
+
+def joint_threshold(params: Case) -> Parts:
+    """Three codes: the model's own (published), sglang's and diffusers', whose 0 edits nothing."""
+    form, edit = params["form"], params["edit_threshold"]
+    rule, options = {"published": JointThreshold, "sglang": LastWithout, "diffusers": Spread}[form], dict[str, Any]()
+    if form == "published":
+        options["minimum"] = params["num_to_transfer"]
+    elif form == "sglang":
+        options["penalty"] = float(params["penalty_lambda"])
+    else:
+        edit = edit or None
+    sampler = rule(params["threshold"], edit, params["max_post_edit_steps"] + (form != "published"), **options)
+    if isinstance(sampler, Spread):
+        sampler.quotas = params["block_length"], params["num_inference_steps"]
+    eos = StopAfterBlock() if params.get("eos_early_stop") else Keep()
+    return Parts(sampler, Fixed(params["block_length"]), eos=eos, fills_up=params["block_length"])
+
+
+class LastWithout(JointThreshold):
+    """sglang tests its count after a forward: the one that exceeds it still runs, and edits nothing."""
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        assert step.edit is not None
+        return replace(step, edit=step.edit & (step.state["spent"] < self.post_edit_steps)[:, None])
+
+
+class Spread(JointThreshold):
+    """diffusers spreads a block's columns over its forwards with masks, the first ones one more, and runs one forward
+    on a full block even where nothing is edited."""
+
+    quotas = (1, 1)
+
+    def least(self, view: View) -> Tensor:
+        columns, steps = self.quotas
+        return columns // steps + (view.index < columns % steps).long()
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        return replace(step, hold=step.hold | (view.canvas.undecided & view.blocks.in_block).any(1))
+
+
+class StopAfterBlock(EndOfText):
+    """LLaDA2.1's eos_early_stop: what follows a finished block is left masked once there is an end of text."""
+
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        closes = ~(candidates.undecided & view.blocks.in_block).any(1) & ~step.hold
+        ended = answer_ends(candidates, eos_id).any(1)
+        return candidates.stop_at(view.blocks.end, closes & ended, attended=True)
 
 
 class EachTurn(Sampler):
@@ -297,6 +359,7 @@ METHODS: dict[str, Callable[[Case], Parts]] = {
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
     "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg, "lopa": lopa, "sliding": sliding,
+    "joint_threshold": joint_threshold, "dawn": dawn,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script

@@ -88,7 +88,8 @@ def canvases(name: str, sampler: Sampler, blocks: Blocks, cache: Cache, sampling
 
 @pytest.mark.usefixtures("refreshing")
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("sampler", ["confidence", "static", "localleap", "freedave", "ete", "wino", "saber"])
+@pytest.mark.parametrize(
+    "sampler", ["confidence", "static", "localleap", "freedave", "ete", "wino", "saber", "joint_threshold"])
 @pytest.mark.parametrize("cache", POLICIES)
 def test_refreshing_everything_is_no_cache(cache: str, sampler: str, name: str) -> None:
     if not allowed(Combination(sampler, "fixed", model=name)):

@@ -4,10 +4,11 @@ attended to has been written, is asserted by the caches themselves (``tests/conf
 from __future__ import annotations
 
 import random
+from collections import Counter
 from functools import lru_cache, partial
 
 import pytest
-from harness import LENGTHS, PROMPTS, Combination, Decoded, combinations, decode, full, requests
+from harness import LENGTHS, PROMPTS, Combination, Decoded, build, combinations, decode, full, requests
 from law import law
 
 from dllm.canvas import Request
@@ -36,7 +37,7 @@ def test_every_turn_with_something_open_commits(combination: Combination) -> Non
 @of_decodes()
 def test_commits_stay(combination: Combination) -> None:
     """Revocable samplers may undo, inside the open block and fewer positions than the turn commits; a schedule may
-    roll the block back."""
+    roll the block back. Editing samplers may replace tokens of the open block, and the trace keeps both."""
     for one in together(combination):
         assert one.result is not None and one.result.trace is not None
         for before, after, record in zip(one.canvases, one.canvases[1:], one.result.trace.turns, strict=False):
@@ -44,7 +45,10 @@ def test_commits_stay(combination: Combination) -> None:
             pairs = enumerate(zip(before, after, strict=True))
             undone = {at - start for at, (old, new) in pairs if old not in (-1, new)}
             remasked = {at for candidate in record.remasked for at in candidate}
-            assert undone <= remasked | {at for candidate in record.rolled for at in candidate}
+            edited = {at: token for one in record.edited for at, token, *_ in one.rows()}
+            assert edited.keys() <= undone and (not edited or build("sampler", combination.sampler).edits)
+            assert all(after[start + at] == token for at, token in edited.items())
+            assert undone <= remasked | edited.keys() | {at for candidate in record.rolled for at in candidate}
             assert not remasked or len(remasked) < sum(len(commits.positions) for commits in record.candidates)
             assert all(record.block[1] <= at < record.block[2] for at in undone)
 
@@ -60,7 +64,21 @@ def test_nothing_stays_masked_and_the_prompt_is_untouched(combination: Combinati
         if combination.eos in ("keep", "fill_after_block"):
             assert result.trace.mask_id not in result.canvas
         assert result.trace.mask_id not in result.tokens
-        assert 0 < result.nfe <= 2 * len(result.canvas)
+        assert 0 < result.nfe <= 2 * len(result.canvas) + held_turns(combination, one)
+
+
+def held_turns(combination: Combination, one: Decoded) -> int:
+    """Turns of an editing sampler on full blocks: at most ``post_edit_steps`` of each."""
+    sampler = build("sampler", combination.sampler)
+    if not sampler.edits:
+        return 0
+    assert one.result is not None and one.result.trace is not None
+    start, held = one.result.trace.start, Counter[tuple[int, int, int]]()
+    for record, undecided in zip(one.result.trace.turns, one.undecided, strict=True):
+        _, begin, end = record.block
+        held[record.block] += not any(undecided[start + begin : start + end])
+    assert max(held.values()) <= sampler.post_edit_steps
+    return sum(held.values())
 
 
 @of_decodes()

@@ -18,19 +18,23 @@ from dllm.cache.none import NoCache
 from dllm.canvas import Request
 from dllm.eos.keep import Keep
 from dllm.record.results import Result
+from dllm.samplers.adas import Adas
 from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
+from dllm.samplers.dawn import Dawn
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dus import DUS
 from dllm.samplers.easing import Easing
+from dllm.samplers.eb import EntropyBound
 from dllm.samplers.entropy_distance import EntropyDistance
 from dllm.samplers.ete import ETE
 from dllm.samplers.factor import Factor
 from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.frontier import Frontier
+from dllm.samplers.joint_threshold import JointThreshold
 from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
 from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.lopa import LoPA
@@ -116,8 +120,13 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "lopa-no-lookahead": (LoPA(0.9, 1, "confidence"), Confidence(0.9)),
     "prior-of-all": (Prior(Static(12), sigma=float("inf")), Static(12)),
     "easing-alpha-0": (Easing(0.9, 0.0), Confidence(0.9)),
+    "adas-weight-0": (Adas(Factor(), 0.0), Factor()),
+    "adas-weight-0-of-eb": (Adas(EntropyBound(), 0.0), EntropyBound()),
+    "dawn-above-1": (Dawn(0.9, 1.01, 1.01), Confidence(0.9)),
     "frontier-of-all": (Frontier(Factor(), None), Factor()),
     "frontier-wide": (Frontier(LocalLeap(), LENGTH), LocalLeap()),
+    "joint-threshold-no-edits": (JointThreshold(0.8, None), Confidence(0.8)),
+    "joint-threshold-no-edits-minimum": (JointThreshold(1.0, None, 3, minimum=2), Static(12)),
     "pc-no-decay": (PC(decay=0.0), Static()),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ same check runs as for a command line.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -18,7 +19,7 @@ from omegaconf import OmegaConf
 
 from dllm.compose.parts import build_part, choices, composed
 from dllm.compose.validate import validate
-from dllm.errors import Unfit, UserError
+from dllm.errors import Doubt, Unfit, UserError
 from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
 from dllm.models.order import BlockCausal, CausalByRank, ContextCausal
@@ -145,4 +146,5 @@ def compatibility_page() -> str:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore", Doubt)  # the page says what fits, not what is wise
     print(compatibility_page(), end="")

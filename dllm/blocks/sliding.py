@@ -10,8 +10,9 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, update_rows
-from dllm.contract import BlockState, State
-from dllm.errors import in_range
+from dllm.contract import BlockState, Rule, State
+from dllm.errors import UserError, in_range, name_of
+from dllm.setting import Setting
 
 
 class Sliding(Blocks):
@@ -31,6 +32,13 @@ class Sliding(Blocks):
         in_range("blocks.block_length", block_length, 1)
         in_range("blocks.max_block_length", max_block_length, 1, advice="null is no bound.")
         self.block_length, self.max_block_length = block_length, max_block_length
+
+    def check(self, setting: Setting, sampler: Rule) -> None:
+        if sampler.edits:
+            raise UserError(
+                f"blocks={name_of(self)} moves its window on with every token, but sampler={name_of(sampler)} replaces "
+                "tokens of a block, which it holds open. Use blocks=fixed."
+            )
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         """The window that begins at ``column``: it ends behind its last mask, or at the row's end if masks are few."""

@@ -48,6 +48,11 @@ class TCCF(Blocks):
                 f"blocks={name_of(self)} rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. "
                 "Use blocks=fixed."
             )
+        if sampler.edits:
+            raise UserError(
+                f"blocks={name_of(self)} cuts a full block at its marker at once, but sampler={name_of(sampler)} may "
+                "replace the marker. Use blocks=fixed."
+            )
         if setting.model.attention.block is not None:
             raise UserError(
                 f"blocks={name_of(self)} changes the block length, but a {setting.model.attention.name} model decodes "

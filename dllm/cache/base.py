@@ -109,6 +109,7 @@ class Cache:
     too. branches: several candidates. static: plans whose shapes the host can bound. opens_wide: for that it must know
     which blocks have just opened, because their first forward computes more. follows_commits: these bounds rest on what
     a turn may commit, so a schedule must not take back more. shadows: extra rows that stand in for committed tokens.
+    shows: every row that is computed attends to keys that the cache holds, and its memory shows both (``Memory``).
     kinds: names of the kinds of attention that it serves (``dllm.models.order``)."""
 
     regions: frozenset[str] = frozenset({"block"})
@@ -116,7 +117,7 @@ class Cache:
     committed = True
     branches = False
     static = opens_wide = follows_commits = False
-    shadows = True
+    shadows = shows = True
     kinds: frozenset[str] = frozenset({"full"})
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
@@ -132,7 +133,7 @@ class Cache:
         Called before weights are read."""
         name, kind = f"cache={name_of(self)}", setting.model.attention
         for need in needs:
-            if need.region not in self.regions and not (need.opening and self.opening):
+            if need.region not in (*self.regions, "before") and not (need.opening and self.opening):
                 when = "when a block opens" if need.opening else "on every one"
                 raise Unfit(
                     f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
@@ -142,6 +143,11 @@ class Cache:
                 raise Unfit(f"{name} computes masked positions, not the committed ones that a chosen part reads.")
             if "shadow" in need.statistics and not self.shadows:
                 raise Unfit(f"{name} has no room for the extra rows of sampler={name_of(sampler)}.")
+            if need.attention is not None and not self.shows:
+                raise Unfit(
+                    f"sampler={name_of(sampler)} reads attention weights, and {name} does not hold the keys that they "
+                    "are made of, or does not attend with every row."
+                )
         if sampler.branches and not self.branches:
             raise Unfit(f"{name} cannot share its rows among the several candidates of this sampler.")
         if kind.name not in self.kinds:

@@ -290,6 +290,8 @@ class BufferMemory(Memory):
         return self._access(fresh.query.device).exchange(layer, fresh, columns)
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        if self.reader is not None and self.reader.reads(layer):
+            return super().attend(layer, fresh, columns)
         self.buffer(layer, fresh)
         return self._access(fresh.query.device).attend(layer, fresh, columns)
 

@@ -129,6 +129,7 @@ class DrawMemory(BufferMemory):
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         query, keys, values, visible = self.exchange(layer, fresh, columns)
+        self.show(layer, query, keys, visible, columns)
         again = None
         if query.dtype.itemsize <= 2:
             again = torch.arange(query.shape[1], device=query.device).expand(len(query), -1)

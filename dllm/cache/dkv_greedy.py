@@ -34,6 +34,11 @@ class DKVGreedy(Buffered):
                 f"cache={name_of(self)} computes only what comes next, so the sampler must know its order in advance, "
                 "as sampler=order does."
             )
+        if setting.blocks.slides:
+            raise Unfit(
+                f"cache={name_of(self)} computes what was announced, but blocks={name_of(setting.blocks)} moves its "
+                "block after every turn, and then other positions are next."
+            )
         if setting.model.prediction_shift:
             raise Unfit(
                 f"cache={name_of(self)} is not defined for models that predict from the position before (Dream)."

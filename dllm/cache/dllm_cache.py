@@ -37,7 +37,7 @@ class DLLMCache(Buffered):
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
     attends_all = opening = True
-    shadows = False
+    shadows = shows = False  # a layer has no queries of the rows that it does not compute
 
     def __init__(
         self, prompt_interval: int = 50, response_interval: int = 7, share: float = 0.25, query_left: bool = True

@@ -7,19 +7,8 @@ from torch import Tensor
 
 from dllm.cache.rows import rows_of
 from dllm.canvas import packed
-from dllm.models.attention import Visible, attend
+from dllm.models.attention import Visible, attend, attention_weights
 from dllm.models.memory import Copies
-
-
-def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:
-    """Softmax weights [B, H, r, S], in float32 or wider, of queries [B, r, H, h] over keys [B, H_kv, S, h]. Keys that
-    are not ``visible`` [B, S] get 0; every row sees at least one."""
-    batch, shared, length, width = keys.shape
-    grouped = (query * width**-0.5).transpose(1, 2).reshape(batch * shared, -1, width)
-    scores = torch.bmm(grouped, keys.flatten(0, 1).transpose(1, 2)).view(batch, query.shape[2], -1, length)
-    if visible is not None:
-        scores = scores.masked_fill(~visible[:, None, None], -torch.inf)
-    return scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
 
 
 def attended(

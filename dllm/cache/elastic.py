@@ -11,7 +11,7 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
-from dllm.cache.drift import Past, attended, attention_weights, strongest
+from dllm.cache.drift import Past, attended, strongest
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import KeptRows, places, predictors, rows_of
 from dllm.canvas import Canvas, packed
@@ -20,6 +20,7 @@ from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.errors import in_choices, in_range
 from dllm.kernels.attention_received import attention_received
 from dllm.kernels.attention_similarity import attention_similarity
+from dllm.models.attention import attention_weights
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, Projected
 
@@ -209,6 +210,7 @@ class DriftMemory(BufferMemory):
             before = attention_weights(old_query, old, self.copies(mask, device))
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         session.queried.put(layer, query, columns)
+        self.show(layer, query, keys, visible, columns)
         few = not progress.widened and query.dtype.itemsize > 2
         again = None if few else places(probes, columns, session.length)
         out, weights = attended(query, keys, values, visible, again)

@@ -13,16 +13,17 @@ from dllm.contract import ForwardPlan, State
 class Finished(Buffered):
     """The model's attention says which pieces of a row become final as they are decided, in their order: its attention
     blocks (SDAR, LLaDA2, NBDiff), or single columns (WeDLM). Rows that have been computed when they were final are
-    never computed again. A forward computes the rows that predict what may be committed now, and all that these see and
-    that is not final yet. It gives the same tokens as cache=none.
+    never computed again, unless a rule has replaced a token since. A forward computes the rows that predict what may be
+    committed now, and all that these see and that is not final yet. It gives the same tokens as cache=none.
     """
 
     kinds = frozenset({"block-causal", "context-causal", "causal-by-rank"})
     shadows = False
 
     def state(self, canvas: Canvas) -> State:
-        """exact [B, L]: columns computed when their piece and all before it were decided."""
-        return {"exact": canvas.nothing}
+        """exact [B, L]: columns computed when their piece and all before it were decided. tokens [B, L]: those of the
+        last forward."""
+        return {"exact": canvas.nothing, "tokens": canvas.tokens}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, config = view.canvas, view.config
@@ -30,10 +31,14 @@ class Finished(Buffered):
         assert order is not None, "a model with full attention was not refused"
         piece = config.attention.pieces(masked, canvas.start)
         final = piece < torch.where(masked, piece, len(canvas.columns) + 1).amin(1, keepdim=True)
+        # A token that was replaced since makes stale whatever has seen it: its piece, and those behind.
+        changed = (canvas.tokens != view.state["tokens"]) & canvas.valid
+        stale = piece >= torch.where(changed, piece, len(canvas.columns) + 1).amin(1, keepdim=True)
+        exact = view.state["exact"] & final & ~stale
         committable, forced = promised(canvas, config)
         wanted = predictors(committable & view.blocks.in_open, canvas, config)
         furthest = torch.where(wanted, order.reach, -1).amax(1, keepdim=True)
-        live = wanted | (~(view.state["exact"] & final) & (order.rank <= furthest))
-        exact = final & (view.state["exact"] | live)
+        live = wanted | (~exact & (order.rank <= furthest))
+        exact = exact | (final & live)
         return view.plan(live, committable=committable, forced=forced, keys=canvas.valid & (live | exact),
-                         state={"exact": exact})  # fmt: skip
+                         state={"exact": exact, "tokens": canvas.tokens})  # fmt: skip

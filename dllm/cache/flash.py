@@ -84,6 +84,7 @@ class WindowMemory(BufferMemory):
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         query, keys, values, visible = self.exchange(layer, fresh, columns)
+        self.show(layer, query, keys, visible, columns)
         if layer >= FIRST_LAYER:
             self.total = self.total.to(query.device)
             self.total[:, : keys.shape[2]] += products(query, keys, self.copies(self.window, query.device))

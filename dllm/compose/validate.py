@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -11,7 +12,7 @@ from dllm.cache.base import Cache
 from dllm.compose.parts import part
 from dllm.contract import Need
 from dllm.eos.base import EndOfText
-from dllm.errors import Unfit, UserError, in_range, name_of, nearest
+from dllm.errors import Doubt, Unfit, UserError, in_range, name_of, nearest
 from dllm.kernels import row_statistics
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
@@ -20,8 +21,8 @@ ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.co
 
 
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
-    """Refuse a setting that cannot work: UserError with the reason and the way out. Returns the sampler, resolved for
-    the setting."""
+    """Refuse a setting that cannot work: UserError with the reason and the way out. Warn (Doubt) of one that may do
+    harm. Returns the sampler, resolved for the setting."""
     in_range("gen_length", setting.gen_length, 1)
     if setting.gen_length is not None and setting.gen_length >= setting.model.max_length:
         raise UserError(
@@ -39,6 +40,11 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
         )
     blocks.check(setting, sampler)
     eos.check(setting)
+    if sampler.edits and eos.at_once:
+        raise UserError(
+            f"eos={name_of(eos)} acts on an end of text at once, but sampler={name_of(sampler)} may replace it as long "
+            "as its block is open. Use eos=fill_after_block, or eos=keep."
+        )
     needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
     for name in sorted({name for need in needs for name in need.statistics} - set(ASKABLE)):
         raise UserError(
@@ -46,11 +52,24 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             f"logits=True gives the rest.{nearest(name, ASKABLE)}"
         )
     setting.check_attention(sampler, needs)
+    if len({need.attention for need in needs} - {None}) > 1:
+        raise UserError(
+            "two parts read attention weights of different layers or rows, and a forward makes one set of them. Give "
+            "both the same layers, or use one of them."
+        )
     try:
         policy.check(setting, sampler, needs)
     except Unfit as error:
         raise UserError(f"{error} The nearest that works is cache={working(setting, sampler, needs)}.") from None
+    if sentence := sampler.doubt(setting):
+        warn_once(sentence)
     return sampler
+
+
+@cache  # a run checks its parts more than once
+def warn_once(sentence: str) -> None:
+    """Warn of a setting that may do harm, once in a process."""
+    warnings.warn(sentence, Doubt, stacklevel=3)
 
 
 # The order of suggestions to a user who wanted a cache. The block-wise ones, which most samplers were published with,

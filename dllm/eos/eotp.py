@@ -20,7 +20,7 @@ class EoTP(EndOfText):
     cut before what is given.
     """
 
-    shrinks = True
+    shrinks = at_once = True
 
     def __init__(self, scope: str = "suffix", minimum: float = 0.0) -> None:
         in_choices("eos.scope", scope, ("suffix", "block"))

@@ -31,6 +31,8 @@ class FillAfterBlock(EndOfText):
         if view.blocks.shapes.all(waits):  # in most turns no block is full
             return candidates
         rest, full = candidates.undecided & ~view.blocks.in_block, ~waits & ~view.blocks.done
+        if step.edit is not None:  # an end of text in a block that stays open may be replaced
+            full = full & ~step.owner.each(step.hold)
         ends = answer_ends(candidates, eos_id)
         ended = (ends & view.blocks.in_block).any(1) if self.when == "any" else (ends | ~view.blocks.in_block).all(1)
         rest = rest & (candidates.columns >= view.blocks.end[:, None]) & (full & ended)[:, None]

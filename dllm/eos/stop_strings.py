@@ -14,14 +14,15 @@ from dllm.setting import Setting
 
 
 class StopStrings(EndOfText):
-    """Searches the committed tokens from the answer's start to its first mask. The search runs on the host, so it costs
+    """Searches the committed tokens from the answer's start to its first mask, and of a block that an
+    editing rule may still change none. The search runs on the host, so it costs
     a copy from the device per turn."""
 
     asks = True
 
     def __init__(self, inner: EndOfText, strings: Sequence[str], text: Callable[[Sequence[int]], str]) -> None:
         self.inner, self.strings, self.text = inner, tuple(strings), text
-        self.shrinks = inner.shrinks
+        self.shrinks, self.at_once = inner.shrinks, inner.at_once
 
     @property
     def name(self) -> str:
@@ -38,6 +39,9 @@ class StopStrings(EndOfText):
         candidates = self.inner.cut(candidates, view, step, eos_id)
         open_ = candidates.undecided & (candidates.columns >= candidates.start[:, None])
         frontier = torch.where(open_, candidates.columns, candidates.end[:, None]).amin(1)
+        if step.edit is not None:  # what lies in a block that stays open may be replaced
+            waits = step.owner.each(step.hold) | (open_ & view.blocks.in_block).any(1)
+            frontier = torch.where(waits, torch.minimum(frontier, view.blocks.begin), frontier)
         hits = [self._holds(candidates, row, int(end)) for row, end in enumerate(frontier.tolist())]
         if not any(hits):
             return candidates

@@ -49,6 +49,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: 
     return out.transpose(1, 2).flatten(2)
 
 
+def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:
+    """Softmax weights [B, H, r, S], in float32 or wider, of queries [B, r, H, h] over keys [B, H_kv, S, h]. Keys that
+    are not ``visible`` [B, S] or [B, r, S] get 0; a row that sees none gets nan."""
+    (batch, shared, length, width), (rows, heads) = keys.shape, query.shape[1:3]
+    grouped = (query * width**-0.5).transpose(1, 2).reshape(batch * shared, heads // shared * rows, width)
+    scores = torch.bmm(grouped, keys.flatten(0, 1).transpose(1, 2)).view(batch, heads, rows, length)
+    if visible is not None:
+        scores = scores.masked_fill(~(visible[:, None] if visible.dim() == 2 else visible)[:, None], -torch.inf)
+    return scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
+
+
 def attend_first(query: Tensor, key: Tensor, value: Tensor, count: Tensor) -> Tensor:
     """Attention [B, n, H * h] over the first ``count`` [B] keys of each row."""
     from torch.nn.attention.varlen import varlen_attn

@@ -25,7 +25,6 @@ M = TypeVar("M", bound=Tensor | None)
 Attend = Callable[["Projected", "Tensor | None"], Tensor]
 
 
-
 class AnyLayer(Protocol):
     """What a memory knows of a layer of the network: how it is called (see ``Layer``)."""
 
@@ -97,11 +96,21 @@ def by_call(stream: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
     return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
+class AttentionReader(Protocol):
+    """Reads along what the rows of some layers attend to (``dllm.probing``)."""
+
+    def reads(self, layer: int) -> bool: ...
+
+    def read(self, layer: int, query: Tensor, keys: Tensor, visible: Visible, columns: Tensor | None) -> None: ...
+
+
 class Memory:
     """What a cache gives to the layers of one call of the network. For each layer: ``enter`` if the memory ``widens``
-    forwards, then ``run``, which by default is the layer itself, with this memory's ``attend``."""
+    forwards, then ``run``, which by default is the layer itself, with this memory's ``attend``. reader: who is shown
+    the queries and keys of the layers that it reads (None: nobody)."""
 
     widens = False
+    reader: AttentionReader | None = None
 
     def run(
         self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor],
@@ -121,7 +130,14 @@ class Memory:
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         """Keep the fresh rows. Return what they attend to [B, n, H * h]."""
-        return attend(*self.exchange(layer, fresh, columns), fresh.varlen)
+        query, keys, values, visible = self.exchange(layer, fresh, columns)
+        self.show(layer, query, keys, visible, columns)
+        return attend(query, keys, values, visible, fresh.varlen)
+
+    def show(self, layer: int, query: Tensor, keys: Tensor, visible: Visible, columns: Tensor | None) -> None:
+        """Let the reader see what ``exchange`` returned. Whoever overrides ``attend`` calls it."""
+        if self.reader is not None and self.reader.reads(layer):
+            self.reader.read(layer, query, keys, visible, columns)
 
     def access(self) -> Access:
         """All that the network reads and writes in this call besides its rows (static caches only)."""

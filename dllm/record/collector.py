@@ -160,7 +160,8 @@ class Collector:
         ]
         given = [int(not masked) for masked in request.masked]
         records = self.records[number]
-        committed = [token for record in records for commits in record.candidates for token in commits.tokens]
+        written = [one for record in records for one in (*record.candidates, *record.edited)]
+        committed = [token for commits in written for token in commits.tokens]
         tokens = sorted({*masks, *committed, self.ids.eos})
         words = dict(zip(tokens, self.words(tokens), strict=True))
         return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words)

@@ -25,11 +25,11 @@ def final_commits(trace: Trace) -> list[Commit]:
     """The commits that were never undone, in the order of the decode, within a forward the most confident first."""
     found: dict[int, Commit] = {}
     for turn, (record, candidate) in enumerate(trace.path()):
-        commits = record.candidates[candidate]
         for position in record.remasked[candidate]:
             found.pop(position, None)
-        for position, token, confidence, _, _ in commits.rows():
-            found[position] = Commit(turn, position, token, confidence or 0.0)
+        for commits in record.written(candidate):  # an edit takes the place of what it replaces
+            for position, token, confidence, _, _ in commits.rows():
+                found[position] = Commit(turn, position, token, confidence or 0.0)
         for position in (*record.filled[candidate], *record.rolled[candidate]):
             found.pop(position, None)
     return sorted(found.values(), key=lambda commit: (commit.turn, -commit.confidence, commit.position))

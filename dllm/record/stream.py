@@ -24,9 +24,9 @@ class Snapshot:
     """One request after one turn. Positions count from the answer's start.
 
     turn: from 1. tokens: the answer, mask ids where undecided; words: their texts (none for ends of text). committed:
-    positions that this turn fixed. remasked: those that it undid. provisional: the model's guesses at positions that
-    are still masked, as far as this turn's forward scored them; a later turn may decide otherwise. done: nothing is
-    left to decide.
+    positions that this turn fixed. remasked: those that it undid. edited: those whose token it replaced. provisional:
+    the model's guesses at positions that are still masked, as far as this turn's forward scored them; a later turn may
+    decide otherwise. done: nothing is left to decide.
     """
 
     turn: int
@@ -34,6 +34,7 @@ class Snapshot:
     words: list[str] = field(repr=False)
     committed: list[int]
     remasked: list[int]
+    edited: list[int]
     provisional: dict[int, Guess]
     done: bool
 
@@ -61,7 +62,7 @@ def snapshots(
         canvas = turn.candidates
         answer = slice(int(canvas.start[0]), int(canvas.length[0]))
         tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()
-        before = turn.canvas.masked[0, answer].tolist()
+        before, stood = turn.canvas.masked[0, answer].tolist(), turn.canvas.tokens[0, answer].tolist()
         known = turn.view.scores.scored[0, answer].tolist()
         guess, confidence = (t[0, answer].tolist() for t in (turn.view.scores.token, turn.view.scores.confidence))
         yield Snapshot(
@@ -72,6 +73,7 @@ def snapshots(
             ],
             committed=[at for at, hidden in enumerate(masked) if before[at] and not hidden],
             remasked=[at for at, hidden in enumerate(masked) if hidden and not before[at]],
+            edited=[at for at, hidden in enumerate(masked) if not (hidden or before[at]) and tokens[at] != stood[at]],
             provisional={
                 at: Guess(guess[at], confidence[at], "" if guess[at] in ends else words([guess[at]])[0])
                 for at, hidden in enumerate(masked) if hidden and known[at]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isnan, nan
 from pathlib import Path
@@ -46,8 +46,9 @@ class TurnRecord:
     """One turn of one request.
 
     kept: which candidate of the last turn the row went on with. candidates: what each candidate of this turn committed
-    on top of it; most samplers have one. Per candidate: remasked: positions remasked before that; filled: positions
-    that the end-of-text policy filled; rolled: positions that the block schedule remasked.
+    on top of it; most samplers have one. Per candidate: remasked: positions remasked before that; edited: tokens that
+    replaced others, beside these commits (none at all where the sampler never edits); filled: positions that the
+    end-of-text policy filled; rolled: positions that the block schedule remasked.
 
     queries: query rows of the forward per layer (one number: equal in all), summed over candidates. keys: rows that
     each of them attends to. refreshed: rows of layers that compute the whole canvas again. computed: query rows with
@@ -75,6 +76,11 @@ class TurnRecord:
     steered: list[int] = field(default_factory=list)
     refused: list[list[int]] = field(default_factory=list)
     replaced: list[list[int]] = field(default_factory=list)
+    edited: list[Commits] = field(default_factory=list)
+
+    def written(self, number: int) -> list[Commits]:
+        """What a candidate committed, and what it edited."""
+        return [self.candidates[number], *self.edited[number : number + 1]]
 
 
 @dataclass
@@ -106,11 +112,12 @@ class Trace:
         yield candidates[0]
 
     def _after(self, canvas: list[int], record: TurnRecord, number: int) -> list[int]:
-        canvas, commits = list(canvas), record.candidates[number]
+        canvas = list(canvas)
         for position in record.remasked[number]:
             canvas[self.start + position] = self.mask_id
-        for position, token in zip(commits.positions, commits.tokens, strict=True):
-            canvas[self.start + position] = token
+        for commits in record.written(number):
+            for position, token in zip(commits.positions, commits.tokens, strict=True):
+                canvas[self.start + position] = token
         for position in record.filled[number]:
             canvas[self.start + position] = self.eos_id
         for position in record.rolled[number]:
@@ -123,23 +130,30 @@ class Trace:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Trace:
         turns = [
-            TurnRecord(
-                **{**turn, "candidates": [Commits(**c) for c in turn["candidates"]], "block": tuple(turn["block"])}
-            )
+            TurnRecord(**{
+                **turn, "candidates": commits_of(turn["candidates"]), "edited": commits_of(turn.get("edited", ())),
+                "block": tuple(turn["block"]),
+            })
             for turn in data["turns"]
-        ]
+        ]  # fmt: skip
         words = {int(token): word for token, word in data.get("words", {}).items()}  # JSON's keys are strings
         return Trace(**{**data, "turns": turns, "words": words})
 
     def to_frame(self) -> DataFrame:
-        """One row per committed token. Raises UserError where pandas is not installed, the extra ``frame``."""
-        columns = ["turn", "candidate", "position", "token", "word", "confidence", "entropy", "forced"]
+        """One row per committed token, and per token that replaced another (``edited``). Raises UserError where pandas
+        is not installed, the extra ``frame``."""
+        columns = ["turn", "candidate", "position", "token", "word", "confidence", "entropy", "forced", "edited"]
         rows = [
-            (record.turn, number, position, token, self.words.get(token), confidence, entropy, forced)
-            for record in self.turns for number, commits in enumerate(record.candidates)
+            (record.turn, number, position, token, self.words.get(token), confidence, entropy, forced, edited > 0)
+            for record in self.turns for number in range(len(record.candidates))
+            for edited, commits in enumerate(record.written(number))
             for position, token, confidence, entropy, forced in commits.rows()
         ]  # fmt: skip
         return data_frame("to_frame", rows, columns)
+
+
+def commits_of(data: Sequence[Mapping[str, Any]]) -> list[Commits]:
+    return [Commits(**one) for one in data]
 
 
 def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:
@@ -162,7 +176,7 @@ def record_turn(turn: Turn, row: int, seconds: float, cost: CostModel | None = N
     rows, asked = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
     return TurnRecord(
         turn=int(blocks.turn[row]), kept=asked.index(int(turn.chosen[row])),
-        candidates=[_commits(turn, n, row, start) for n in rows],
+        candidates=[_commits(turn, turn.step.commit, n, row, start) for n in rows],
         remasked=[_positions(turn.step.remask, n, start) for n in rows],
         filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
         rolled=[_positions(_rolled(turn, n, row), None, start) for n in rows],
@@ -174,6 +188,7 @@ def record_turn(turn: Turn, row: int, seconds: float, cost: CostModel | None = N
         computed=work.computed[asked].sum(0).tolist(), steered=_positions(turn.marks.steered, row, start),
         refused=[_positions(turn.marks.refused, n, start) for n in rows],
         replaced=[_positions(turn.marks.replaced, n, start) for n in rows],
+        edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],
     )  # fmt: skip
 
 
@@ -186,12 +201,13 @@ def probabilities(turn: Turn) -> Tensor:
     return turn.step.confidence.masked_fill(turn.step.confidence < 0, nan)
 
 
-def _commits(turn: Turn, candidate: int, row: int, start: int) -> Commits:
-    step = turn.step
-    columns = step.commit[candidate].nonzero()[:, 0]
+def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) -> Commits:
+    """The commits or the edits ``where`` [N, L] of a candidate. No edit is forced."""
+    step, edits = turn.step, where is turn.step.edit
+    columns = where[candidate].nonzero()[:, 0]
     # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it off.
     tokens = step.tokens[candidate][columns]
-    accepted = None if step.accepted is None else step.accepted[candidate][columns]
+    accepted = None if step.accepted is None or edits else step.accepted[candidate][columns]
     entropy = turn.view.scores.statistics.get("entropy")
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),

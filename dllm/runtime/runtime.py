@@ -107,6 +107,11 @@ class Runtime:
                 f"runtime={self.name} needs shapes that repeat, but sampler={name} has {extra}, whose number changes "
                 "with the text. Use runtime=eager or static."
             )
+        if any(need.attention is not None for need in sampler.needs()):
+            raise UserError(
+                f"runtime={self.name} runs attention that it has compiled or recorded, and sampler={name_of(sampler)} "
+                "reads weights beside it. Use runtime=eager or static."
+            )
         if self.name in COMPILED and config.moe is not None:
             raise UserError(
                 f"runtime={self.name} cannot follow a model with routed experts: torch.compile does not read their "

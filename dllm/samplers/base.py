@@ -25,7 +25,8 @@ class Sampler:
     B rows, N candidates, L columns.
 
     deterministic: the same scores always give the same step. stateless: it carries nothing but parameters from turn to
-    turn. revocable: it may remask. branches: it may offer several candidates, the first of which has every mask of the
+    turn. revocable: it may remask. edits: it may replace tokens of the current block, and hold the block open when it
+    is full. branches: it may offer several candidates, the first of which has every mask of the
     others, because caches plan by it. announces: it says what it will commit in its next turn. tempered: confidences
     come from the tempered distribution (Dream's convention). by_confidence: it never commits a position before one of
     higher confidence. asks: its step asks the device (how many steps there are, for example), so a turn with it cannot
@@ -37,6 +38,7 @@ class Sampler:
     deterministic = True
     stateless = True
     revocable = False
+    edits = False
     branches = False
     announces = False
     tempered = False
@@ -63,6 +65,11 @@ class Sampler:
     def check(self, setting: Setting) -> None:
         """Refuse, with UserError, a setting in which the rule cannot work. Called before weights are read."""
 
+    def doubt(self, setting: Setting) -> str | None:
+        """Why the rule works in a setting, but may do harm: a sentence for the user. None: nothing speaks against
+        it."""
+        return None
+
     def turns(self, canvas: Canvas) -> Tensor | None:
         """How many turns a fixed schedule takes for the rows of ``canvas`` [B]; None where the scores decide."""
         return None
@@ -72,8 +79,8 @@ class Sampler:
         return {name: per_row(getattr(self, name), canvas) for name in self.per_request}
 
     def step(self, view: View, state: State) -> Step:
-        """Decide from one forward, and return it by ``view.step``. Commits outside ``view.open`` are ignored. The
-        state's changed entries are [B, ...]."""
+        """Decide from one forward, and return it by ``view.step``. Commits outside ``view.open`` are ignored, and
+        edits outside ``view.editable``. The state's changed entries are [B, ...]."""
         raise NotImplementedError
 
     def propose(self, view: View, state: State) -> Step:
@@ -86,6 +93,9 @@ class Sampler:
         active, open_ = step.owner.each(view.active), step.owner.each(view.open)
         remask = step.remask & active[:, None] if self.revocable else step.remask
         step = replace(step, commit=step.commit & open_, remask=remask)
+        if step.edit is not None:
+            edit = step.edit & step.owner.each(view.editable) & active[:, None]
+            step = replace(step, edit=edit, hold=step.hold & view.active)
         if not forces:
             return step
         forced, proposed = step.owner.each(view.forced), step.owner.each(view.scores.token)

@@ -36,7 +36,8 @@ class Credit(Wrapper):
         in_range("sampler.beta", beta, 0.0, 1.0)
         in_range("sampler.gamma", gamma, 0.0)
         in_range("sampler.alpha", alpha, 0.0)
-        if inner.tempered or inner.revocable or inner.branches or any(need.statistics for need in inner.needs()):
+        takes_back = inner.revocable or inner.edits
+        if inner.tempered or takes_back or inner.branches or any(need.statistics for need in inner.needs()):
             raise UserError(
                 f"sampler={name_of(self)} changes token and confidence only, and those of one canvas, so "
                 f"sampler/inner={name_of(inner)} cannot use them. Use an inner sampler that ranks by confidence: "

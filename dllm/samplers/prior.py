@@ -23,7 +23,8 @@ class Prior(Wrapper):
 
     def __init__(self, inner: Sampler, sigma: float = 10.0, over_thresholds: bool = False) -> None:
         in_range("sampler.sigma", sigma, 0.1, advice="It counts columns.")
-        if not inner.by_confidence or inner.revocable or inner.branches or any(n.statistics for n in inner.needs()):
+        plain = inner.by_confidence and not (inner.revocable or inner.edits or inner.branches)
+        if not plain or any(need.statistics for need in inner.needs()):
             raise UserError(
                 f"sampler={name_of(self)} changes confidences only, and those of one canvas, so "
                 f"sampler/inner={name_of(inner)} cannot use them. Use an inner sampler that ranks by confidence: "

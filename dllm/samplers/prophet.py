@@ -42,10 +42,11 @@ class Prophet(Wrapper):
         if region == "anchor" and (anchor_text is None or anchor_position is None):
             raise UserError("sampler.region=anchor needs sampler.anchor_text and sampler.anchor_position.")
         in_range("sampler.length", length, 1, advice="It counts positions.")
-        if inner.revocable:
+        if inner.revocable or inner.edits:
             raise UserError(
                 f"sampler={name_of(self)} commits everything at once, which sampler/inner={name_of(inner)} would mask "
-                "again. Use an inner sampler that keeps what it commits, such as static, confidence or localleap."
+                "or replace again. Use an inner sampler that keeps what it commits, such as static, confidence or "
+                "localleap."
             )
         in_range("sampler.breakpoints", breakpoints, 0.0, 1.0)
         in_range("sampler.anchor_position", anchor_position, 0)

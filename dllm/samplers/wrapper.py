@@ -29,7 +29,7 @@ class Wrapper(Sampler):
     def __init__(self, inner: Sampler) -> None:
         self.inner = inner
         self.deterministic, self.revocable, self.branches = inner.deterministic, inner.revocable, inner.branches
-        self.tempered, self.by_confidence = inner.tempered, inner.by_confidence
+        self.tempered, self.by_confidence, self.edits = inner.tempered, inner.by_confidence, inner.edits
         self.announces, self.lookahead, self.asks = inner.announces, inner.lookahead, inner.asks
 
     def __init_subclass__(cls) -> None:
@@ -43,6 +43,9 @@ class Wrapper(Sampler):
 
     def check(self, setting: Setting) -> None:
         self.inner.check(setting)
+
+    def doubt(self, setting: Setting) -> str | None:
+        return self.inner.doubt(setting)
 
     def prepare(self, request: Request) -> Request:
         return self.inner.prepare(request)
@@ -85,6 +88,6 @@ def alone(step: Step, rows: Tensor) -> Step:
         return step
     row, first = step.owner.row, step.owner.first
     kept = (~rows[row]).index_fill(0, first, True).nonzero()[:, 0]
-    names = ("commit", "tokens", "confidence", "accepted", "remask")
+    names = ("commit", "tokens", "confidence", "accepted", "remask", "edit")
     parts = {name: select(getattr(step, name), kept) for name in names}
     return replace(step, **parts, owner=Owner(row[kept], len(rows)))

@@ -112,7 +112,8 @@ class Lane:
 
     def progress(self, turn: Turn, names: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
         """What the ``rows`` look like after a turn, whose rows were the jobs ``names``. Copies them from the device."""
-        takes_back = self.runner.sampler.revocable or self.runner.blocks.rolls_back
+        rule, blocks = self.runner.sampler, self.runner.blocks
+        takes_back = rule.revocable or rule.edits or blocks.rolls_back
         return progress_of(turn, rows, [names[row].job for row in rows], takes_back)
 
     def _fresh(self) -> Rows:

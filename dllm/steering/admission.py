@@ -2,7 +2,8 @@
 
 In order: what the cache's plan forces, then by falling confidence, then the lowest column. What the rule accepted by
 its own judgement and does not go with the others stays masked. A schedule's commit, which judges no single position, is
-made with the best token that goes with the others, so that a schedule takes its number of forwards.
+made with the best token that goes with the others, so that a schedule takes its number of forwards. What a rule takes
+back or replaces happens only in turns in which all its commits go together with it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.transitions import Bits
 from dllm.contract import Step, View
-from dllm.steering.steered import Steered
+from dllm.steering.steered import Ints, Steered
 
 
 @dataclass
 class Decided:
     """A candidate's step on the host, each [L]; what is admitted changes it in place. judged: commits that the rule
     accepted by itself; forced: by the cache's plan; other: commits of a token that is not the step's; waits: commits
-    that were refused."""
+    and edits that were refused."""
 
     row: int
     commit: Bits
@@ -35,6 +36,7 @@ class Decided:
     judged: Bits
     forced: Bits
     remask: Bits
+    edit: Bits
     other: Bits
     waits: Bits
 
@@ -61,6 +63,10 @@ def admitted(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[St
     commit, stop = sent("commit", step.commit), step.stop & ~step.owner.any(waits.any(1))
     accepted = None if step.accepted is None else step.accepted & commit & ~other
     confidence = step.confidence.masked_fill(other, torch.nan)
+    if step.edit is not None:  # a full block that changes no more is held no longer
+        edit = sent("edit", step.edit)
+        lost = step.owner.any((step.edit & ~edit).any(1)) & ~view.open.any(1) & ~step.owner.any(edit.any(1))
+        step = replace(step, edit=edit, hold=step.hold & ~lost)
     step = replace(
         step, commit=commit, tokens=sent("tokens", step.tokens), confidence=confidence, accepted=accepted,
         remask=sent("remask", step.remask), stop=stop)
@@ -73,14 +79,15 @@ def copied_steps(rows: Sequence[Steered | None], step: Step, view: View) -> tupl
     numbers = [number for number, row in enumerate(owners) if rows[row]]
     at = torch.tensor(numbers, device=step.commit.device)
     judged = torch.zeros_like(step.commit) if step.accepted is None else step.accepted
-    parts = (step.commit, step.tokens, step.confidence, judged, step.owner.each(view.forced), step.remask)
+    edit = torch.zeros_like(step.commit) if step.edit is None else step.edit
+    parts = (step.commit, step.tokens, step.confidence, judged, step.owner.each(view.forced), step.remask, edit)
     told = torch.stack([part[at].double() for part in parts], 1).cpu().numpy()
     out = []
     for number, line in zip(numbers, told, strict=True):
-        commit, judged_, forced, remask = (line[place] > 0 for place in (0, 3, 4, 5))
+        commit, judged_, forced, remask, edited = (line[place] > 0 for place in (0, 3, 4, 5, 6))
         none = np.zeros_like(commit)
-        out.append(Decided(owners[number], commit, line[1].astype(np.int64), line[2], judged_, forced, remask, none,
-                           none.copy()))  # fmt: skip
+        out.append(Decided(owners[number], commit, line[1].astype(np.int64), line[2], judged_, forced, remask, edited,
+                           none, none.copy()))  # fmt: skip
     return numbers, out
 
 
@@ -88,14 +95,16 @@ def admit(rows: Sequence[Steered | None], step: Decided, view: View) -> bool:
     """Drop and replace commits of a candidate until they go together. Returns whether it was fine as it was."""
     row = rows[step.row]
     assert row is not None
-    if not step.commit.any():
+    if not (step.commit.any() or step.edit.any()):
         return True
-    sets, order = after_remasks(row, step), step.order()
+    sets, order = after_changes(row, step), step.order()
     kept = sets.admit([column - row.begin for column in order], step.tokens[order].tolist())
     if all(kept):
-        return True
-    if step.remask.any():  # it takes nothing back in a turn in which it loses a commit, so that masks grow fewer
+        return not step.waits.any()
+    if step.remask.any() or step.edit.any():
+        # It takes nothing back in a turn in which it loses a commit, so that masks grow fewer.
         step.commit &= ~step.remask & masked(row, len(step.commit))
+        refuse_edits(row, step, np.flatnonzero(step.edit))
         step.remask = np.zeros_like(step.remask)
         sets, order = row.sets[0], step.order()
         kept = sets.admit([column - row.begin for column in order], step.tokens[order].tolist())
@@ -117,13 +126,28 @@ def masked(row: Steered, length: int) -> Bits:
     return out
 
 
-def after_remasks(row: Steered, step: Decided) -> RowSets:
-    """The sets after what the step takes back."""
-    if not step.remask.any():
+def after_changes(row: Steered, step: Decided) -> RowSets:
+    """The sets after what the step takes back, and what it replaces, the surest first. Edits that leave no text are
+    refused."""
+    if not (step.remask.any() or step.edit.any()):
         return row.sets[0]
     sets, columns = row.sets[0].copy(), np.flatnonzero(step.remask) - row.begin
     sets.write(columns.tolist(), [MASK] * len(columns))
+    edits = np.flatnonzero(step.edit)
+    for column in edits[np.lexsort((edits, -step.confidence[edits]))].tolist():
+        at = column - row.begin
+        stood = int(sets.cells[at])
+        sets.write([at], [int(step.tokens[column])])
+        if not sets.feasible():
+            sets.write([at], [stood])
+            refuse_edits(row, step, [column])
     return sets
+
+
+def refuse_edits(row: Steered, step: Decided, columns: Sequence[int] | Ints) -> None:
+    """The tokens at ``columns`` stay."""
+    step.edit[columns], step.waits[columns] = False, True
+    row.refused += len(columns)
 
 
 def replace_commits(row: Steered, sets: RowSets, step: Decided, columns: Sequence[int], view: View) -> None:

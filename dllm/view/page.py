@@ -21,6 +21,7 @@ PARTS = ("sampler", "blocks", "cache", "eos")
 COMMON = tuple(entry.name for entry in fields(Constraint))  # how a constraint is compiled, not what it asks
 MAX_FACT = 120  # characters of a schema or grammar above a trace
 SIGNS = {
+    "edited": ("a", "took the place of another token"),
     "steered": ("a", "not the model's first choice, which did not fit the constraint"),
     "replaced": ("a", "another token than proposed, which goes with the others"),
     "waits": ("&oslash;", "waits, since it does not go with the others"),
@@ -99,13 +100,14 @@ def trace_page(panes: Sequence[Pane]) -> str:
 
 
 def marks_legend(panes: Sequence[Pane]) -> str:
-    """Entries of the legend for what a constraint changed in these decodes."""
+    """Entries of the legend for what rules replaced and constraints changed in these decodes."""
     turns = [turn for pane in panes for turn in pane.trace.turns]
     there = {
+        "edited": any(one.positions for turn in turns for one in turn.edited),
         "steered": any(turn.steered for turn in turns), "replaced": any(any(turn.replaced) for turn in turns),
         "waits": any(any(turn.refused) for turn in turns),
     }  # fmt: skip
-    kinds = {"steered": "sample", "replaced": "sample", "waits": "mask"}
+    kinds = {"edited": "sample", "steered": "sample", "replaced": "sample", "waits": "mask"}
     return "\n    ".join(
         f'<li><span class="t {kinds[name]} {name}">{sign}</span> {words}</li>'
         for name, (sign, words) in SIGNS.items() if there[name]
@@ -128,11 +130,12 @@ def pane_data(pane: Pane) -> dict[str, Any]:
 
 
 def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
-    """One turn as the kept candidate saw it. Within a turn: remask, commit, fill, roll back, in this order."""
+    """One turn as the kept candidate saw it. Within a turn: remask, commit and edit, fill, roll back, in this order."""
+    edit = record.edited[kept] if record.edited else Commits()
     return {
-        "commit": commit_data(record.candidates[kept]), "remask": record.remasked[kept], "fill": record.filled[kept],
-        "roll": record.rolled[kept], "block": record.block, "queries": record.queries, "refreshed": record.refreshed,
-        "steered": record.steered, "refused": of_kept(record.refused, kept),
+        "commit": commit_data(record.candidates[kept]), "edit": commit_data(edit), "remask": record.remasked[kept],
+        "fill": record.filled[kept], "roll": record.rolled[kept], "block": record.block, "queries": record.queries,
+        "refreshed": record.refreshed, "steered": record.steered, "refused": of_kept(record.refused, kept),
         "replaced": of_kept(record.replaced, kept), "candidates": len(record.candidates), "kept": kept,
         "seconds": rounded(record.seconds), "flops": record.flops,
     }  # fmt: skip

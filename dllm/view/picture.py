@@ -21,7 +21,7 @@ class Picture:
 
     tokens: Tensor
     masked: Tensor
-    fixed: Tensor  # the turn that fixed each column; 0: it was given; -1: it is masked
+    fixed: Tensor  # the turn that wrote each column's token; 0: it was given; -1: it is masked
     fresh: Tensor  # fixed by the last turn
     guess: Tensor  # the last proposal for each column
     sure: Tensor  # its probability; -1: there is none
@@ -75,10 +75,11 @@ class Picture:
         canvas = turn.step.owner.one(turn.candidates)
         at = self._at(canvas)
         known = self.fixed[at]
-        fixed = torch.where(known >= 0, known, turn.blocks.turn[:, None])
+        edited = (known > 0) & ~canvas.masked & (canvas.tokens != self.tokens[at])
+        fixed = torch.where((known >= 0) & ~edited, known, turn.blocks.turn[:, None])
         self.fixed[at] = torch.where(canvas.masked, -1, fixed)
         self.fresh.fill_(False)
-        self.fresh[at] = (known < 0) & ~canvas.masked
+        self.fresh[at] = ((known < 0) & ~canvas.masked) | edited
         self.sure[at] = self.sure[at].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
         self.refused.fill_(False)
         self.refused[at] = turn.step.owner.one(turn.marks.refused)

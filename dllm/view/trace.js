@@ -30,6 +30,9 @@ function histories(record) {
       step, kind: "commit", token: commit.token[n], p: commit.p[n], entropy: commit.entropy[n], forced: !!commit.forced[n],
       by: replaced.has(at) ? "replaced" : steered.has(at) ? "steered" : "",
     }));
+    turn.edit.at.forEach((at, n) => all[at].push({
+      step, kind: "commit", token: turn.edit.token[n], p: turn.edit.p[n], entropy: turn.edit.entropy[n], by: "edited",
+    }));
     turn.fill.forEach((at) => all[at].push({ step, kind: "fill", token: record.eos }));
     turn.roll.forEach(put("roll"));
   });
@@ -94,6 +97,7 @@ function totals(pane) { // committed positions after each forward
   for (const history of pane.history) {
     let fixed = 0;
     for (const event of history) {
+      if (event.kind === "refused") continue; // what stood there stays
       const now = event.kind === "commit" || event.kind === "fill" ? 1 : 0;
       change[event.step] += now - fixed;
       fixed = now;
@@ -151,7 +155,7 @@ function status(pane, step) {
   const parts = [
     `forward ${step} of ${turns.length}`, `block ${turn.block[0] + 1}`, `${done}, ${turn.commit.at.length} now`,
     forced ? `${forced} forced` : "", turn.remask.length ? `${turn.remask.length} masked again` : "",
-    turn.roll.length ? `${turn.roll.length} rolled back` : "",
+    turn.roll.length ? `${turn.roll.length} rolled back` : "", turn.edit.at.length ? `${turn.edit.at.length} edited` : "",
     turn.steered.length ? `${turn.steered.length} proposals steered` : "", turn.refused.length ? `${turn.refused.length} refused` : "",
     turn.replaced.length ? `${turn.replaced.length} replaced` : "", turn.fill.length ? `${turn.fill.length} filled with end of text` : "",
     `${Math.round(mean(turn.queries))} query tokens`,
@@ -201,6 +205,7 @@ function sentence(record, event) {
 }
 
 function reason(event) { // why this token was committed, where it is not the rule's choice among the model's own
+  if (event.by === "edited") return ", in the place of the token before";
   if (event.by === "replaced") return ", replaced by the constraint: the proposal did not go with the others";
   const steered = event.by === "steered" ? ", steered by the constraint: the likeliest that fits" : "";
   return steered + (event.forced ? ", forced: the rule had not accepted it" : "");
@@ -269,12 +274,14 @@ function lanes(turns) { // a lane: its name, height, and for every forward rows 
     });
   }
   const marked = [
+    ["edited", (turn) => turn.edit.at, "--accent"],
     ["masked again", "remask", "--undone"], ["rolled back", "roll", "--undone"], ["end of text", "fill", "--ink"],
     ["steered", "steered", "--bar"], ["refused", "refused", "--undone"], ["replaced", "replaced", "--accent"],
   ];
   for (const [name, key, colour] of marked) {
-    if (turns.some((turn) => turn[key].length)) {
-      all.push({ name, height: 12, cells: (turn) => [turn[key].length ? colour : ""] });
+    const there = (turn) => (typeof key === "string" ? turn[key] : key(turn)).length > 0;
+    if (turns.some(there)) {
+      all.push({ name, height: 12, cells: (turn) => [there(turn) ? colour : ""] });
     }
   }
   return all;

@@ -31,7 +31,7 @@ from dllm.steering.compiled import CompiledConstraint
 from dllm.steering.steered import Steered
 
 PATTERNS = (r"(ab|c)*d?e", r"[a-m]{3,9}z?", r"x(y|zz|é)*", r"(no|yes)( (no|yes)){0,2}", r"\{(a+:[0-9]{2};){1,3}\}")
-REVOCABLE = ("saber", "remdm", "rcr", "wino")
+TAKE_BACK = ("saber", "remdm", "rcr", "wino", "joint_threshold")
 READS_LOGITS = ("credit", "klass", "ete")  # of all tokens, over several turns
 EVERYTHING = r"(?s).*"
 of_decodes = partial(law, combinations, least=5000)
@@ -105,9 +105,12 @@ def test_every_acting_turn_commits_and_no_more_forwards_than_masks(combination: 
         counted = combination.sampler in ("static", "order", "dus") and combination.blocks != "tccf"  # rolls back
         if counted and combination.eos == "keep":
             assert one.result.nfe == other.result.nfe
-        for record in one.result.trace.turns if pattern else ():
-            lost = [sum(map(len, record.remasked)), sum(map(len, record.rolled))]
-            assert not any(record.refused) or any(commits.positions for commits in record.candidates) or any(lost)
+        start = one.result.trace.start
+        for record, undecided in zip(one.result.trace.turns, one.undecided, strict=True) if pattern else ():
+            lost, (_, begin, end) = [sum(map(len, record.remasked)), sum(map(len, record.rolled))], record.block
+            full = not any(undecided[start + begin : start + end])  # only edits can be refused there
+            commits = any(commits.positions for commits in record.candidates)
+            assert full or not any(record.refused) or commits or any(lost)
 
 
 @of_decodes(daily=12)
@@ -150,7 +153,7 @@ def test_what_is_infilled_is_a_text_with_what_was_given(combination: Combination
 def plain() -> Iterator[Combination]:
     """Combinations that take nothing back and cut no text at a number of tokens, and whose sampler judges a position by
     what this forward says of it."""
-    others = {*REVOCABLE, *READS_LOGITS, "freedave", "oracle"}  # drafts get fewer; the oracle writes its own tokens
+    others = {*TAKE_BACK, *READS_LOGITS, "freedave", "oracle"}  # drafts get fewer; the oracle writes its own tokens
     others |= {"tccf", "stop_front"}
     yield from (one for one in combinations() if not {one.sampler, one.blocks, one.eos} & others)
 
@@ -212,7 +215,7 @@ def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
 
 def of_own_proposals() -> Iterator[Combination]:
     """Combinations whose sampler commits what this forward proposes, and takes nothing back."""
-    others = (*REVOCABLE, "ete", "freedave", "oracle")
+    others = (*TAKE_BACK, "ete", "freedave", "oracle")
     yield from (one for one in combinations() if one.sampler not in others)
 
 
@@ -270,3 +273,17 @@ def test_hot_rows_are_texts_of_their_languages_and_decode_alone_as_in_a_batch(ca
     steers = steering(combination.model, rows[number:][:1], patterns[number:][:1], joint=case.joint)
     alone = decode(combination, rows[number:][:1], sampling, steers)[0]
     assert alone.canvases == decoded[number].canvases
+
+
+def test_what_replaces_a_token_fits_too() -> None:
+    """Edits are made where the row stays a beginning of a text, and refused elsewhere; a refused one holds no block."""
+    made = refused = 0
+    for pattern in (*PATTERNS, "[a-z]+"):
+        combination, rows = Combination("joint_threshold", "fixed"), requests()
+        for one in decode(combination, rows, None, steering(combination.model, rows, [pattern] * len(rows))):
+            assert one.result is not None and one.result.trace is not None
+            assert re.fullmatch(pattern, text_of(combination, one.result.tokens))
+            for record in one.result.trace.turns:
+                made += len(record.edited[0].positions)
+                refused += len(record.refused[0])
+    assert made and refused

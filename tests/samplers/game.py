@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dllm.attending import AttentionWeights
 from dllm.blocks.fixed import Fixed
-from dllm.canvas import Canvas, Request
+from dllm.canvas import Canvas, Request, packed
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import Logits, Scores, Step, View
 from dllm.proposing import stored
@@ -48,7 +50,8 @@ class Game:
     def view_of(self, scores: Scores, forced: Tensor | None = None) -> View:
         """The same from other scores, or with positions that a cache forces."""
         owner = Owner.single(len(self.canvas.request), self.canvas.start.device)
-        return View.of(self.canvas, scores, self.span, self.canvas.nothing if forced is None else forced, owner)
+        return View.of(self.canvas, scores, self.span, self.canvas.nothing if forced is None else forced, owner,
+                       self.sampler.edits)  # fmt: skip
 
     def turn(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[int]:
         """One forward and the step that follows; the positions it committed, of row 0."""
@@ -60,7 +63,8 @@ class Game:
         self.state = update_rows(view.active, {**self.state, **self.step.state}, self.state)
         assert self.step.owner.is_single
         self.canvas = applied(self.step, view)
-        self.span = self.blocks.advance(self.canvas, self.span, self.step.owner, self.step.stop)
+        closed = self.blocks.advance(self.canvas, self.span, self.step.owner, self.step.stop)
+        self.span = update_rows(self.step.hold, self.span, closed) if self.sampler.edits else closed
         return positions(self.step.commit)
 
     @property
@@ -83,9 +87,18 @@ class Game:
         return torch.cat([answer.new_zeros(rows, PROMPT), answer], 1)
 
 
+def with_attention(view: View, weights: Tensor, received: Tensor | None = None) -> View:
+    """The view with attention weights [B, L, L] of every column on every other, and what each column gets [B, L]."""
+    columns = packed(view.canvas.undecided & view.blocks.in_open, view.canvas.columns)
+    rows = weights[torch.arange(len(weights))[:, None], columns.clamp(max=weights.shape[1] - 1)]
+    rows = rows.masked_fill(columns[..., None] >= weights.shape[1], 0)
+    received = weights.mean(1) if received is None else received
+    return replace(view, scores=replace(view.scores, attention=AttentionWeights(columns, rows, received)))
+
+
 def applied(step: Step, view: View) -> Canvas:
     """The candidates that a step makes of the canvas."""
-    return step.owner.each(view.canvas).remask(step.remask, MASK).commit(step.commit, step.tokens)
+    return step.owner.each(view.canvas).remask(step.remask, MASK).commit(step.written, step.tokens)
 
 
 def positions(where: Tensor) -> list[list[int]]:

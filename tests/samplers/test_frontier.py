@@ -59,8 +59,8 @@ def test_each_row_has_its_own_frontier_and_a_wide_one_is_none() -> None:
         assert Game(Frontier(Confidence(0.0), width), 4).turn(0.5) == [0, 1, 2, 3]
 
 
-# What commits tokens of its own: credited, explored, told.
-OWN_TOKENS, REFUSED = {"credit", "ete", "oracle"}, {"dus", "freedave", "order", "prophet"}
+# What writes tokens of its own: credited, explored, told, replaced.
+OWN_TOKENS, REFUSED = {"credit", "ete", "joint_threshold", "oracle"}, {"dus", "freedave", "order", "prophet"}
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])

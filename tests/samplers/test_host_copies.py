@@ -35,7 +35,7 @@ from dllm.samplers.pc import PC
 from dllm.samplers.static import Static
 from dllm.setting import Sampling
 from dllm.shapes import Bounded
-from tests.samplers.game import Game
+from tests.samplers.game import Game, with_attention
 
 VARIANTS: dict[str, Callable[[], Sampler]] = {
     **{name: lambda n=name: build("sampler", n) for name in choices("sampler")},
@@ -72,7 +72,8 @@ def played(sampler: Sampler) -> tuple[Game, View]:
         view = game.view(
             first, token, logits=logits, first=first, second=first / 2, gap=0.1, entropy=0.5, current=-0.1, shadow=-0.1
         )
-    return game, view
+    weights = torch.rand(2, *view.canvas.columns.shape * 2, generator=noise)
+    return game, with_attention(view, weights.softmax(-1))
 
 
 def at(view: View, device: str) -> View:

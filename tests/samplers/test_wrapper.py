@@ -21,6 +21,7 @@ from dllm.contract import State, Step, View
 from dllm.eos.keep import Keep
 from dllm.errors import name_of
 from dllm.record.results import Result
+from dllm.samplers.adas import Adas
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
@@ -37,6 +38,7 @@ from tests.samplers.game import PROMPT, Game, positions
 
 WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {
     "credit": Credit, "prophet": Prophet, "freedave": FreeDave, "prior": Prior, "frontier": Frontier,
+    "adas": lambda inner: Adas(inner, 10.0),
 }  # fmt: skip
 OFF: dict[str, Callable[[Sampler], Sampler]] = {
     "credit": lambda inner: Credit(inner, alpha=0.0),
@@ -44,6 +46,7 @@ OFF: dict[str, Callable[[Sampler], Sampler]] = {
     "freedave": lambda inner: FreeDave(inner, 1),
     "prior": lambda inner: Prior(inner, sigma=float("inf")),
     "frontier": lambda inner: Frontier(inner, None),
+    "adas": lambda inner: Adas(inner, 0.0),
 }
 INNER = [name for name in choices("sampler") if name != "wino"]  # which Dream cannot have; refused below all the same
 MODELS = ("tiny-llada", "tiny-dream")
@@ -100,17 +103,18 @@ def test_a_pair_is_its_inner_rule_when_switched_off_and_fills_each_row_as_if_alo
 def test_most_pairs_work() -> None:
     """Written down, so that none is lost in silence."""
     names = {wrapper: [inner for at, inner in PAIRS if at == wrapper] for wrapper in WRAPPERS}
-    revocable = {"rcr", "remdm", "saber"}
+    revocable = {"joint_threshold", "rcr", "remdm", "saber"}
     assert set(names["prophet"]) == set(INNER) - revocable
     assert set(names["freedave"]) == {
-        "confidence", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor", "frechet", "frontier",
-        "learn2pd", "localleap", "oracle", "order", "pc", "prior", "static",
+        "adas", "confidence", "dawn", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor",
+        "frechet", "frontier", "learn2pd", "localleap", "oracle", "order", "pc", "prior", "static",
     }  # fmt: skip
     assert set(names["credit"]) == {
-        "bacd", "confidence", "dus", "easing", "factor", "frechet", "frontier", "klass", "learn2pd", "localleap",
-        "oracle", "order", "pc", "prior", "static", "tacg",
+        "adas", "bacd", "confidence", "dawn", "dus", "easing", "factor", "frechet", "frontier", "klass", "learn2pd",
+        "localleap", "oracle", "order", "pc", "prior", "static", "tacg",
     }  # fmt: skip
     assert set(names["prior"]) == {"pc", "static"}
+    assert set(names["adas"]) == {"confidence", "dream", "eb", "factor", "frechet", "static"}
     assert set(names["frontier"]) == set(INNER) - {"dus", "freedave", "order", "prophet"}
 
 

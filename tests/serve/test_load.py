@@ -51,3 +51,14 @@ def test_a_reply_is_the_same_alone_and_under_load(server: Live) -> None:
     assert len(refused) <= REQUESTS // 3, refused
     assert len({text for reply in alone for text, _, _ in reply}) > REQUESTS // 3
     assert {reply[0][1] for reply in alone} >= {"stop", "length"} or not full()
+
+
+def test_a_stream_sends_no_token_that_is_replaced(served: Model) -> None:
+    """A block's text is sent when it closes: replies are those of requests that wait for the whole."""
+    rule = {"name": "joint_threshold", "threshold": 0.0, "edit_threshold": 0.0, "post_edit_steps": 3}
+    diffusion = {"sampler": rule, "block_length": 8}
+    bodies = [{"prompt": f"w{at} w{at + 9}", "max_tokens": 24, "diffusion": diffusion} for at in range(1, 5)]
+    started = live(served, runtime="eager", defaults=defaults_of(served), timeout=600.0)
+    with started as server, server.client() as client:
+        whole, streamed = ([reply_of(client, body, stream) for body in bodies] for stream in (False, True))
+    assert streamed == whole and all(reply[0][0] for reply in whole)

@@ -57,7 +57,8 @@ def replayed(data: dict[str, Any], mask: int) -> Iterator[list[int]]:
     answer = list(data["answer"])
     yield list(answer)
     for turn in data["turns"]:
-        commits = dict(zip(turn["commit"]["at"], turn["commit"]["token"], strict=True))
+        written = [zip(turn[name]["at"], turn[name]["token"], strict=True) for name in ("commit", "edit")]
+        commits = dict(pair for pairs in written for pair in pairs)
         changes = [dict.fromkeys(turn["remask"], mask), commits, dict.fromkeys(turn["fill"], data["eos"])]
         for change in (*changes, dict.fromkeys(turn["roll"], mask)):
             for at, token in change.items():
@@ -65,7 +66,7 @@ def replayed(data: dict[str, Any], mask: int) -> Iterator[list[int]]:
         yield list(answer)
 
 
-@pytest.mark.parametrize("sampler", ["confidence", "wino", "freedave", "ete", "saber"])
+@pytest.mark.parametrize("sampler", ["confidence", "wino", "freedave", "ete", "saber", "joint_threshold"])
 def test_the_data_of_a_page_re_run_the_decode(model: Model, sampler: str) -> None:
     trace = traced(model, sampler)
     data = json.loads(json.dumps(pane_data(Pane("a", trace))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -26,7 +27,7 @@ from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.runs.places import resumed
 from dllm.common.versions import version_of
 from dllm.compose.parts import composed
-from dllm.errors import UserError, first_line
+from dllm.errors import Doubt, UserError, first_line
 from dllm.record.folders import REFUSED_FILE, RESULTS
 
 # Cells that an engine takes together when Hydra has started all, since it spreads their samples over its workers.
@@ -108,7 +109,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with sentences(words):
+        with sentences(words), doubts():
             obey(words)
             sys.stdout.flush()
     finally:
@@ -189,6 +190,24 @@ def sentences(overrides: Sequence[str]) -> Iterator[None]:
     except KeyboardInterrupt:
         print("\nStopped.", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+@contextmanager
+def doubts() -> Iterator[None]:
+    """Print warnings for the user as one sentence, without the place in the code."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, Doubt):
+            print("Warning:", message, file=sys.stderr)
+        else:
+            usual(message, category, *place, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 def stop(sentence: str) -> NoReturn:

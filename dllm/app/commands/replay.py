@@ -120,20 +120,21 @@ def turn_differences(then: TurnRecord, now: TurnRecord) -> Iterator[str]:
     for name in ("turn", "kept", "block", "queries", "remasked", "filled"):
         if getattr(then, name) != getattr(now, name):
             yield f"{name}={getattr(then, name)} in the trace, {getattr(now, name)} now"
-    if len(then.candidates) != len(now.candidates):
-        yield f"{len(then.candidates)} candidates in the trace, {len(now.candidates)} now"
-    for one, other in zip(then.candidates, now.candidates, strict=False):
-        yield from commit_differences(one, other)
+    for what, before, after in (("commit", then.candidates, now.candidates), ("edit", then.edited, now.edited)):
+        if len(before) != len(after):
+            yield f"{len(before)} candidates that {what} in the trace, {len(after)} now"
+        for one, other in zip(before, after, strict=False):
+            yield from commit_differences(what, one, other)
 
 
-def commit_differences(then: Commits, now: Commits) -> Iterator[str]:
-    """What one candidate committed differently."""
+def commit_differences(what: str, then: Commits, now: Commits) -> Iterator[str]:
+    """What one candidate committed or edited differently."""
     if then.positions != now.positions:
-        yield f"commits at {then.positions} in the trace, at {now.positions} now"
+        yield f"{what}s at {then.positions} in the trace, at {now.positions} now"
         return
     for number, at in enumerate(then.positions):
         for name in ("tokens", "confidence", "forced"):
             one, other = getattr(then, name)[number], getattr(now, name)[number]
             near = None not in (one, other) and abs(one - other) <= (TOLERANCE if name == "confidence" else 0)
             if one is not other and not near:
-                yield f"{name}={one} for its commit at {at} in the trace, {other} now"
+                yield f"{name}={one} for its {what} at {at} in the trace, {other} now"

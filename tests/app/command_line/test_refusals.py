@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from dllm.compose.parts import choices, config_groups
+from dllm.compose.validate import warn_once
+from dllm.errors import Doubt
 from dllm.models import bundle
 from tests.app.command_line.conftest import Run
 
@@ -47,7 +50,7 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["chat=true", "compare=true"], ["chat=true", "drop"]),
     (["resume=nothing"], ["nothing", "no run folder"]),
     (["task=replay"], ["trace=FILE", "trace=true"]),
-    (["sampler/inner=eb"], ["sampler/inner=eb", "wrapper", "credit, freedave, frontier, prior, prophet"]),
+    (["sampler/inner=eb"], ["sampler/inner=eb", "wrapper", "adas, credit, freedave, frontier, prior, prophet"]),
     (["sampler=prophet", "sampler/inner@sampler.inner.inner=eb"], ["sampler/inner=eb", "wrapper"]),
     (["engine=ray"], ["engine=ray", "task=prompt", "one process", "Drop it"]),
     (["chat=true", "engine=accelerate"], ["engine=accelerate", "task=prompt", "Drop it"]),
@@ -98,6 +101,19 @@ def test_bad_input_is_one_sentence_before_weights_are_read(
     for word in words:
         assert word in outcome.err
     assert outcome.out == "" and not outcome.folder.exists()
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_what_may_do_harm_is_a_warning_before_weights_are_read(
+    run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for edit, said in (("0.5", "Warning: sampler.edit_threshold=0.5: models of the family llada were"), ("null", "")):
+        with warnings.catch_warnings(), pytest.raises(AssertionError, match="weights were read"):
+            warnings.simplefilter("always", Doubt)
+            warn_once.cache_clear()
+            run("prompt=w1", "sampler=joint_threshold", f"sampler.edit_threshold={edit}")
+        err = capfd.readouterr().err
+        assert err.startswith(said) and err.count("\n") == bool(said)
 
 
 @pytest.mark.usefixtures("no_weights")

@@ -1,0 +1,83 @@
+"""Put off what attends to uncertain tokens of the same turn (after ADAS, arXiv 2606.10829)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dllm.attending import AttentionNeed, AttentionWeights
+from dllm.contract import Need, Scores, State, Step, View
+from dllm.errors import UserError, in_range, name_of
+from dllm.samplers.base import Sampler
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.eb import EntropyBound
+from dllm.samplers.factor import Factor
+from dllm.samplers.frechet import Frechet
+from dllm.samplers.static import Static
+from dllm.samplers.wrapper import Wrapper
+from dllm.setting import Setting
+
+RULES = (Confidence, Factor, Frechet, EntropyBound, Static)
+
+
+class Adas(Wrapper):
+    """``inner`` ranks and stops as before, but a position's error 1 - c (for rules of entropy: its entropy) counts a
+    debt more: ``weight`` times its attention to each position chosen before it, times that one's own error.
+
+    Positions are chosen one by one, each time the one of least error and debt; who is sure charges nobody. layers:
+    attention is the mean over so many of the last layers (None: a quarter of them).
+    """
+
+    def __init__(self, inner: Sampler, weight: float = 1.0, layers: int | None = None) -> None:
+        in_range("sampler.weight", weight, 0.0, 1e6, "0 is the inner rule.")
+        if not isinstance(inner, RULES) or not inner.deterministic or getattr(inner, "score", "") == "margin":
+            raise UserError(
+                f"sampler={name_of(self)} adds to the error by which a rule ranks and stops, and sampler/inner="
+                f"{name_of(inner)} with these options goes by something else. Use an inner sampler that goes by "
+                "confidence or entropy alone: confidence, factor, frechet, eb, static or dream. Wrappers go around it: "
+                "sampler=prophet sampler/inner=adas."
+            )
+        super().__init__(inner)
+        self.stateless, self.by_confidence, self.asks = inner.stateless, False, True
+        self.weight, self.layers = weight, layers
+        self.statistic = next((name for need in inner.needs() for name in need.statistics), None)
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        setting.require_layers("sampler.layers", self.layers)
+
+    def needs(self) -> tuple[Need, ...]:
+        return (*super().needs(), Need(attention=AttentionNeed(self.layers)))
+
+    def propose(self, view: View, state: State) -> Step:
+        scores = view.scores
+        assert scores.attention is not None, "adas without attention"
+        # No debt is ever negative, so the rule chooses no more than without any: later ones need not be known.
+        rounds = int((super().propose(view, state).commit & view.open).sum(1).max())
+        error = 1 - scores.confidence if self.statistic is None else scores.stat(self.statistic)
+        score = scores.confidence if self.statistic is None else -error
+        charged = self.weight * debts(scores.attention, score, error, view.open, self.weight, rounds)
+        step = super().propose(replace(view, scores=self._with(scores, score - charged)), state)
+        return view.step(step.commit, accepted=step.accepted, stop=step.stop, state=step.state)
+
+    def _with(self, scores: Scores, score: Tensor) -> Scores:
+        if self.statistic is None:
+            return replace(scores, confidence=score)
+        return replace(scores, statistics=scores.statistics | {self.statistic: -score})
+
+
+def debts(
+    attention: AttentionWeights, score: Tensor, error: Tensor, open_: Tensor, weight: float, rounds: int
+) -> Tensor:  # fmt: skip
+    """What each open position [N, L] owes when ``rounds`` have been chosen, each of the highest score - weight * debt
+    (of equals the first): a[k, i] error[i] for every i chosen before k."""
+    score, error, left = (attention.narrowed(one) for one in (score, error, open_))
+    among, debt = attention.among(attention.weights), torch.zeros_like(score)
+    for _ in range(rounds):
+        at = torch.where(left, score - weight * debt, -torch.inf).argmax(1, keepdim=True)
+        left = left.scatter(1, at, False)
+        owed = among.gather(2, at[:, None].expand(-1, among.shape[1], 1)).squeeze(2) * error.gather(1, at)
+        debt = torch.where(left, debt + owed, debt)
+    return attention.widened(debt, torch.zeros_like(open_, dtype=debt.dtype))
