@@ -90,8 +90,9 @@ class Record:
         self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
         self.branches.append(len(turn.tried.request))
         self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
-        if "entropy" in turn.view.scores.statistics:
-            self.entropies.append(float(turn.view.scores.stat("entropy")[turn.step.commit].max()))
+        if "entropy" in turn.view.scores.statistics and turn.step.owner.is_single:
+            said = turn.view.scores.stat("entropy")[turn.step.commit].tolist()
+            self.entropies.append(max(said, default=0.0))
         canvas, edit = turn.candidates, turn.step.edit
         places = [] if edit is None else edit[0].nonzero()[:, 0].tolist()
         self.edited.append([[at - start, int(canvas.tokens[0, at])] for at in places])
