@@ -9,7 +9,6 @@ canvas, V tokens of the vocabulary. All types are frozen: a change makes a new v
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
@@ -20,6 +19,7 @@ from dllm.attending import AttentionNeed, AttentionWeights
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, Rowwise
 from dllm.constraints.exchanged import Again, Constrained, ConstraintMarks
+from dllm.logits import Logits, Lookup
 from dllm.shapes import Shapes
 
 State = dict[str, Tensor]  # what a sampler or a cache remembers of its rows, by name; every tensor [B, ...]
@@ -65,34 +65,6 @@ class Need:
         if self.span is None:
             return origin, canvas.end
         return origin + self.span[0], origin + self.span[1]
-
-
-@dataclass(frozen=True)
-class Logits:
-    """The model's logits, with -inf for banned ids. values [N, n, V]: of columns [N, n] (L: no column)."""
-
-    values: Tensor
-    columns: Tensor
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """Logits of a few tokens at each scored position, by a product with the head's rows of these tokens alone.
-
-    columns [N, n]: of the scored rows (L: no column). source [N, n, ...]: what ``find`` reads. triton: our kernels run.
-    banned [N, n, V]: ids that a constraint keeps out (None: none).
-    """
-
-    columns: Tensor
-    source: Tensor
-    find: Callable[[Tensor, Tensor], Tensor]
-    triton: bool = False
-    banned: Tensor | None = None
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Logits [N, n, K] of ``ids`` [N, n, K] at the scored rows."""
-        found = self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
-        return found if self.banned is None else found.masked_fill(self.banned.gather(-1, ids), -torch.inf)
 
 
 @dataclass(frozen=True)

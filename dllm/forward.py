@@ -16,8 +16,9 @@ from dllm.cache.guided import Guided
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import some
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, Logits, Need, Scores
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores
 from dllm.eos.base import EndOfText
+from dllm.logits import Logits
 from dllm.models.ids import Ids
 from dllm.models.memory import Memory
 from dllm.models.stream import Inputs, run_together

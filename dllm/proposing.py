@@ -17,12 +17,12 @@ from dllm.canvas import Canvas
 from dllm.common.noise import gumbel_of, mixed
 from dllm.common.ranking import one_of
 from dllm.common.rowwise import Rowwise, some
-from dllm.contract import Logits, Lookup
 from dllm.kernels.gumbel_argmax import gumbel_argmax
 from dllm.kernels.head_statistics import can_fuse, head_statistics
 from dllm.kernels.nucleus import nucleus
 from dllm.kernels.row_statistics import ALL_STATISTICS, first_largest, row_statistics
 from dllm.kernels.slot_logits import slot_logits
+from dllm.logits import Logits, Lookup
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.setting import Sampling

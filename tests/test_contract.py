@@ -14,7 +14,7 @@ CONTRACT = {"Need.span", "Need.ratio", "Scores.logits", "Scores.lookup", "Step.a
 CALLS = 8  # of ``Call`` and ``Drafts``: what a call does without
 CORE = ("denoise", "forward", "rows", "proposing", "canvas")
 FOLDERS = ("samplers", "blocks", "cache", "eos", "runtime")
-LINES = 430  # of the contract, which is to be read in a sitting
+LINES = 400  # of the contract, which is to be read in a sitting
 
 
 def optional(file: str) -> set[str]:
@@ -34,7 +34,7 @@ def core() -> list[Path]:
 
 
 def test_few_fields_of_the_contract_may_be_absent() -> None:
-    assert optional("contract.py") <= CONTRACT
+    assert optional("contract.py") | optional("logits.py") <= CONTRACT
     assert optional("rows.py") == optional("shapes.py") == set()
     assert len(optional("cache/passes.py")) <= CALLS
 

@@ -26,7 +26,7 @@ from tests.fuzz import command
 
 CASES = int(os.environ.get("DLLM_FUZZ", "150"))
 FILES: dict[str, Any] = {}
-GROUPS = 10  # the cases are dealt out to so many tests, which may run in as many processes
+GROUPS = 5  # the cases are dealt out to so many tests, which may run in as many processes
 # What Python and its libraries say of themselves; nobody who decodes text has to know their words.
 LEAKS = re.compile(
     r"Traceback|NoneType|DictConfig|ListConfig|QuotedString|__\w+__|<class|unexpected keyword|positional argument|"

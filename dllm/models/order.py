@@ -88,18 +88,23 @@ FULL = AttentionKind()
 
 
 @dataclass(frozen=True)
-class BlockCausal(AttentionKind):
-    """A column sees its own block and those before it; blocks count from column 0 (SDAR, LLaDA2)."""
-
-    name = is_called = "block-causal"
-    advice = "exact: keys of finished blocks never change"
-    grid_at_zero = True
+class InBlocks(AttentionKind):
+    """Attention that goes by blocks of ``length`` columns."""
 
     length: int
 
     @property
     def block(self) -> int:
         return self.length
+
+
+@dataclass(frozen=True)
+class BlockCausal(InBlocks):
+    """A column sees its own block and those before it; blocks count from column 0 (SDAR, LLaDA2)."""
+
+    name = is_called = "block-causal"
+    advice = "exact: keys of finished blocks never change"
+    grid_at_zero = True
 
     @property
     def text(self) -> str:
@@ -114,7 +119,7 @@ class BlockCausal(AttentionKind):
 
 
 @dataclass(frozen=True)
-class ContextCausal(AttentionKind):
+class ContextCausal(InBlocks):
     """The active block, that of the first masked column, sees all of itself; everything else is causal (NBDiff, arXiv
     2512.06776). Blocks count from the answer's start.
 
@@ -128,12 +133,6 @@ class ContextCausal(AttentionKind):
     advice = "exact: keys of the causal context never change"
     causal = True
     everywhere = False
-
-    length: int
-
-    @property
-    def block(self) -> int:
-        return self.length
 
     @property
     def text(self) -> str:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dllm.constraints.exchanged import Again
 from dllm.constraints.sets import ClassSet
-from dllm.contract import Logits, Scores
+from dllm.contract import Scores
+from dllm.logits import Logits
 from dllm.steering.compiled import CompiledConstraint
 
 CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of float32 for 126,000 ids

@@ -32,7 +32,7 @@ from dllm.steering.steered import Steered
 
 PATTERNS = (r"(ab|c)*d?e", r"[a-m]{3,9}z?", r"x(y|zz|é)*", r"(no|yes)( (no|yes)){0,2}", r"\{(a+:[0-9]{2};){1,3}\}")
 TAKE_BACK = ("saber", "remdm", "rcr", "wino", "joint_threshold")
-READS_LOGITS = ("credit", "klass", "ete")  # of all tokens, over several turns
+READS_LOGITS = ("credit", "klass", "ete", "tacg")  # of all tokens, over several turns
 EVERYTHING = r"(?s).*"
 of_decodes = partial(law, combinations, least=5000)
 
@@ -154,7 +154,7 @@ def plain() -> Iterator[Combination]:
     """Combinations that take nothing back and cut no text at a number of tokens, and whose sampler judges a position by
     what this forward says of it."""
     others = {*TAKE_BACK, *READS_LOGITS, "freedave", "oracle"}  # drafts get fewer; the oracle writes its own tokens
-    others |= {"tccf", "stop_front"}
+    others |= {"lopa", "tccf", "stop_front"}  # lopa chooses by how sure the model is of all masks
     yield from (one for one in combinations() if not {one.sampler, one.blocks, one.eos} & others)
 
 

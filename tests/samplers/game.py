@@ -13,7 +13,8 @@ from dllm.attending import AttentionWeights
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas, Request, packed
 from dllm.common.rowwise import Owner, update_rows
-from dllm.contract import Logits, Scores, Step, View
+from dllm.contract import Scores, Step, View
+from dllm.logits import Logits
 from dllm.proposing import stored
 from dllm.samplers.base import Sampler
 

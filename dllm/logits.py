@@ -1,0 +1,40 @@
+"""Logits beyond the statistics of a row: all of them, or those of a few tokens.
+
+Letters as in ``dllm.contract``: N candidates, L columns, V tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Logits:
+    """The model's logits, with -inf for banned ids. values [N, n, V]: of columns [N, n] (L: no column)."""
+
+    values: Tensor
+    columns: Tensor
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Logits of a few tokens at each scored position, by a product with the head's rows of these tokens alone.
+
+    columns [N, n]: of the scored rows (L: no column). source [N, n, ...]: what ``find`` reads. triton: our kernels run.
+    banned [N, n, V]: ids that a constraint keeps out (None: none).
+    """
+
+    columns: Tensor
+    source: Tensor
+    find: Callable[[Tensor, Tensor], Tensor]
+    triton: bool = False
+    banned: Tensor | None = None
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits [N, n, K] of ``ids`` [N, n, K] at the scored rows."""
+        found = self.find(self.source.flatten(0, 1), ids.flatten(0, 1)).view(ids.shape)
+        return found if self.banned is None else found.masked_fill(self.banned.gather(-1, ids), -torch.inf)
