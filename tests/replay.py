@@ -307,14 +307,14 @@ def unknown(data: Case, case: Case) -> str | None:
 
 
 def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[str | None]]:
-    """The file's method, and what is wrong with every case: None where all is equal. sample: as in
-    ``replay_causal.outcomes``."""
+    """The file's method, and what is wrong with every case: None where all is equal. sample: every second case is
+    decoded, of the others only what they name is checked; for causal models as in ``replay_causal.outcomes``."""
     data, outcome = json.loads(file.read_text()), list[str | None]()
     if data["method"] in replay_causal.METHODS:
         return data["method"], [*replay_causal.outcomes(data, models, sample)] or ["it has no cases"]
-    for case in data.get("cases", ()):
+    for number, case in enumerate(data.get("cases", ())):
         fault = unknown(data, case)
-        if fault is None:
+        if fault is None and not (sample and number % 2):
             model = model_of(models / case["model"], torch.float64 if data["method"] in WIDE else torch.float32)
             record = run_case(data["method"], case, model, data.get("filters", {}))
             fault = differ(differences(case, record))
