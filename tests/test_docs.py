@@ -262,6 +262,14 @@ def test_the_readme_has_a_line_for_every_part(group: str) -> None:
     assert [name for name in choices(group) if (name, page.format(name)) not in found] == []
 
 
+def test_the_readme_counts_the_parts() -> None:
+    said = (ROOT / "README.md").read_text().partition("    git clone")[0]
+    named = {"sampler": "samplers", "blocks": "block schedules", "cache": "caches", "eos": "end-of-text policies"}
+    for group, name in named.items():
+        found = re.search(rf"(\d+)\s+\*\*{name}\*\*", said)
+        assert found and int(found[1]) == len(choices(group)), name
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=named)
 def test_what_a_page_outside_the_site_names_is_there(page: Path) -> None:
     text = page.read_text()
