@@ -280,7 +280,7 @@ class ForwardCost(Rowwise):
     queries [N, l]: rows asked for. keys [N, l]: rows that each of them attends to. refreshed [N, l]: rows computed
     because the layer computes the whole canvas again (0 in layers that reuse). computed [N, l]: rows that ran, with
     those that only pad a row to its call's width. scored [N]: rows that the head ran on. copies: how often every row
-    has keys of its own (2 under guidance).
+    has keys of its own (2 under guidance). values [N, l]: rows whose value alone was computed (0: none).
     """
 
     shared: ClassVar[tuple[str, ...]] = ("copies",)
@@ -291,6 +291,7 @@ class ForwardCost(Rowwise):
     computed: Tensor
     scored: Tensor
     copies: int = 1
+    values: Tensor | int = 0
 
 
 @dataclass(frozen=True)
@@ -298,8 +299,8 @@ class Ledger(Rowwise):
     """What is written down of every row while it decodes [B, ...]. fixed [B, L]: the turn after which each column
     kept its token (0: none). guess, sure [B, L]: what the last forward that scored a masked column, or one that it
     edited, proposed there, and its confidence. The rest are sums over its forwards, float64; [B, l] is per layer, as in
-    ``ForwardCost``. queries, computed [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys of all
-    copies; scored [B]; idle [B]: forwards in which it waited.
+    ``ForwardCost``. queries, computed, values [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys
+    of all copies; scored [B]; idle [B]: forwards in which it waited.
     """
 
     fixed: Tensor
@@ -311,12 +312,13 @@ class Ledger(Rowwise):
     read: Tensor
     scored: Tensor
     idle: Tensor
+    values: Tensor
 
     @staticmethod
     def start(canvas: Canvas) -> Ledger:
         """Before the first turn."""
         blank, none = torch.zeros_like(canvas.tokens), torch.zeros_like(canvas.temperature)
-        return Ledger(blank, blank, blank.double(), *(none[:, None],) * 4, none, none)
+        return Ledger(blank, blank, blank.double(), *(none[:, None],) * 4, none, none, none[:, None])
 
     def after(self, cost: ForwardCost, owner: Owner, view: View, step: Step) -> Ledger:
         """After one more turn: what its candidates [M] cost, whose row is ``owner``, what the sampler saw, and what it
@@ -335,6 +337,7 @@ class Ledger(Rowwise):
             queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
             pairs=add(self.pairs, queries * keys), read=add(self.read, queries + cost.copies * keys),
             scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),
+            values=self.values if isinstance(cost.values, int) else add(self.values, cost.values),
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores
 from dllm.eos.base import EndOfText
-from dllm.logits import Logits
+from dllm.logits import Logits, Lookup
 from dllm.models.ids import Ids
 from dllm.models.memory import Memory
 from dllm.models.stream import Inputs, run_together
@@ -72,6 +72,18 @@ class Hidden:
 
 
 @dataclass(frozen=True)
+class Read:
+    """What the head said of columns [N, r]. statistics: of its proposals, by name. ``find`` makes logits [..., V] from
+    what ``source`` keeps of each column, so that a steered turn can ask anew."""
+
+    statistics: dict[str, Tensor]
+    source: Tensor
+    find: Callable[[Tensor], Tensor]
+    logits: Logits | None
+    lookup: Lookup | None
+
+
+@dataclass(frozen=True)
 class Forward:
     """The network as the loop sees it. With guidance w > 0 logits are u + (w + 1) (c - u), where u comes from a canvas
     whose given positions are masked (classifier-free guidance as in LLaDA); that doubles the rows of the same plan."""
@@ -89,7 +101,7 @@ class Forward:
         eos: EndOfText, network: Network | None = None,
     ) -> Forward:  # fmt: skip
         """The forward that serves the needs of all parts. network: what runs the model (None: the model itself)."""
-        needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
+        needs = (*sampler.needs(), *blocks.needs(), *eos.needs(), *cache.needs())
         wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
         proposer = Proposer.of(sampling, ids, wanted, model)
         return Forward(model, cache, proposer, needs, eos.shrinks, network or model)
@@ -124,6 +136,8 @@ class Forward:
         forward, hidden, attention = self._hidden(rows, plan, probe)
         scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.steering.free)
         scores = replace(scores, attention=attention)
+        if self.cache.needs():
+            rows.session.scored(scores)
         cost = rows.session.cost(forward, scores.scored.sum(1))
         return scores, plan.forced, forward, self._cost(cost, blocks)
 
@@ -137,41 +151,51 @@ class Forward:
     def _score(
         self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: Hidden, wanted: Tensor, steered: bool
     ) -> Scores:
-        length = len(canvas.columns)
+        scored, columns, at = self._columns(canvas, blocks, hidden, wanted)
+        read, length = self._read(canvas, blocks, hidden, columns, at), len(canvas.columns)
+        again = None
+        if steered:
+            vocab = self.model.config.vocab
+            again = Revisited(self.proposer, read.find, read.source, columns, canvas, blocks.turn, vocab)
+        statistics = spread(read.statistics, columns, length)
+        token, confidence = statistics.pop("token"), statistics.pop("confidence")
+        if "shadow" in self.proposer.wanted:
+            statistics |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
+        committable = scored & plan.committable
+        return Scores(scored, token, confidence, committable, statistics, read.logits, read.lookup, again)
+
+    def _columns(
+        self, canvas: Canvas, blocks: BlockState, hidden: Hidden, wanted: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Which of the ``wanted`` [N, L] are scored [N, L] (those that were computed), their columns [N, r], and the
+        hidden rows that predict them [N or 2N, r]."""
         place, halves = hidden.place, len(hidden.first) // len(canvas.request)
         places = [None] * halves if place is None else place.split(len(canvas.request))
         slots, scored = [self._slot(canvas, place) for place in places], wanted
         for slot, place in zip(slots, places, strict=True):
             scored = scored if place is None or slot is None else scored & (slot >= 0)
         in_blocks = all(need.region == "block" for need in self.needs)
-        columns = packed(scored, canvas.columns, blocks.shapes.most(scored, hidden.width, in_blocks))  # [N, r]
-        inside = columns.clamp(max=length - 1)
+        columns = packed(scored, canvas.columns, blocks.shapes.most(scored, hidden.width, in_blocks))
+        inside = columns.clamp(max=len(canvas.columns) - 1)
         ats = [inside if slot is None else slot.gather(1, inside).clamp(min=0) for slot in slots]
-        at = ats[0] if len(ats) == 1 else torch.cat(ats)
-        find: Callable[[Tensor], Tensor] = self.model.logits
-        keep, logits = any(need.logits for need in self.needs), None
-        few, weight, lookup = any(need.lookup for need in self.needs), self.model.head_weight, None
-        sampling = self.proposer.sampling
+        return scored, columns, ats[0] if len(ats) == 1 else torch.cat(ats)
+
+    def _read(self, canvas: Canvas, blocks: BlockState, hidden: Hidden, columns: Tensor, at: Tensor) -> Read:
+        """What is proposed at ``columns`` [N, r], from logits where a part or the sampling needs them, else from the
+        hidden rows ``at`` [N or 2N, r] without storing any."""
+        inside, length = columns.clamp(max=len(canvas.columns) - 1), len(canvas.columns)
+        keep, few = any(need.logits for need in self.needs), any(need.lookup for need in self.needs)
+        weight, sampling = self.model.head_weight, self.proposer.sampling
         if keep or (few and weight is None) or sampling.guidance or not sampling.plain:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = stored(logits, self.proposer.triton) if few else None
-            source, find = logits.values, unchanged
-        else:
-            rows = hidden.take(at)
-            found = self.proposer.unstored(rows, self.model, canvas, inside, blocks.shapes.entries(columns < length))
-            if few and weight is not None:
-                lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
-            source = rows
-        again = None
-        if steered:
-            again = Revisited(self.proposer, find, source, columns, canvas, blocks.turn, self.model.config.vocab)
-        statistics = spread(found, columns, length)
-        token, confidence = statistics.pop("token"), statistics.pop("confidence")
-        if "shadow" in self.proposer.wanted:
-            statistics |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
-        return Scores(
-            scored, token, confidence, scored & plan.committable, statistics, logits if keep else None, lookup, again)
+            return Read(found, logits.values, unchanged, logits if keep else None, lookup)
+        rows, lookup = hidden.take(at), None
+        found = self.proposer.unstored(rows, self.model, canvas, inside, blocks.shapes.entries(columns < length))
+        if few and weight is not None:
+            lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
+        return Read(found, rows, self.model.logits, None, lookup)
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L]; -1: not computed; None: in order.
@@ -192,8 +216,9 @@ class Forward:
         forward = rows.session.begin(plan, canvas, rows.owner)
         extra, memories = plan.shadows.shape[1], [rows.session.memory(forward, call) for call in forward.calls]
         watches = [] if probe is None else probe.watch(forward, memories)
-        found = self._run([
-            self._inputs(canvas, call, memory, extra) for call, memory in zip(forward.calls, memories, strict=True)])
+        found = self._run(
+            [self._inputs(canvas, call, memory, extra) for call, memory in zip(forward.calls, memories, strict=True)]
+        )
         calls = [self._found(call, *one, len(canvas.columns), extra)
                  for call, one in zip(forward.calls, found, strict=True)]  # fmt: skip
         weights = None if probe is None else probe.weights(forward, watches)

@@ -44,10 +44,14 @@ CONFIG = ModelConfig(
     family="llada", width=768, layers=12, heads=12, kv_heads=12, head_dim=64, mlp_width=2304, vocab=32768,
     max_length=8192, eps=1e-5, theta=5e5, mask_id=32767, eos_id=32766, pad_id=32766, rotary_dim=64,
 )  # fmt: skip
-POLICIES = ("none", "prefix", "dual", "dkv", "dkv_greedy", "recap", "elastic", "window")
-BLOCKWISE = ("prefix", "dual", "dkv", "dkv_greedy", "recap")  # the others have no blocks in their papers
+POLICIES = ("none", "prefix", "dual", "dkv", "dkv_greedy", "recap", "dllm_cache", "d2cache", "elastic", "window")
+# The others have no blocks in their papers.
+BLOCKWISE = ("prefix", "dual", "dkv", "dkv_greedy", "recap", "dllm_cache", "d2cache")
+BY_WEIGHTS = ("d2cache", "elastic")  # what they compute depends on what the model attends to
+BY_LAYER = ("dllm_cache",)  # layers compute rows of their own
 TARGETS = {"dual": 10.8, "window": 11.6, "prefix": 1.6}  # least speed-ups at an answer of 1,024 tokens
-MAX_FORWARDS = {"none": 2, "prefix": 5, "recap": 5, "dkv": 12, "dkv_greedy": 5}  # timed per place; others: a block
+# Timed at each place; of the others a block.
+MAX_FORWARDS = {"none": 2, "prefix": 5, "recap": 5, "dkv": 12, "dkv_greedy": 5, "dllm_cache": 9}
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,12 @@ def forwards(model: Transformer, name: str, answer: int, done: int, **options: A
             seconds = time.perf_counter() - began
         if turn is None:
             return
-        full = bool(turn.cost.refreshed.any()) or turn.view.blocks.turn.item() == 1 or name == "none"
-        flops = float(cost.flops(turn.cost)) + (0 if full or name != "elastic" else drift(turn, config))
+        full = bool(turn.cost.refreshed[:, -1].any()) or turn.view.blocks.turn.item() == 1 or name == "none"
+        flops = float(cost.flops(turn.cost))
+        if name == "d2cache":
+            flops += rollout(turn, config)
+        elif name == "elastic" and not full:
+            flops += drift(turn, config)
         yield Sample(place, full, flops, seconds)
         place += int(turn.step.commit.sum())
 
@@ -121,6 +129,12 @@ def drift(turn: Turn, config: ModelConfig) -> float:
     tracked = int(turn.cost.queries[0, 0]) - window - 1  # one position was committed by the last forward
     keys, width = int(turn.cost.keys[0, 0]), config.heads * config.head_dim
     return config.layers * 2 * width * keys * tracked
+
+
+def rollout(turn: Turn, config: ModelConfig) -> float:
+    """FLOPs of d2Cache's attention rollout: in each layer a product with the weights of the rows, averaged over heads.
+    """
+    return config.layers * 2 * float((turn.cost.queries * turn.cost.keys).sum())
 
 
 def places(answer: int) -> list[int]:
@@ -142,23 +156,23 @@ def measure(model: Transformer, name: str, answer: int) -> tuple[list[Sample], l
 def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, bool, float]]:
     """Place, kind and FLOPs of every forward of a whole decode.
 
-    What a cache computes does not depend on the weights, so a tiny model under the same cache tells. Elastic-Cache is
-    the exception: its forwards are those that were timed.
+    What most caches compute does not depend on the weights, so a tiny model under the same cache tells. Of the others
+    the forwards are those that were timed.
     """
-    if name == "elastic":
+    if name in BY_WEIGHTS:
         reuse = [(s.place, s.flops) for s in samples if not s.full]
         first = next(s.flops for s in samples if s.full)
         return [(0, True, first), *((place, False, at(sorted(reuse), place)) for place in range(1, answer))]
     tiny = replace(
-        CONFIG, width=16, layers=1, heads=1, kv_heads=1, head_dim=16, mlp_width=16, rotary_dim=16, vocab=64, mask_id=63,
-        eos_id=62, pad_id=62,
+        CONFIG, width=16, layers=CONFIG.layers if name in BY_LAYER else 1, heads=1, kv_heads=1, head_dim=16,
+        mlp_width=16, rotary_dim=16, vocab=64, mask_id=63, eos_id=62, pad_id=62,
     )  # fmt: skip
     model, cost, out, place = random_model(tiny), CostModel(CONFIG, 4), [], 0
     sampler, blocks, cache = parts_of(name)
     forward = Forward.of(model, cache, Ids(63, 62, ()), Sampling(), sampler, blocks, Keep())
     with torch.inference_mode():
         for turn in denoise(Canvas.of([request(answer, 0, 64)], 62), forward, sampler, blocks, Keep()):
-            full = bool(turn.cost.refreshed.any()) or turn.view.blocks.turn.item() == 1 or name == "none"
+            full = bool(turn.cost.refreshed[:, -1].any()) or turn.view.blocks.turn.item() == 1 or name == "none"
             out.append((place, full, float(cost.flops(turn.cost))))
             place += int(turn.step.commit.sum())
     return out
@@ -198,7 +212,8 @@ def peak(model: Transformer, name: str, answer: int) -> tuple[float, float]:
     rows = PROMPT + answer
     c = model.config
     buffers = 0 if name == "none" else 2 * c.layers * rows * c.kv_width * 4
-    buffers += 2 * c.layers * rows * c.width * 4 if name == "elastic" else 0  # inputs and queries
+    # elastic: inputs and queries of each layer; dllm_cache: what its attention and its MLP gave
+    buffers += 2 * c.layers * rows * c.width * 4 if name in ("elastic", "dllm_cache") else 0
     return status("VmHWM") - before, buffers
 
 

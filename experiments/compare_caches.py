@@ -27,7 +27,7 @@ from dllm.tasks.mini.items import Sample
 
 BATCH = 52
 # Policies published without blocks bring their own schedule, as on the command line.
-WITHOUT_BLOCKS = ("elastic", "window")
+BLOCKS_OF = {"elastic": "whole", "flash": "whole", "window": "whole", "sliding": "sliding"}
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,13 @@ def mean(values: list[float]) -> float:
 
 def column(model: Model, cache: str | Cache, sampler: str, block: int, items: list[Sample]) -> Column:
     """Raises UserError for parts that refuse each other."""
-    blocks = part("blocks", "whole") if cache in WITHOUT_BLOCKS else part("blocks", "fixed", block_length=block)
+    name = BLOCKS_OF.get(cache, "fixed") if isinstance(cache, str) else "fixed"
+    blocks = part("blocks", name) if name == "whole" else part("blocks", name, block_length=block)
+    eos = "cut_open" if name == "sliding" else "fill_after_block"  # a window that slides closes no block
     rows: list[Result] = []
     for length, group in groupby(items, lambda item: mini.budget(item.task)):
         prompts: list[Prompt] = [sample.messages for sample in group]
-        rows += Decoder(model, sampler, blocks, cache, gen_length=length, batch_size=BATCH)(prompts)
+        rows += Decoder(model, sampler, blocks, cache, eos, gen_length=length, batch_size=BATCH)(prompts)
     return Column(rows, [mini.score(s, row.text)["score"] for s, row in zip(items, rows, strict=True)])
 
 

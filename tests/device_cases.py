@@ -203,8 +203,9 @@ def caches() -> Iterator[Case]:
     """Every cache on both kinds of model, with the samplers that ask most of one: branches, shadows, an order."""
     rules = {"dkv_greedy": "order", "none": "freedave", "prefix": "wino", "dual": "ete", "recap": "wino"}
     for name, kind in product(choices("cache"), MODELS):
-        if allowed(Combination(rules.get(name, "confidence"), "fixed", name, model=kind)):
-            yield Case(f"cache={name}-{kind}", rules.get(name, "confidence"), cache=name, model=kind)
+        rule, schedule = rules.get(name, "confidence"), "sliding" if name == "sliding" else "fixed"
+        if allowed(Combination(rule, schedule, name, model=kind)):
+            yield Case(f"cache={name}-{kind}", rule, schedule if name == "sliding" else BLOCKS, name, model=kind)
     variants: dict[str, list[dict[str, Any]]] = {
         "elastic": [{"window_length": 4, "trigger": "next_step", "gamma": 0.999}, {"first_layer": 1},
                     {"window_length": 4, "similarity": "keys", "track_num": 2, "gamma": 0.999},

@@ -23,6 +23,7 @@ from dllm.cache.dual import Dual
 from dllm.cache.elastic import Elastic
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
+from dllm.cache.sliding import SlidingCache
 from dllm.cache.window import Window
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
@@ -180,7 +181,10 @@ def published(kind: type[Cache]) -> Callable[[], Cache]:
     )
 
 
-CACHES: dict[str, Callable[[], Cache]] = {"none": NoCache, "prefix": published(Prefix), "dual": published(Dual)}
+CACHES: dict[str, Callable[..., Cache]] = {
+    "none": NoCache, "prefix": published(Prefix), "dual": published(Dual), "dsb": partial(
+        SlidingCache, reference_first=True),
+}  # fmt: skip
 
 
 def fastdllm(params: Case, cache: str) -> Parts:
@@ -345,7 +349,9 @@ def sliding(params: Case) -> Parts:
     """DSB's window; -1 is no bound."""
     bound, threshold = params["max_block_length"], params["threshold"]
     sampler = Factor(params["factor"]) if threshold is None else Confidence(threshold)
-    return Parts(sampler, Sliding(params["block_length"], None if bound == -1 else bound), CACHES[params["cache"]]())
+    options = {"prefix_window": params["prefix_window"]} if params["cache"] == "dsb" else {}
+    policy = CACHES[params["cache"]](**options)
+    return Parts(sampler, Sliding(params["block_length"], None if bound == -1 else bound), policy)
 
 
 METHODS: dict[str, Callable[[Case], Parts]] = {

@@ -245,7 +245,11 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
 
 
 @pytest.mark.parametrize("name", BOTH)
-@pytest.mark.parametrize("cache", ["none", "prefix", "dual", "dkv", "elastic", "window", "recap"])
+@pytest.mark.parametrize(
+    "cache",
+    ["none", "prefix", "dual", "dkv", "elastic", "window", "recap", "streaming", "dllm_cache", "d2cache", "entropy",
+     "flash"],
+)  # fmt: skip
 def test_guidance_keeps_rows_of_its_own_under_every_policy(cache: str, name: str) -> None:
     """Alone and in a batch alike, and with everything refreshed as without a cache."""
     combination = Combination("confidence", "fixed", cache, model=name)
@@ -292,12 +296,12 @@ class LargestNew(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("cache", ["prefix", "dual", "dkv", "recap", "elastic", "window", "freedave"])
+@pytest.mark.parametrize("cache", ["prefix", "dual", "dkv", "recap", "elastic", "window", "freedave", "flash"])
 def test_no_reuse_forward_copies_a_buffer(cache: str) -> None:
     """A long prompt, a short answer: whatever a reuse forward allocates is smaller than one layer's keys. Candidates
     need scratch slots, for which the buffer grows once: their first reuse forward is not looked at."""
     sampler, cache = ("freedave", "dual") if cache == "freedave" else ("confidence", cache)
-    network, name = model("tiny-llada"), "whole" if cache in ("elastic", "window") else "fixed"
+    network, name = model("tiny-llada"), "whole" if cache in ("elastic", "flash", "window") else "fixed"
     parts = parts_of(Combination(sampler, name, cache))
     forward = forward_of(network, parts, Sampling())
     canvas = Canvas.of([Request.answer([3 + at % 30 for at in range(600)], 8, 60)], 61)
@@ -376,7 +380,7 @@ def test_a_window_that_would_strand_its_queries_is_refused() -> None:
 
 def test_the_sessions_do_not_outlive_their_rows() -> None:
     """``select`` keeps exactly the rows named, in every tensor of a session."""
-    for cache in ("dual", "dkv", "elastic", "window", "recap"):
+    for cache in ("dual", "dkv", "elastic", "window", "recap", "dllm_cache", "d2cache", "entropy", "flash"):
         combination = Combination("confidence", "fixed", cache)
         sampler, blocks, policy, eos = parts_of(combination)
         forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())

@@ -78,6 +78,8 @@ COUNTED = [
         ("wino", "dual", "tiny-llada"), ("freedave", "dual", "tiny-dream"), ("ete", "prefix", "tiny-llada"),
         ("confidence", "dkv", "tiny-llada"), ("confidence", "window", "tiny-dream"), ("eb", "elastic", "tiny-dream"),
         ("confidence", "finished", "sdar_b4"), ("confidence", "recap", "tiny-llada"),
+        ("confidence", "d2cache", "tiny-dream"), ("confidence", "entropy", "tiny-llada"),
+        ("confidence", "flash", "tiny-llada"),
     )
 ]  # fmt: skip
 
@@ -110,7 +112,8 @@ STREAMED = [
     ("confidence", "prefix", "tiny-dream", HOT), ("wino", "dual", "tiny-llada", Sampling()),
     ("freedave", "dual", "tiny-dream", Sampling()), ("ete", "prefix", "tiny-llada", Sampling()),
     ("confidence", "finished", "sdar_b4", Sampling()), ("credit", "window", "tiny-llada", Sampling()),
-    ("confidence", "dual", "llada_moe", Sampling()),
+    ("confidence", "dual", "llada_moe", Sampling()), ("credit", "d2cache", "tiny-dream", Sampling()),
+    ("credit", "flash", "tiny-llada", Sampling()),
 ]  # fmt: skip
 
 
@@ -121,7 +124,7 @@ def test_calls_in_one_stream_are_calls_apart(
     """Rows of other widths run in calls of their own, and every row scores what it scores in a call by itself."""
     monkeypatch.setitem(ROWS_PER_CALL, "cpu", 0)
     network = model(name)
-    case = Combination(sampler, "whole" if kv == "window" else "fixed", kv, model=name)
+    case = Combination(sampler, "whole" if kv in ("flash", "window") else "fixed", kv, model=name)
     several = 0
     # One after the other: of two generators in turns, the first to end would end inference mode for both.
     together, apart = (list(scored(case, network, runs, sampling)) for runs in (network, network.__call__))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -135,6 +136,7 @@ def test_what_layers_share_is_moved_once_to_each_gpu(kv: str) -> None:
     """The rows and what goes with them, not by layer: eight layers make no more moves than two."""
     name = "sdar_b4" if kv == "finished" else "tiny-dream" if kv in ("dkv_pd", "dkv_prefill") else "tiny-llada"
     case = Case(f"moves-{kv}", made("sampler", "order", positions="left_to_right"), cache=kv, model=name, turns=4)
+    case = replace(case, blocks="sliding") if kv == "sliding" else case
     moves = {}
     for layers in (2, 8):
         key = "n_layers" if name == "tiny-llada" else "num_hidden_layers"

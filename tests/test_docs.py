@@ -134,10 +134,11 @@ FIRST_TRY = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 @pytest.mark.parametrize("cache", [name for name in choices("cache") if name not in ("dkv_greedy", "finished")])
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
 def test_a_prompt_of_a_first_try_is_answered_under_every_cache(name: str, cache: str) -> None:
-    blocks, alignment = "whole" if cache in ("elastic", "window") else "fixed", cache in ("dkv_prefill", "dkv_pd")
-    if alignment and name == "mini-llada":
+    blocks = {"elastic": "whole", "flash": "whole", "window": "whole", "sliding": "sliding"}.get(cache, "fixed")
+    if cache in ("dkv_prefill", "dkv_pd") and name == "mini-llada":
         pytest.skip("for Dream's alignment")
-    decoder = Decoder(load(name), "localleap", blocks, cache, gen_length=32)
+    eos = "cut_open" if blocks == "sliding" else "fill_after_block"
+    decoder = Decoder(load(name), "localleap", blocks, cache, eos, gen_length=32)
     assert decoder(FIRST_TRY)[0].text == '["Emma", "Hugo", "Kai", "Nell"]'
 
 
@@ -257,9 +258,16 @@ def test_every_part_is_in_its_table(group: str, page: str) -> None:
 @pytest.mark.parametrize("group", ["sampler", "blocks", "cache", "eos"])
 def test_the_readme_has_a_line_for_every_part(group: str) -> None:
     found = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
-    pages = dict(found)
     page = {"sampler": "docs/samplers/{}.md", "cache": "docs/caches.md"}.get(group, f"docs/{group}.md")
-    assert [name for name in choices(group) if pages.get(name) != page.format(name)] == []
+    assert [name for name in choices(group) if (name, page.format(name)) not in found] == []
+
+
+def test_the_readme_counts_the_parts() -> None:
+    said = (ROOT / "README.md").read_text().partition("    git clone")[0]
+    named = {"sampler": "samplers", "blocks": "block schedules", "cache": "caches", "eos": "end-of-text policies"}
+    for group, name in named.items():
+        found = re.search(rf"(\d+)\s+\*\*{name}\*\*", said)
+        assert found and int(found[1]) == len(choices(group)), name
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=named)

@@ -45,7 +45,8 @@ def case(**changes: Any) -> dict[str, Any]:
     [
         ("later", [case(), case()], "later: 0 of 2 cases equal", "case 0, 1: method=later is unknown here"),
         ("learn2pd", [case(params={"cache": "d2"})], "learn2pd: 0 of 1 cases equal", "cache=d2 is unknown here"),
-        ("learn2pd", [case(queries=[3])], "learn2pd: 0 of 1 cases equal", "case 0: queries cannot be compared here"),
+        ("learn2pd", [case(layers=[3])], "learn2pd: 0 of 1 cases equal", "case 0: layers cannot be compared here"),
+        ("learn2pd", [case(queries=[3])], "learn2pd: 0 of 1 cases equal", "case 0: queries differ"),
         ("learn2pd", [case(nfe=0)], "learn2pd: 0 of 1 cases equal", "nfe differ"),
         ("later", [], "later: 0 of 1 cases equal", "case 0: method=later is unknown here"),
         ("learn2pd", [], "learn2pd: 0 of 1 cases equal", "case 0: it has no cases"),

@@ -15,7 +15,7 @@ from dllm.cache.calls import RowNumbers
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule, State
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule, Scores, State
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, Memory
@@ -32,6 +32,7 @@ class Session:
         forward = session.begin(plan, candidates, owner)    # a frozen value: calls of the network, queries, keys
         for call in forward.calls:                          # the network runs, with this memory between its layers
             session.memory(forward, call)
+        session.scored(scores)                              # what it said, for policies that have needs
         session.cost(forward, scored)                       # what it computed
         session.keep(forward, chosen)                       # only where rows had several candidates
 
@@ -58,6 +59,9 @@ class Session:
     def memory(self, forward: Pass, call: Call) -> Memory:
         """What the layers exchange keys and values with during one call of the forward."""
         raise NotImplementedError
+
+    def scored(self, scores: Scores) -> None:
+        """What the last forward said of every position [B, L], before anything is committed from it."""
 
     def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
         """What the forward computed, per candidate and layer; ``scored`` [N]: rows that the head ran on."""
@@ -119,6 +123,10 @@ class Cache:
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         """Open a session for the rows of ``canvas`` [B]. shrinks: the end-of-text policy may cut columns off."""
         raise NotImplementedError
+
+    def needs(self) -> tuple[Need, ...]:
+        """What must be scored for the policy itself, as far as its forwards compute it. Not with ``branches``."""
+        return ()
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         """Refuse parts that need what the policy does not compute (Unfit), and options that cannot work (UserError).

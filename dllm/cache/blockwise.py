@@ -1,31 +1,46 @@
-"""What Fast-dLLM's two caches share: a full forward when a block opens, then forwards over a part of the canvas."""
+"""What the caches by blocks share: a full forward when a block opens, then forwards over a part of the canvas."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.contract import ForwardPlan, Need, Rule
-from dllm.errors import Unfit, name_of
+from dllm.cache.suffix import Pruning
+from dllm.canvas import Canvas
+from dllm.contract import ForwardPlan, Need, Rule, State
+from dllm.errors import Unfit, in_range, name_of
 from dllm.models.config import ModelConfig
 from dllm.setting import Setting
 from dllm.shapes import Known
 
 
-class Blockwise(Buffered):
+class Blockwise(Pruning, Buffered):
     """A subclass chooses the columns of a reuse forward, in ``part``.
 
     query_left matters for models that predict from the position before (Dream). With it a reuse forward starts one
     column earlier, and so predicts every position of the block. Without it (the published code) it does not predict the
     block's first position; the full forward commits exactly that one.
+
+    warmup, refresh_interval: when else forwards are full (dInfer's vicinity refresh, arXiv 2510.08666). The first
+    ``warmup`` forwards of a row keep nothing, so that the one behind them is full, too. Behind a row's first block
+    every ``refresh_interval``-th forward of the row is full, unless the one before was (None: no such forwards).
+
+    suffix_window and the like: see ``Pruning``. A full forward computes all that is not left out.
     """
 
-    attends_all = branches = static = opens_wide = True
+    branches = static = opens_wide = True
 
-    def __init__(self, query_left: bool = True) -> None:
-        self.query_left = query_left
+    def __init__(
+        self, query_left: bool = True, warmup: int = 0, refresh_interval: int | None = None, **suffix: Any
+    ) -> None:
+        super().__init__(**suffix)
+        in_range("cache.warmup", warmup, 0, advice="It counts forwards.")
+        in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts forwards; null is none.")
+        self.query_left, self.warmup, self.refresh_interval = query_left, warmup, refresh_interval
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
@@ -34,11 +49,15 @@ class Blockwise(Buffered):
                 f"cache={name_of(self)} computes everything when a block opens, but blocks={name_of(setting.blocks)} "
                 "opens one only, and moves it."
             )
-        if sampler.revocable and setting.model.prediction_shift and not self.query_left:
+        if sampler.revocable and setting.model.prediction_shift and not self.left(setting.model):
             raise Unfit(
                 "cache.query_left=false predicts a block's first position only once, so a sampler that remasks it "
                 "would wait for it forever. Use cache.query_left=true."
             )
+
+    @property
+    def attends_all(self) -> bool:  # type: ignore[override]
+        return not self.prunes
 
     def left(self, config: ModelConfig) -> int:
         """Columns before the block that a reuse forward computes too."""
@@ -55,19 +74,41 @@ class Blockwise(Buffered):
 
     def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         most = self.widest(length, min(row.begin for row in known), width) + self.left(config)
-        reuse = min(length, most)
-        return tuple(length if row.opening else reuse for row in known)
+        return tuple(length if row.opening or self._may_refresh(row) else min(length, most) for row in known)
+
+    def _may_refresh(self, row: Known) -> bool:
+        """Whether a row's coming forward may be full though it opens no block: it has had ``acted`` forwards, and one
+        more in each turn that it did not wait in since."""
+        interval, turns = self.refresh_interval, range(row.acted, row.acted + row.age + 1)
+        return any(turn <= self.warmup > 0 or (interval is not None and turn % interval == 0) for turn in turns)
+
+    def state(self, canvas: Canvas) -> State:
+        """kept [B]: whether some forward of the row was kept. refreshed [B]: whether the last one was full, and kept.
+        dropped [B, L]: the columns that are left out while this block is open."""
+        none = torch.zeros_like(canvas.cut)
+        return {"kept": none, "refreshed": none, "dropped": canvas.nothing}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks, shift = view.canvas, view.blocks, view.config.prediction_shift
-        left = self.left(view.config)
-        build = (blocks.forwards == 0)[:, None]
-        columns = build | self.part(view, blocks.begin[:, None] - left)
+        left, warm, full = self.left(view.config), blocks.turn < self.warmup, self.full(view)
+        dropped = self.dropped(canvas, blocks, view.state["dropped"])
+        columns = ((warm | full)[:, None] | self.part(view, blocks.begin[:, None] - left)) & ~dropped
         forced = canvas.nothing
         if shift and not left:
             open_ = canvas.undecided & blocks.in_block
-            forced = open_ & (open_.cumsum(1) == 1) & build
-        return view.plan(columns, forced=forced, keys=self.keys(view, columns))
+            forced = open_ & (open_.cumsum(1) == 1) & (blocks.forwards == 0)[:, None]
+        keys = self.keys(view, columns)
+        state = {"kept": view.state["kept"] | full & ~warm, "refreshed": full & ~warm, "dropped": dropped}
+        return view.plan(columns, forced=forced, keys=keys & ~dropped if self.prunes else keys, state=state)
+
+    def full(self, view: CacheView) -> Tensor:
+        """Rows [B] whose forward behind the warm-up is full."""
+        blocks, state = view.blocks, view.state
+        full = (blocks.forwards == 0) | ~state["kept"]
+        if self.refresh_interval is None:
+            return full
+        due = (blocks.turn % self.refresh_interval == 0) & (blocks.number > 0)
+        return full | due & ~state["refreshed"]
 
     def keys(self, view: CacheView, columns: Tensor) -> Tensor:
         """Columns [B, L] that count as keys in the forward that computes ``columns`` [B, L]."""

@@ -21,7 +21,7 @@ from dllm.cache.rows import order_of
 from dllm.canvas import Canvas, packed
 from dllm.common import debug
 from dllm.common.rowwise import Owner, each_tensor, join, select, some
-from dllm.contract import BlockState, ForwardPlan, State
+from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Access, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
@@ -83,6 +83,10 @@ class Buffered(Cache):
         """Choose the columns of the next forward."""
         raise NotImplementedError
 
+    def told(self, state: State, scores: Scores) -> State:
+        """The entries of the state that change when a forward has said its ``scores`` (see ``Session.scored``)."""
+        return {}
+
 
 class BufferSession(Session):
     """A policy's keys and values.
@@ -123,6 +127,9 @@ class BufferSession(Session):
 
     def counts(self) -> Tensor | None:
         return self.policy.counts(self.state)
+
+    def scored(self, scores: Scores) -> None:
+        self.state = self.state | self.policy.told(self.state, scores)
 
     def facts(self) -> tuple[Hashable, ...]:
         addresses = (buffer.data_ptr() for store in self.stores for buffer in store or ())

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from dllm.cache.blockwise import Blockwise
 from dllm.cache.buffer import CacheView
+from dllm.errors import in_range
+from dllm.models.config import ModelConfig
 
 
 class Dual(Blockwise):
     """The forward that opens a block is full, and the sampler commits from it too. The others compute the open blocks.
 
-    query_left: see ``Blockwise``; it matters for Dream only. keep_stale_tail: forwards attend to columns that an
-    end-of-text policy cut until the next full forward (as published); otherwise they stop at once.
+    query_left, warmup, refresh_interval, suffix_window and the like: see ``Blockwise``. prefix_look, after_look: so
+    many columns before the open blocks and behind them are computed with them, because they move most (dInfer's
+    vicinity cache, arXiv 2510.08666). keep_stale_tail: forwards attend to columns that an end-of-text policy cut until
+    the next full forward (as published); otherwise they stop at once.
     """
 
     opening = True
 
-    def __init__(self, query_left: bool = True, keep_stale_tail: bool = False) -> None:
-        super().__init__(query_left)
-        self.keep_stale_tail = keep_stale_tail
+    def __init__(
+        self, keep_stale_tail: bool = False, prefix_look: int = 0, after_look: int = 0, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        in_range("cache.prefix_look", prefix_look, 0, advice="It counts columns.")
+        in_range("cache.after_look", after_look, 0, advice="It counts columns.")
+        self.keep_stale_tail, self.prefix_look, self.after_look = keep_stale_tail, prefix_look, after_look
+
+    @property
+    def name(self) -> str:
+        return "vicinity" if self.prefix_look or self.after_look or self.warmup else "dual"
+
+    def left(self, config: ModelConfig) -> int:
+        return max(super().left(config), self.prefix_look)
 
     def part(self, view: CacheView, begin: Tensor) -> Tensor:
-        return (view.canvas.columns >= begin) & (view.canvas.columns < view.blocks.open_end[:, None])
+        columns, end = view.canvas.columns, view.blocks.open_end[:, None]
+        return (columns >= begin) & (columns < end + self.after_look)
 
     def widest(self, length: int, low: int, width: int) -> int:
-        return width
+        return width + self.after_look
 
     def keys(self, view: CacheView, columns: Tensor) -> Tensor:
         valid = view.canvas.valid

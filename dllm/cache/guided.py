@@ -16,7 +16,7 @@ from dllm.cache.base import Session
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, each_tensor, select
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
 from dllm.models.memory import Buffers, Memory
 from dllm.shapes import Known
 
@@ -81,6 +81,10 @@ class Guided(Session):
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
+
+    def scored(self, scores: Scores) -> None:
+        both = twice(torch.arange(self.rows, device=scores.scored.device), 0)
+        self.inner.scored(select(replace(scores, logits=None, lookup=None, again=None), both))
 
     def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
         return halves(self.inner.cost(forward, torch.cat([scored, scored])))

@@ -7,10 +7,11 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
+from dllm.cache.base import Session
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import order_of, promised
+from dllm.cache.suffix import Pruning
 from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner, some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
@@ -20,26 +21,38 @@ from dllm.models.memory import Fresh, Memory
 from dllm.shapes import Known
 
 
-class NoCache(Cache):
-    """The reference that every other policy is compared with."""
+class NoCache(Pruning):
+    """The reference that every other policy is compared with. suffix_window and the like: see ``Pruning``."""
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
     kinds = frozenset({"full", "block-causal", "context-causal", "causal-by-rank"})
     branches = static = True
 
+    @property
+    def name(self) -> str:
+        return "dpad" if self.prunes else "none"
+
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Everything(config, len(canvas.columns), ragged=shrinks or not bool(canvas.valid.all()))
+        ragged = shrinks or self.prunes or not bool(canvas.valid.all())
+        return Everything(self, canvas, config, ragged)
 
 
 class Everything(Session):
-    """Queries and keys are all valid columns. Where rows are ``ragged``, padding and cut columns are not computed."""
+    """Queries and keys are all valid columns, but for those that the ``policy`` leaves out (state ``dropped`` [B, L]).
+    Where rows are ``ragged``, padding and cut columns are not computed."""
 
-    def __init__(self, config: ModelConfig, length: int, ragged: bool) -> None:
-        self.config, self.length, self.ragged, self.row_numbers = config, length, ragged, RowNumbers()
+    def __init__(self, policy: NoCache, canvas: Canvas, config: ModelConfig, ragged: bool) -> None:
+        self.policy, self.config, self.length, self.ragged = policy, config, len(canvas.columns), ragged
+        self.row_numbers = RowNumbers()
+        self.state = {"dropped": canvas.nothing} if policy.prunes else {}
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        valid, (committable, forced) = canvas.valid, promised(canvas, self.config)
-        return ForwardPlan(valid, committable, forced, canvas.tokens[:, :0], valid, blocks.shapes, {})
+        columns, (committable, forced) = canvas.valid, promised(canvas, self.config)
+        if self.policy.prunes:
+            drawn = {"dropped": self.policy.dropped(canvas, blocks, self.state["dropped"])}
+            self.state = blocks.shapes.update(blocks.active, drawn, self.state)
+            columns = columns & ~self.state["dropped"]
+        return ForwardPlan(columns, committable, forced, canvas.tokens[:, :0], columns, blocks.shapes, {})
 
     def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
         return (self.length,) * len(known)
@@ -49,32 +62,35 @@ class Everything(Session):
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         valid, parts = candidates.valid, [Group(None, len(candidates.columns))]
+        queries = valid & plan.columns if self.policy.prunes else valid
         if self.ragged:
-            parts = rows_by_call(plan.shapes.widths(valid, owner), valid.device, self.row_numbers)
-        calls = [self._call(part.rows, part.width, plan.shadows, candidates) for part in parts]
-        return Pass(calls, owner, valid, valid, valid, plan.shadows, whole=not self.ragged)
+            parts = rows_by_call(plan.shapes.widths(queries, owner), valid.device, self.row_numbers)
+        calls = [self._call(some(queries, part.rows), part, plan.shadows, candidates) for part in parts]
+        return Pass(calls, owner, queries, queries, valid, plan.shadows, whole=not self.ragged)
 
     def memory(self, forward: Pass, call: Call) -> Memory:
         return Fresh(call.visible)
 
     def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
-        rows = forward.valid.sum(1, keepdim=True) + forward.extra_rows()
+        rows = forward.queries.sum(1, keepdim=True) + forward.extra_rows()
         return ForwardCost(rows, rows, torch.zeros_like(rows), forward.computed(), scored)
 
     def join(self, fresh: Session) -> Session:
         assert isinstance(fresh, Everything)
+        super().join(fresh)
         self.length, self.ragged = max(self.length, fresh.length), True
         return self
 
-    def _call(self, rows: Tensor | None, width: int, shadows: Tensor, candidates: Canvas) -> Call:
-        valid, length = some(candidates.valid, rows), len(candidates.columns)
-        queries = packed(valid, candidates.columns, width) if self.ragged else None
+    def _call(self, where: Tensor, part: Group, shadows: Tensor, candidates: Canvas) -> Call:
+        """A call of some candidates that computes the columns ``where`` [b, L]."""
+        rows, length = part.rows, len(candidates.columns)
+        queries = packed(where, candidates.columns, part.width) if self.ragged else None
         visible, count = None if queries is None else queries < length, None
         order = some(order_of(candidates, self.config), rows)
         if queries is not None and not shadows.shape[1] and order is None:
-            count = valid.sum(1).int()
+            count = where.sum(1).int()
         if shadows.shape[1]:
-            ordinary = candidates.columns.expand_as(valid) if queries is None else queries
+            ordinary = candidates.columns.expand_as(where) if queries is None else queries
             extra = some(shadows, rows)
             visible, queries = shadow_visibility(ordinary, extra, length), torch.cat([ordinary, extra], 1)
         if order is not None:

@@ -12,10 +12,14 @@ class Prefix(Blockwise):
     """The forward that opens a block is full, and the sampler commits from it too. The others compute everything from
     the block's first column on.
 
-    query_left: see ``Blockwise``; it matters for Dream only.
+    query_left, warmup, refresh_interval, suffix_window and the like: see ``Blockwise``.
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
+
+    @property
+    def name(self) -> str:
+        return "streaming" if self.prunes else "prefix"
 
     def part(self, view: CacheView, begin: Tensor) -> Tensor:
         return view.canvas.columns >= begin

@@ -51,6 +51,10 @@ def rows_of(values: Tensor, index: Tensor) -> Tensor:
     return values[batch, index.clamp(max=values.shape[1] - 1)]
 
 
+def taken(values: Tensor, index: Tensor, beyond: int | bool) -> Tensor:
+    """Entries ``index`` [B, u] of values [B, m]; ``beyond`` for index m, which is padding."""
+    return torch.cat([values, torch.full_like(values[:, :1], beyond)], 1).gather(1, index)
+
 
 class KeptRows:
     """Rows of every layer by column [B, L + 1, ...]; the last one takes what padding writes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -22,6 +23,15 @@ M = TypeVar("M", bound=Tensor | None)
 
 # Projected rows of one layer and their columns [B, n] to what they attend to [B, n, H * h].
 Attend = Callable[["Projected", "Tensor | None"], Tensor]
+
+
+class AnyLayer(Protocol):
+    """What a memory knows of a layer of the network: how it is called (see ``Layer``)."""
+
+    def __call__(
+        self, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend
+    ) -> tuple[Tensor, Tensor]: ...
+
 
 # Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible.
 Exchanged = tuple[Tensor, Tensor, Tensor, Visible]
@@ -96,10 +106,19 @@ class AttentionReader(Protocol):
 
 class Memory:
     """What a cache gives to the layers of one call of the network. For each layer: ``enter`` if the memory ``widens``
-    forwards, then ``attend``. reader: who is shown the queries and keys of the layers that it reads (None: nobody)."""
+    forwards, then ``run``, which by default is the layer itself, with this memory's ``attend``. reader: who is shown
+    the queries and keys of the layers that it reads (None: nobody)."""
 
     widens = False
     reader: AttentionReader | None = None
+
+    def run(
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor],
+        columns: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """What leaves the layer in place ``index``, as ``Layer.forward``. A memory that keeps more of the layers than
+        keys and values computes fewer of its rows here."""
+        return layer(x, residual, angles, columns, partial(self.attend, index))
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Hidden rows [B, n, D] entering a layer and their columns, or more of both (Elastic-Cache)."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
@@ -95,6 +95,16 @@ class Attention(nn.Module):
         return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen, norms)
 
 
+    def values(self, x: Tensor) -> Tensor:
+        """The values [B, n, H_kv * h] of rows x [B, n, D] alone."""
+        if self.qkv is None:
+            return cast("Tensor", self.v(x))
+        if type(self.qkv) is not nn.Linear:  # packed: its parts cannot be told apart
+            return cast("Tensor", self.qkv(x).split(self.sizes, -1)[2])
+        weight, bias = self.qkv.weight.split(self.sizes)[2], self.qkv.bias
+        return F.linear(x, weight, None if bias is None else bias.split(self.sizes)[2])
+
+
 class Layer(nn.Module):
     def __init__(self, config: ModelConfig, index: int) -> None:
         super().__init__()
@@ -124,7 +134,7 @@ def run_layer(
     layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None,
     memory: Memory, index: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return layer(x, residual, angles, columns, partial(memory.attend, index))
+    return memory.run(index, layer, x, residual, angles, columns)
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,9 @@ def measured(device: torch.device, dtype: torch.dtype | None = None) -> Machine:
 class CostModel:
     """FLOPs and bytes of one model's forwards. width: bytes per value of weights, keys and activations.
 
-    FLOPs of a forward: the sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k, and 2 D V per row of the head, with
-    q queries, k keys, D the width, A = heads x head size, K the width of the keys, F the MLP's, V the vocabulary.
+    FLOPs of a forward: the sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k + 2 D K v, and 2 D V per row of the
+    head, with q queries, k keys, v rows of which the value alone is computed, D the width, A = heads x head size, K the
+    width of the keys, F the MLP's, V the vocabulary.
 
     Bytes: the weights once, 2 K values per key read and per query written, and the logits. With routed experts F is the
     width of a row's own experts. The weights then are those of a single row's experts, the least that a forward reads:
@@ -81,17 +82,19 @@ class CostModel:
     def flops(self, cost: ForwardCost) -> Tensor:
         """FLOPs [N] of the candidates, in float64."""
         queries = cost.queries.double()
-        return self._flops(queries, queries * cost.keys, cost.scored.double())
+        values = torch.zeros_like(queries) + cost.values
+        return self._flops(queries, queries * cost.keys, values, cost.scored.double())
 
     def spent_flops(self, ledger: Ledger) -> Tensor:
         """FLOPs [B] of all forwards of the rows."""
-        return self._flops(ledger.queries, ledger.pairs, ledger.scored)
+        return self._flops(ledger.queries, ledger.pairs, ledger.values, ledger.scored)
 
-    def _flops(self, queries: Tensor, pairs: Tensor, scored: Tensor) -> Tensor:
+    def _flops(self, queries: Tensor, pairs: Tensor, values: Tensor, scored: Tensor) -> Tensor:
         c, alike = self.config, queries.shape[1] == 1
         layers = self.rows.sum(0, keepdim=True) if alike else self.rows
         attention = 4 * c.heads * c.head_dim * pairs.sum(1) * (c.layers if alike else 1)
-        return (queries * layers.to(queries.device)).sum(1) + attention + 2 * c.width * c.vocab * scored
+        alone = 2 * c.width * (c.kv_width * values.sum(1) + c.vocab * scored)
+        return (queries * layers.to(queries.device)).sum(1) + attention + alone
 
     @cached_property
     def rows(self) -> Tensor:

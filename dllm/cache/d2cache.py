@@ -1,0 +1,166 @@
+"""Compute the masks that will soon be decided, and the rows that attention draws most from (d2Cache, arXiv
+2509.23094)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.cache.base import Session
+from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.drift import attended
+from dllm.cache.passes import Call, Pass
+from dllm.cache.rows import predictors
+from dllm.canvas import Canvas
+from dllm.common.density import certainty_density
+from dllm.common.ranking import best, rank, top
+from dllm.common.rowwise import some
+from dllm.contract import BlockState, ForwardPlan, Need, Scores, State
+from dllm.errors import in_range
+from dllm.models.config import ModelConfig
+from dllm.models.memory import Memory, Projected
+
+
+class D2Cache(Buffered):
+    """The first forward is full. Each later one computes the ``masks`` masks with the highest product of confidence and
+    certainty density (the share of their surroundings that is known, by a Gaussian of ``sigma`` columns), those of the
+    last block first; what was just committed; and of all other columns those from which the whole network, over its
+    layers, draws the share ``rollout`` (attention rollout). Nothing refreshes at the borders of blocks.
+
+    inflate: what lies between two such columns that are at most so far apart is computed, too.
+    """
+
+    committed = shadows = False
+
+    def __init__(self, masks: int = 32, rollout: float = 0.1, sigma: float = 10.0, inflate: int = 0) -> None:
+        in_range("cache.masks", masks, 1, advice="It counts columns.")
+        in_range("cache.rollout", rollout, 0.0, 1.0)
+        in_range("cache.sigma", sigma, 0.1, advice="It counts columns.")
+        in_range("cache.inflate", inflate, 0, advice="It counts columns; 0 is off.")
+        self.masks, self.rollout, self.sigma, self.inflate = masks, rollout, sigma, inflate
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return Drawing(self, canvas, config)
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need("answer"),)
+
+    def state(self, canvas: Canvas) -> State:
+        """confidence [B, L]: what the last forward that scored a mask said of it. importance [B, L]: how much the last
+        forward drew from each column. searched [B, L]: the block of that forward."""
+        nothing = torch.zeros_like(canvas.masked, dtype=torch.float64)
+        return {"confidence": nothing, "importance": nothing, "searched": canvas.nothing}
+
+    def told(self, state: State, scores: Scores) -> State:
+        fresh = scores.scored & state["masks"]
+        return {"confidence": torch.where(fresh, scores.confidence.double(), state["confidence"])}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        canvas, blocks, config = view.canvas, view.blocks, view.config
+        chosen = self.soon(view)
+        new = view.masks & ~canvas.masked & canvas.valid
+        # The row before the answer of a shifted model is computed if it predicts a chosen mask, and else never.
+        apart = (config.prediction_shift > 0) & (canvas.columns == canvas.start[:, None] - 1)
+        soon = predictors(chosen, canvas, config)
+        rows = soon & ~apart | new
+        columns = rows | self.drawn(view.state["importance"], canvas.valid & ~rows)
+        columns = torch.where(apart, soon, columns)
+        columns = (blocks.turn == 0)[:, None] | with_gaps(columns, canvas.columns, self.inflate)
+        return view.plan(columns, state={"searched": self.searched(canvas, blocks)})
+
+    def searched(self, canvas: Canvas, blocks: BlockState) -> Tensor:
+        """The columns [B, L] of the block, whose masks come first when this forward's successor is planned."""
+        return blocks.in_block
+
+    def soon(self, view: CacheView) -> Tensor:
+        """The masks [B, L] that will soon be decided; at least one of those that the coming forward may commit."""
+        canvas, state, masks = view.canvas, view.state, view.canvas.undecided & view.canvas.valid
+        density = certainty_density(~canvas.masked, canvas.start, canvas.length, self.sigma)
+        score, inside = state["confidence"] * density, state["searched"]
+        score = score + inside * score.amax(1, keepdim=True)
+        begin, width = inside.long().argmax(1, keepdim=True), inside.sum(1, keepdim=True).clamp(min=1)
+        last = torch.where(masks & (masks.cumsum(1) == self.masks), canvas.columns, -1).amax(1, keepdim=True)
+        start = canvas.start[:, None]
+        last = torch.where(last < 0, canvas.length[:, None] - 1, last) - start
+        far = start + (last // width + 1) * width
+        near = masks & (canvas.columns >= begin) & (canvas.columns < far)
+        chosen = top(score, near, torch.full_like(canvas.start, self.masks))
+        open_ = masks & view.blocks.in_open
+        lacks = ~(chosen & open_).any(1, keepdim=True)
+        return chosen | best(-canvas.columns.double().expand_as(score), open_) & lacks
+
+    def drawn(self, importance: Tensor, among: Tensor) -> Tensor:
+        """The columns of ``among`` [B, L] with the highest importance whose shares add up to ``rollout`` at most, and
+        at least one."""
+        found = torch.where(among, importance, 0.0)
+        share = found / (found.sum(1, keepdim=True) + 1e-9)
+        ranked, place = rank(share, among)
+        within = (ranked.clamp(min=0).cumsum(1) <= self.rollout).sum(1, keepdim=True).clamp(min=1)
+        return among & (place < within)
+
+
+def with_gaps(chosen: Tensor, columns: Tensor, most: int) -> Tensor:
+    """``chosen`` [B, L], and what lies between two neighbours of it that are at most so many columns apart."""
+    if not most:
+        return chosen
+    far = len(columns) + most
+    before = torch.where(chosen, columns, -far).cummax(1).values
+    behind = torch.where(chosen, columns, 2 * far).flip(1).cummin(1).values.flip(1)
+    return chosen | (behind - before <= most)
+
+
+class Drawing(BufferSession):
+    policy: D2Cache
+
+    def __init__(self, policy: D2Cache, canvas: Canvas, config: ModelConfig) -> None:
+        super().__init__(policy, canvas, config)
+        self.gapless = False  # attention weights are computed under the mask
+
+    def memory(self, forward: Pass, call: Call) -> Memory:
+        return DrawMemory(self, forward, call)
+
+
+class DrawMemory(BufferMemory):
+    """Attends with all weights at hand, and adds up after the last layer what each column gave."""
+
+    def __init__(self, session: BufferSession, forward: Pass, call: Call) -> None:
+        super().__init__(session, forward, call)
+        self.weights: list[Tensor] = []
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        query, keys, values, visible = self.exchange(layer, fresh, columns)
+        self.show(layer, query, keys, visible, columns)
+        again = None
+        if query.dtype.itemsize <= 2:
+            again = torch.arange(query.shape[1], device=query.device).expand(len(query), -1)
+        out, weights = attended(query, keys, values, visible, again)
+        self.weights.append(weights.mean(1))
+        if len(self.weights) == self.session.config.layers:
+            self._note()
+        return out
+
+    def _note(self) -> None:
+        state, candidates = self.session.state, self.call.candidates
+        before, given = state["importance"], rolled_out(
+            self.weights, self.call.columns, some(self.forward.valid, candidates)).double()
+        importance = given if candidates is None else before.index_copy(0, candidates, given)
+        self.session.state = state | {"importance": importance}
+
+
+def rolled_out(weights: list[Tensor], columns: Tensor | None, valid: Tensor) -> Tensor:
+    """How much of all rows' last states came from each column [B, L]: the column sums of the product, over the layers,
+    of (A + I) / its row sums, where A are the attention weights of the rows that were computed, and I of the others.
+
+    weights [B, n, S] of each layer, of ``columns`` [B, n] (L: padding; None: all in order). valid [B, L].
+    """
+    total = torch.cat([valid, torch.zeros_like(valid[:, :1])], 1).to(weights[0].dtype)
+    if columns is None:
+        columns = torch.arange(valid.shape[1], device=valid.device).expand_as(valid)
+    for layer in reversed(weights):
+        total = total.to(layer.device)
+        at = columns.to(layer.device)
+        mine = total.gather(1, at) / (layer.sum(2) + 1)
+        total = total.scatter(1, at, mine)  # the row's own part
+        total[:, : layer.shape[2]] += torch.einsum("bn,bns->bs", mine, layer)
+        total[:, -1] = 0
+    return total[:, :-1].to(valid.device)

@@ -1,0 +1,216 @@
+"""Keep what attention and MLP of every layer gave, and recompute the rows that moved (dLLM-Cache, arXiv 2506.06295)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from dllm.cache.base import Session
+from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.calls import Group
+from dllm.cache.passes import Call, Pass
+from dllm.cache.rows import KeptRows, rows_of, taken
+from dllm.canvas import Canvas, packed
+from dllm.common.ranking import top
+from dllm.common.rowwise import Owner
+from dllm.contract import ForwardCost, ForwardPlan, State
+from dllm.errors import in_range
+from dllm.models.config import ModelConfig
+from dllm.models.memory import AnyLayer, Memory
+from dllm.models.transformer import Layer
+
+SAME = 1e-24  # squared distances of unit vectors below this are rounding, which differs with the batch
+
+
+class DLLMCache(Buffered):
+    """Every row is alive in every layer. A row that a layer does not compute adds what attention and MLP gave there the
+    last time. Every ``prompt_interval``-th forward of a row computes the prompt, every ``response_interval``-th the
+    answer, and the first layer computes everything in every forward. Between them each layer computes the ``share`` of
+    the answer's rows whose value vectors have turned the most since the last forward.
+
+    query_left matters for models that predict from the position before (Dream): with it the row that predicts the
+    answer's first position belongs to the answer, without it (the published code) to the prompt.
+    """
+
+    regions = frozenset({"block", "suffix", "ahead", "answer"})
+    attends_all = opening = True
+    shadows = shows = False  # a layer has no queries of the rows that it does not compute
+
+    def __init__(
+        self, prompt_interval: int = 50, response_interval: int = 7, share: float = 0.25, query_left: bool = True
+    ) -> None:
+        in_range("cache.prompt_interval", prompt_interval, 1, advice="1 computes the prompt in every forward.")
+        in_range("cache.response_interval", response_interval, 1, advice="1 computes the answer in every forward.")
+        in_range("cache.share", share, 0.0, 1.0)
+        self.prompt_interval, self.response_interval = prompt_interval, response_interval
+        self.share, self.query_left = share, query_left
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return Features(self, canvas, config, not shrinks and bool(canvas.valid.all()))
+
+    def state(self, canvas: Canvas) -> State:
+        """prompt_due, response_due [B]: rows whose coming forward computes all of them."""
+        due = torch.ones_like(canvas.cut)
+        return {"prompt_due": due, "response_due": due}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        turn = view.blocks.turn
+        prompt, response = turn % self.prompt_interval == 0, turn % self.response_interval == 0
+        return view.plan(view.canvas.valid, state={"prompt_due": prompt, "response_due": response})
+
+    def response(self, canvas: Canvas, config: ModelConfig) -> Tensor:
+        """The columns [B, L] that belong to the answer."""
+        left = int(self.query_left and config.prediction_shift > 0)
+        return canvas.valid & (canvas.columns >= canvas.start[:, None] - left)
+
+
+@dataclass
+class LayerRows:
+    """What a forward finds out from layer to layer. ran: rows that each computed, padding included. selected [B, n]:
+    the rows that it chose by their values (None: it chose none)."""
+
+    ran: list[int] = field(default_factory=list)
+    selected: list[Tensor | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FeaturePass(Pass):
+    """Of the n rows that enter the layers of its one call: due [B, n]: those that every layer computes. verified
+    [B, n]: those among which it chooses by their values; places [B, g]: where they are (n: padding); slots [B, g]:
+    their columns (L: padding). count [B]: how many are chosen. everything: the host knows that every row is due."""
+
+    due: Tensor
+    verified: Tensor
+    places: Tensor
+    slots: Tensor
+    count: Tensor
+    everything: bool
+    found: LayerRows
+
+
+class Features(BufferSession):
+    """attended, fed: what attention and MLP of each layer but the first gave [B, L + 1, D]."""
+
+    policy: DLLMCache
+
+    def __init__(self, policy: DLLMCache, canvas: Canvas, config: ModelConfig, even: bool) -> None:
+        super().__init__(policy, canvas, config, even)
+        self.attended, self.fed = KeptRows(self.length), KeptRows(self.length)
+
+    def parts(self, widths: Sequence[int], device: torch.device) -> list[Group]:
+        """One call: all rows enter a layer, and which of them it computes shows only there."""
+        return [Group(None, max(widths))]
+
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+        forward, response = super().begin(plan, candidates, owner), self.policy.response(candidates, self.config)
+        (call,), columns = forward.calls, candidates.columns
+        due = torch.where(response, self.state["response_due"][:, None], self.state["prompt_due"][:, None])
+        due, verified = due & forward.valid, response & ~due & (self.policy.share > 0)
+        count = (response.sum(1).double() * self.policy.share).floor().long()
+        slots = places = packed(verified, columns)
+        if call.columns is not None:
+            due, verified = (taken(one, call.columns, False) for one in (due, verified))
+            places = packed(verified, columns[: call.columns.shape[1]])
+        return FeaturePass(
+            **vars(forward), due=due, verified=verified, places=places, slots=slots,
+            count=torch.minimum(count, verified.sum(1)), everything=forward.whole and bool(due.all()),
+            found=LayerRows(),
+        )  # fmt: skip
+
+    def memory(self, forward: Pass, call: Call) -> Memory:
+        assert isinstance(forward, FeaturePass)
+        return FeatureMemory(self, forward, call)
+
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+        assert isinstance(forward, FeaturePass)
+        first = torch.arange(self.config.layers, device=forward.valid.device) == 0
+        valid, computed = forward.valid.sum(1, keepdim=True), forward.found.ran
+        queries = torch.where(first, valid, (forward.due.sum(1) + forward.count)[:, None])
+        ran = torch.where(first, computed[0], torch.full_like(queries, computed[-1]))
+        values = torch.where(first, 0, forward.verified.sum(1, keepdim=True))
+        keys = valid.expand_as(queries)
+        return ForwardCost(queries, keys, queries * (queries == valid), ran, scored, values=values)
+
+    def select(self, rows: Tensor) -> Session:
+        self.attended.select(rows)
+        self.fed.select(rows)
+        return super().select(rows)
+
+    def join(self, fresh: Session) -> Session:
+        super().join(fresh)
+        self.attended.grow(self.rows, self.length)
+        self.fed.grow(self.rows, self.length)
+        return self
+
+
+class FeatureMemory(BufferMemory):
+    """Computes some rows of each layer, and takes what is kept of the others."""
+
+    session: Features
+    forward: FeaturePass
+
+    def run(
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor],
+        columns: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        assert isinstance(layer, Layer)
+        hidden, normal = layer.attn_norm(x, residual)
+        at, own, given, fed = self._computed(index, layer, normal), columns, None, None
+        if at is not None:
+            own = at if columns is None else taken(columns, at, self.session.length)
+            normal, angles = rows_of(normal, at), (rows_of(angles[0], at), rows_of(angles[1], at))
+        self.forward.found.ran.append(normal.shape[1])
+        if normal.shape[1]:
+            self.call = replace(self.call, columns=own, slots=own)
+            given = layer.attn.o(self.attend(index, layer.attn.project(normal, angles), own))
+        hidden = hidden + self._all(self.session.attended, index, given, own, columns)
+        if normal.shape[1]:
+            fed = layer.mlp(layer.mlp_norm(hidden if at is None else rows_of(hidden, at))[1])
+        return hidden, self._all(self.session.fed, index, fed, own, columns)
+
+    def _all(
+        self, kept: KeptRows, index: int, fresh: Tensor | None, own: Tensor | None, columns: Tensor | None
+    ) -> Tensor:
+        """What is known of all rows [B, n, D] after ``fresh`` ones (None: there are none) were kept. The first layer,
+        which computes all of them, keeps none."""
+        if index == 0:
+            assert fresh is not None
+            return fresh
+        held = kept.layers[index - 1] if fresh is None else kept.put(index - 1, fresh, own)
+        return held[:, : self.session.length] if columns is None else rows_of(held, columns)
+
+    def _computed(self, index: int, layer: Layer, normal: Tensor) -> Tensor | None:
+        """Places [B, u] among the rows that the layer computes (n: padding). None: all of them."""
+        forward, selected = self.forward, None
+        if index == 0 or forward.everything:
+            forward.found.selected.append(None)
+            return None
+        chosen = self.copies(forward.due, normal.device)
+        if forward.places.shape[1]:
+            selected = self._turned(index, layer, normal)
+            chosen = chosen | selected
+        forward.found.selected.append(selected)
+        return packed(chosen, torch.arange(normal.shape[1], device=normal.device))
+
+    def _turned(self, index: int, layer: Layer, normal: Tensor) -> Tensor:
+        """The rows [B, n] whose values have turned the most since the last forward; keeps the values of all that are
+        verified. The distance of the unit vectors ranks as their cosine does, which rounds small angles to 1."""
+        forward, device, store = self.forward, normal.device, self.session.stores[index]
+        assert store is not None, "the first forward computes every row"
+        verified, places, slots, count = (
+            self.copies(one, device) for one in (forward.verified, forward.places, forward.slots, forward.count))
+        row, values = torch.arange(len(slots), device=device)[:, None], store[1].transpose(1, 2)
+        fresh = layer.attn.values(rows_of(normal, places)).unflatten(-1, values.shape[2:])
+        moved = (unit(fresh.flatten(2)) - unit(values[row, slots].flatten(2))).square().sum(-1)
+        values.index_put_((row, slots), fresh)
+        score = moved.new_zeros(len(normal), normal.shape[1] + 1).scatter(1, places, moved.masked_fill(moved < SAME, 0))
+        return top(score[:, :-1], verified, count)
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Vectors [..., K] of length 1, in float64."""
+    wide = vectors.double()
+    return wide / wide.norm(dim=-1, keepdim=True).clamp(min=1e-8)

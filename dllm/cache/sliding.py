@@ -1,0 +1,67 @@
+"""Compute a window that slides, and everything after so many commits (DSB's cache, arXiv 2602.05992)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dllm.cache.buffer import Buffered, CacheView
+from dllm.canvas import Canvas
+from dllm.contract import ForwardPlan, Need, Rule, State
+from dllm.errors import Unfit, in_range, name_of
+from dllm.setting import Setting
+
+
+class SlidingCache(Buffered):
+    """For ``blocks=sliding``. The first forward is full, and every one behind ``refresh_interval`` commits since the
+    last full one (None: as many as the window has masks). The others compute the window, the ``prefix_window`` columns
+    before it or as many as it has moved by, and ``suffix_window`` columns behind it: what has just been committed is
+    computed once more when the window passes it.
+
+    reference_first: a shifted model's full forward commits the leftmost mask alone, as published (Dream).
+    """
+
+    def __init__(
+        self, prefix_window: int = 24, suffix_window: int = 0, refresh_interval: int | None = None,
+        reference_first: bool = False,
+    ) -> None:  # fmt: skip
+        in_range("cache.prefix_window", prefix_window, 0, advice="It counts columns.")
+        in_range("cache.suffix_window", suffix_window, 0, advice="It counts columns.")
+        in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts commits; 1 is cache=none.")
+        self.prefix_window, self.suffix_window = prefix_window, suffix_window
+        self.refresh_interval, self.reference_first = refresh_interval, reference_first
+
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
+        super().check(setting, sampler, needs)
+        if not setting.blocks.slides:
+            raise Unfit(
+                f"cache={name_of(self)} follows a window, but blocks={name_of(setting.blocks)} opens blocks. Use "
+                "blocks=sliding."
+            )
+
+    def state(self, canvas: Canvas) -> State:
+        """commits [B]: since the last full forward, its own included. begin [B]: where the window of the last forward
+        began."""
+        return {"commits": torch.zeros_like(canvas.start), "begin": canvas.start}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        canvas, blocks, state = view.canvas, view.blocks, view.state
+        commits = state["commits"] + (view.masks & ~canvas.masked & canvas.valid).sum(1)
+        full = (blocks.turn == 0) | (commits >= self.due(view))
+        shift = view.config.prediction_shift
+        before = (blocks.begin - state["begin"]).clamp(min=max(self.prefix_window, shift))
+        columns = canvas.columns >= (blocks.begin - before)[:, None]
+        columns = full[:, None] | columns & (canvas.columns < (blocks.end + self.suffix_window)[:, None])
+        forced = canvas.nothing
+        if shift and self.reference_first:
+            open_ = canvas.undecided & blocks.in_block
+            forced = open_ & (open_.cumsum(1) == 1) & full[:, None]
+        state = {"commits": commits.masked_fill(full, 0), "begin": blocks.begin}
+        return view.plan(columns, forced=forced, state=state)
+
+    def due(self, view: CacheView) -> Tensor:
+        """Commits [B] from one full forward to the next."""
+        own = view.blocks.own["block_length"]
+        return own if self.refresh_interval is None else torch.full_like(own, self.refresh_interval)

@@ -1,0 +1,94 @@
+"""Leave out far masks while a block is decoded (DPad, arXiv 2508.14148; Streaming-dLLM, arXiv 2601.17917).
+
+An option of the caches ``none``, ``prefix`` and ``dual``. Masks behind the open blocks carry little but the length of
+the answer. Those that are left out are neither computed nor attended to, and positions keep their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import pi, sqrt
+
+import torch
+from torch import Tensor
+
+from dllm.cache.base import Cache
+from dllm.canvas import Canvas
+from dllm.common.noise import uniform
+from dllm.common.ranking import top
+from dllm.contract import BlockState, Need, Rule
+from dllm.errors import Unfit, UserError, in_choices, in_range, name_of
+from dllm.setting import Setting
+
+DROPS = ("none", "gaussian", "uniform")
+NOISE = 21  # keeps these draws apart from those of tokens, which hash a turn after the position
+
+
+class Pruning(Cache):
+    """suffix_window: of the masks behind the open blocks, those in so many columns may stay (None: all stay).
+    suffix_drop: which of these do, drawn when a block opens. ``none``: all. ``gaussian``: column x of the window, from
+    0, with probability min(1, scale exp(-z²/2) / sqrt(2 pi)), z = x sigma / (window - 1), by ``suffix_sigma`` and
+    ``suffix_scale``. ``uniform``: ``suffix_count`` of them. suffix_tail: so many columns at the row's end stay anyway:
+    they tell the model where the answer ends.
+    """
+
+    def __init__(
+        self, suffix_window: int | None = None, suffix_tail: int = 1, suffix_drop: str = "none",
+        suffix_sigma: float = 4.0, suffix_scale: float = 2.0, suffix_count: int = 16,
+    ) -> None:  # fmt: skip
+        in_range("cache.suffix_window", suffix_window, 0, advice="It counts columns; null keeps all of them.")
+        in_range("cache.suffix_tail", suffix_tail, 0, advice="It counts columns.")
+        in_range("cache.suffix_sigma", suffix_sigma, 0.0)
+        in_range("cache.suffix_scale", suffix_scale, 0.0)
+        in_range("cache.suffix_count", suffix_count, 0, advice="It counts columns.")
+        in_choices("cache.suffix_drop", suffix_drop, DROPS)
+        if suffix_drop != "none" and suffix_window is None:
+            raise UserError(
+                f"cache.suffix_drop={suffix_drop} draws from a window, and cache.suffix_window=null has no end. Set "
+                "cache.suffix_window=256."
+            )
+        self.suffix_window, self.suffix_tail, self.suffix_drop = suffix_window, suffix_tail, suffix_drop
+        self.suffix_sigma, self.suffix_scale, self.suffix_count = suffix_sigma, suffix_scale, suffix_count
+        if self.prunes:
+            self.regions, self.opening, self.branches = frozenset({"block"}), False, False
+
+    @property
+    def prunes(self) -> bool:
+        return self.suffix_window is not None
+
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
+        if self.prunes and (regions := {need.region for need in needs} - {"block"}):
+            raise Unfit(
+                f"cache.suffix_window={self.suffix_window} leaves out masks behind the open blocks, but a chosen part "
+                f"reads the region {min(regions)!r}. Use cache.suffix_window=null (eos=eotp: or eos.scope=block)."
+            )
+        super().check(setting, sampler, needs)
+        if self.prunes and setting.model.attention.name != "full":
+            raise Unfit(
+                f"cache={name_of(self)} leaves out masks behind the open blocks, but this model is "
+                f"{setting.model.attention.is_called}: what is decoded does not see them."
+            )
+
+    def dropped(self, canvas: Canvas, blocks: BlockState, before: Tensor) -> Tensor:
+        """The columns [B, L] that are left out. They are drawn in rows whose block opens; in the others they stay those
+        ``before`` [B, L]. Only masks are left out: text that is given behind the block stays."""
+        if not self.prunes:
+            return before
+        behind = canvas.columns >= blocks.open_end[:, None]
+        drawn = behind & canvas.masked & canvas.valid & ~self.kept(canvas, blocks)
+        return torch.where((blocks.forwards == 0)[:, None], drawn, before)
+
+    def kept(self, canvas: Canvas, blocks: BlockState) -> Tensor:
+        """The columns [B, L] of which none is left out. A draw is a function of the row's seed, the column and the
+        block."""
+        assert self.suffix_window is not None
+        x = canvas.columns - blocks.open_end[:, None]
+        end = (canvas.valid * (canvas.columns + 1)).amax(1, keepdim=True)
+        tail, near = canvas.columns >= end - self.suffix_tail, (x >= 0) & (x < self.suffix_window)
+        if self.suffix_drop == "none":
+            return tail | near
+        draws = uniform(canvas.seed[:, None], canvas.columns, blocks.number[:, None], NOISE)
+        if self.suffix_drop == "uniform":
+            return tail | top(-draws, near & canvas.valid, torch.full_like(canvas.start, self.suffix_count))
+        z = x.double() * self.suffix_sigma / max(self.suffix_window - 1, 1)
+        return tail | near & (draws < self.suffix_scale * (-z.square() / 2).exp() / sqrt(2 * pi))
