@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dllm.errors import UserError
+from dllm.models.bundle import locate, shipped_models
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
+from dllm.models.weights import load_model
 from experiments.mini import tokenizer as tokens
 from experiments.mini.muon import Muon
 
 LETTERS = (0.4, 0.35, 0.3, 0.25)  # how much of a first embedding the first letters of a word make
 WAVES = 6  # of a letter's vector: letters that are near in the alphabet are akin, so that order shows
+NBDIFF_BLOCK = 32  # as published
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """``steps`` of ``batch`` conversations each."""
+    """``steps`` of ``batch`` conversations each. base: the model whose weights training begins with, a name or a folder
+    (empty: it begins from scratch)."""
 
     model: str = "mini-llada"
     width: int = 128
@@ -35,18 +41,49 @@ class Recipe:
     hard_share: float = 0.3  # of the rows are masked where the model least expects the token
     kinship: float = 0.85  # of the first embeddings of " list", "List", "LIST"
     seed: int = 0
+    base: str = ""
+
+
+# What differs from the defaults. An adapted model begins at what an autoregressive one knows, so it moves more slowly.
+ADAPTED: dict[str, Any] = {"base": "mini-ar", "hard_share": 0.0, "muon_rate": 0.003, "adam_rate": 1e-3}
+USUAL: dict[str, dict[str, Any]] = {
+    "mini-ar": {"steps": 8000, "hard_share": 0.0},
+    "mini-wedlm": {**ADAPTED, "steps": 4000, "seed": 1},
+    "mini-nbdiff": {**ADAPTED, "steps": 4000, "seed": 2},
+}
+
+
+def recipe_of(model: str, **changed: Any) -> Recipe:
+    """The model's recipe, with what is ``changed``."""
+    return Recipe(model, **{**USUAL.get(model, {}), **changed})
+
+
+# What config.json says besides the keys that Qwen's layout shares. An autoregressive model is NBDiff's of blocks of 1.
+QWEN_LIKE: dict[str, dict[str, Any]] = {
+    "mini-dream": {"architectures": ["DreamModel"], "model_type": "Dream"},
+    "mini-wedlm": {
+        "architectures": ["WeDLMForCausalLM"], "model_type": "wedlm", "attention_bias": False, "qk_norm": False,
+    },
+    "mini-nbdiff": {
+        "architectures": ["PanguEmbeddedForCausalLM"], "model_type": "PanguEmbedded", "bias": False,
+        "block_length": NBDIFF_BLOCK,
+    },
+    "mini-ar": {
+        "architectures": ["PanguEmbeddedForCausalLM"], "model_type": "PanguEmbedded", "bias": False, "block_length": 1,
+    },
+}  # fmt: skip
 
 
 def published_config(recipe: Recipe, vocab: int) -> dict[str, Any]:
-    """config.json in the layout of the published LLaDA or Dream."""
+    """config.json in the layout of the published LLaDA, Dream, WeDLM or NBDiff."""
     heads = recipe.width // recipe.head_dim
     ids = {
         "mask_token_id": tokens.MASK, "bos_token_id": tokens.BOS, "eos_token_id": tokens.EOS,
         "pad_token_id": tokens.EOS, "torch_dtype": "bfloat16",
     }  # fmt: skip
-    if recipe.model == "mini-dream":
+    if recipe.model in QWEN_LIKE:
         return {
-            "architectures": ["DreamModel"], "model_type": "Dream", "vocab_size": vocab, "hidden_size": recipe.width,
+            **QWEN_LIKE[recipe.model], "vocab_size": vocab, "hidden_size": recipe.width,
             "intermediate_size": recipe.mlp_width, "num_hidden_layers": recipe.layers, "num_attention_heads": heads,
             "num_key_value_heads": heads, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
             "rope_scaling": None, "max_position_embeddings": tokens.CONTEXT, "tie_word_embeddings": False,
@@ -111,10 +148,32 @@ def embeddings(texts: Sequence[str], width: int, kinship: float, generator: torc
 
 
 def build_model(recipe: Recipe, texts: Sequence[str]) -> Transformer:
-    """A fresh model for a vocabulary of these ``texts``."""
+    """A model for a vocabulary of these ``texts``, fresh or with its base's weights. Raises UserError for a base of
+    other sizes."""
     model = Transformer(ModelConfig.from_published(published_config(recipe, len(texts))))
-    init_weights(model, recipe, texts)
+    if not recipe.base:
+        init_weights(model, recipe, texts)
+        return model.train()
+    weights = load_model(base_of(recipe), fuse=False).state_dict()
+    wanted = model.state_dict()
+    if {name: one.shape for name, one in weights.items()} != {name: one.shape for name, one in wanted.items()}:
+        raise UserError(
+            f"base={recipe.base!r} has other tensors than {recipe.model}. Give a model of the same width, layers and "
+            "vocabulary, or change these."
+        )
+    model.load_state_dict(weights)
     return model.train()
+
+
+def base_of(recipe: Recipe) -> Path:
+    """The folder of the base. Raises UserError when there is none."""
+    folder = Path(recipe.base).expanduser()
+    if recipe.base not in shipped_models() and not folder.is_dir():
+        raise UserError(
+            f"base={recipe.base!r} is neither a shipped model nor a folder. Train it first (python -m "
+            "experiments.mini.train mini-ar --out FOLDER), and give --base FOLDER."
+        )
+    return locate(recipe.base)
 
 
 def cut_vocabulary(model: Transformer, seen: int) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """The tokenizer of the mini models: known words are one token each, others are spelt in pieces, bytes at the end.
 
-Both models share one vocabulary; only the spelling of the special tokens and the chat template differ.
+All models share one vocabulary; only the spelling of the special tokens and the chat template differ.
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ from transformers import PreTrainedTokenizerFast
 from dllm.tasks.mini import wordings, words
 from dllm.tasks.parallelbench import vocabulary
 
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+CHATML_TOKENS = ("<|endoftext|>", "<|beginoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>", "<|reserved_0|>")
+CHATML_MODELS = ("mini-dream", "mini-ar", "mini-wedlm", "mini-nbdiff")
 SPECIAL = {
     "mini-llada": ("<|endoftext|>", "<|startoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|eot_id|>",
                    "<|end_header_id|>"),
-    "mini-dream": ("<|endoftext|>", "<|beginoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>", "<|reserved_0|>"),
+    **dict.fromkeys(CHATML_MODELS, CHATML_TOKENS),
 }  # fmt: skip
 EOS, BOS, MASK = 0, 1, 2
 TEMPLATES = {
@@ -30,10 +36,7 @@ TEMPLATES = {
         "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
         "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
     ),
-    "mini-dream": (
-        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    ),
+    **dict.fromkeys(CHATML_MODELS, CHATML),
 }
 
 CONTEXT = 768  # tokens, prompt and answer
@@ -85,7 +88,7 @@ def merges() -> tuple[tuple[str, str], ...]:
 
 
 def build(model: str) -> Tokenizer:
-    """The tokenizer of ``mini-llada`` or ``mini-dream``; any text round-trips through its byte alphabet."""
+    """The tokenizer of a mini model; any text round-trips through its byte alphabet."""
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     vocab = {token: index for index, token in enumerate(SPECIAL[model])}
     as_bytes = [level.pre_tokenize_str(entry)[0][0] for entry in dict.fromkeys([*entries(), *new_words()])]

@@ -1,5 +1,7 @@
 """Train a mini model: ``python -m experiments.mini.train mini-llada --out runs/mini-llada``.
 
+What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights.
+
 The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
 machine and one thread). ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and training.pt, the state.
 ``--device cuda`` runs the same recipe on the same data faster, with other rounding.
@@ -23,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
@@ -34,47 +35,22 @@ from dllm.models.bundle import parse_device
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
 from experiments.mini import data, tokenizer
-from experiments.mini.data import Batch
-from experiments.mini.forward import logits_at
+from experiments.mini.evaluate import weights_digest
+from experiments.mini.objectives import OBJECTIVES
+from experiments.mini.objectives.base import Group
 from experiments.mini.recipe import (
     Recipe,
     add_vocabulary,
+    base_of,
     build_model,
     build_optimizers,
     cut_vocabulary,
     rate_factor,
+    recipe_of,
 )
 
 STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
 SAVE_EVERY = 100  # steps between states, each with a line of the log
-
-
-@torch.no_grad()
-def harden(model: Transformer, batch: Batch, share: float, seed: int) -> Batch:
-    """The batch with the masks of its last rows moved to where the model, seeing no answer, least expects the token.
-
-    What is expected is committed first when decoding, so these are the states in which the rest is decided: a name is
-    replaced at the last mask, if all others were copied. Masks where the model is least sure of any token left
-    replace_random at 78 (200 items), and 1,500 more steps of these brought it to 84.
-    """
-    rows = round(share * len(batch.tokens))
-    if not rows:
-        return batch
-    answer, shift = batch.answer[-rows:], model.config.prediction_shift
-    at, column = answer.nonzero(as_tuple=True)
-    tokens = batch.target[-rows:].masked_fill(answer, tokenizer.MASK)
-    logits = logits_at(model, tokens, batch.visible(shift)[-rows:], at, column - shift)
-    expected = logits.log_softmax(-1).gather(1, batch.target[-rows:][at, column][:, None]).squeeze(1)
-    expected = torch.zeros(answer.shape, device=expected.device).index_put((at, column), expected)
-    return data.mask_least_expected(batch, expected, rows, torch.Generator().manual_seed(seed))
-
-
-def losses_of(model: Transformer, batch: Batch) -> Tensor:
-    """Cross entropies [M] of the masked positions; a model of prediction shift 1 predicts i at i - 1."""
-    shift = model.config.prediction_shift
-    rows, columns = batch.masked.nonzero(as_tuple=True)
-    logits = logits_at(model, batch.tokens, batch.visible(shift), rows, columns - shift)
-    return F.cross_entropy(logits, batch.target[batch.masked], reduction="none")
 
 
 @dataclass
@@ -84,8 +60,8 @@ class Sums:
     loss: dict[str, float] = field(default_factory=dict)
     weight: dict[str, float] = field(default_factory=dict)
 
-    def add(self, batch: Batch, losses: Tensor) -> None:
-        weight, rows = batch.weight[batch.masked], batch.masked.nonzero(as_tuple=True)[0]
+    def add(self, batch: Group, losses: Tensor) -> None:
+        rows, weight = batch.counted()
         for kept, values in ((self.loss, losses * weight), (self.weight, weight)):
             per_row = torch.zeros(len(batch.tasks), device=values.device).index_add(0, rows, values)
             for task, value in zip(batch.tasks, per_row.tolist(), strict=True):
@@ -127,18 +103,18 @@ class State:
         self.step, self.starts, self.wall, self.cpu = (content[key] for key in ("step", "starts", "wall", "cpu"))
 
 
-def train_step(state: State, recipe: Recipe, batches: Sequence[Batch], sums: Sums, held: Tensor | None = None) -> None:
+def train_step(state: State, recipe: Recipe, batches: Sequence[Group], sums: Sums, held: Tensor | None = None) -> None:
     """One update from all groups of rows; what a token weighs does not depend on its group.
 
     held: ids whose embeddings and rows of the head stay as they began. Copying then has to work for vectors that were
     drawn, so that it works for words that training never sees: without, 95 of 100 fell to 4 for those.
     """
-    model = state.model
+    model, objective = state.model, OBJECTIVES[recipe.model]
     batches = [batch.to(model.device) for batch in batches]
-    hard = [harden(model, one, recipe.hard_share, 1_000 * state.step + n) for n, one in enumerate(batches)]
+    hard = [objective.hardened(model, one, recipe, 1_000 * state.step + n) for n, one in enumerate(batches)]
     total = torch.stack([batch.share().sum() for batch in hard]).sum()
     for batch in hard:
-        losses = losses_of(model, batch)
+        losses = objective.losses(model, batch)
         ((losses * batch.share()).sum() / total).backward()  # type: ignore[no-untyped-call]
         sums.add(batch, losses.detach())
     if held is not None:
@@ -168,14 +144,12 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         self.recipe, self.folder, self.save_every, self.sums = recipe, folder, save_every, Sums()
         self.tokenizer = tokenizer.build(recipe.model)
-        self.marks, seen = data.structure(self.tokenizer), min(tokenizer.new_ids(self.tokenizer))
+        seen = min(tokenizer.new_ids(self.tokenizer))
         self.held = torch.tensor([one for one in tokenizer.item_ids(self.tokenizer) if one < seen], device=device)
         model = build_model(recipe, tokenizer.texts(self.tokenizer)).to(device)
         self.unseen = cut_vocabulary(model, seen)
         self.state = State(model, build_optimizers(model, recipe))
-        self.made_from = {
-            **asdict(recipe), "data": data.digest(recipe.seed), "tokenizer": tokenizer.digest(self.tokenizer),
-        }  # fmt: skip
+        self.made_from = made_from(recipe, tokenizer.digest(self.tokenizer))
         self._go_on()
         self.state.starts += 1
         self.began = time.monotonic() - self.state.wall, time.process_time() - self.state.cpu
@@ -194,10 +168,7 @@ class Run:
 
     def step(self) -> None:
         recipe, state = self.recipe, self.state
-        progress = state.step / recipe.steps
-        batches = data.make_batches(
-            self.tokenizer, recipe.model, self.marks, recipe.batch, progress, recipe.seed, state.step
-        )
+        batches = OBJECTIVES[recipe.model].batches(self.tokenizer, recipe, state.step)
         train_step(state, recipe, batches, self.sums, self.held)
         if state.step % self.save_every == 0 or state.step == recipe.steps:
             self.save()
@@ -221,6 +192,7 @@ class Run:
         place = environment_stamp(self.state.model.device, torch.float32, self.recipe.seed)
         report = {
             "recipe": asdict(self.recipe), **{key: self.made_from[key] for key in ("data", "tokenizer")},
+            "base": self.made_from.get("base"),
             "step": self.state.step, "starts": self.state.starts,
             "wall_minutes": self.state.wall / 60, "cpu_minutes": self.state.cpu / 60,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -231,6 +203,14 @@ class Run:
         }  # fmt: skip
         (self.folder / REPORT).write_text(json.dumps(report, indent=1) + "\n")
         return model
+
+
+def made_from(recipe: Recipe, spelling: str) -> dict[str, Any]:
+    """Everything that decides a run's weights; spelling: the tokenizer's digest. A base counts by its weights, wherever
+    they lie."""
+    found = {**asdict(recipe), "data": data.digest(recipe.seed), "tokenizer": spelling}
+    del found["base"]
+    return {**found, "base": weights_digest(base_of(recipe))} if recipe.base else found
 
 
 def complete(line: str) -> bool:
@@ -247,8 +227,9 @@ def refuse_other(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> N
     if not changed:
         return
     key = changed[0]
-    what = {"data": "other data", "tokenizer": "another tokenizer"}.get(key, f"{key}={before.get(key)!r}")
-    instead = "" if key in ("data", "tokenizer") else f", not {now[key]!r}"
+    named = {"data": "other data", "tokenizer": "another tokenizer", "base": "another base"}
+    what = named.get(key, f"{key}={before.get(key)!r}")
+    instead = "" if key in named else f", not {now[key]!r}"
     raise UserError(
         f"--out={str(folder)!r} holds a run begun with {what}{instead}; going on would mix the two. Give the recipe "
         "and the commit of that run, or another folder."
@@ -276,9 +257,9 @@ def train(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=list(tokenizer.SPECIAL))
+    parser.add_argument("model", choices=list(OBJECTIVES))
     for one in fields(Recipe)[1:]:
-        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
+        parser.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default))
     parser.add_argument("--out", type=Path, required=True, help="folder of checkpoint, log and training state")
     parser.add_argument("--stop-at", type=int, default=0, help="end at this step; the same command goes on later")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -286,7 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     out, stop_at, device = (given.pop(name) for name in ("out", "stop_at", "device"))
     try:
-        train(Recipe(**given), out, stop_at, device=parse_device(device))
+        recipe = recipe_of(**{name: value for name, value in given.items() if value is not None})
+        train(recipe, out, stop_at, device=parse_device(device))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

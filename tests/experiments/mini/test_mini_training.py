@@ -24,6 +24,7 @@ from dllm.tasks.mini import wordings
 from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at
 from experiments.mini.muon import Muon
+from experiments.mini.objectives import masked
 from experiments.mini.recipe import Recipe, build_model, embeddings
 from tests.fake_gpu import GPU, FakeGPUs, place_of, put
 
@@ -96,8 +97,8 @@ def test_losses_on_a_gpu_are_those_on_a_cpu(name: str) -> None:
     batch = data.make_batches(vocab, name, data.structure(vocab), 6, 0.5, 0, 0)[0]
 
     def losses(batch: data.Batch) -> tuple[torch.Tensor, data.Batch, dict[str, float]]:
-        hard, sums = train.harden(model, batch, 0.5, 3), train.Sums()
-        found = train.losses_of(model, hard).detach()
+        hard, sums = masked.harden(model, batch, 0.5, 3), train.Sums()
+        found = masked.losses_of(model, hard).detach()
         sums.add(hard, found)
         return found * hard.share(), hard, sums.means()
 
