@@ -9,8 +9,8 @@ from typing import Any
 
 from dllm.errors import UserError
 from experiments.gpu_hour.report import body
+from experiments.marked import write_marked
 
-BEGIN, END = "<!-- gpu_hour: begin -->", "<!-- gpu_hour: end -->"
 NOTHING = "**Nothing has been measured on a GPU yet.** The development machine has none.\n"
 PICTURES = ("gpu_steps.svg", "gpu_kernels.svg")
 
@@ -28,13 +28,9 @@ def write_section(found: Mapping[str, Mapping[str, Any]], out: Path, docs: Path)
     if any(part["identity"]["dry"] for part in found.values()):
         raise UserError(f"OUT={out} holds a dry run, whose times mean nothing. Name the folder of a run on a GPU.")
     page = docs / "benchmarks.md"
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise UserError(f"{page} has no lines {BEGIN} and {END}. Put them back where the results shall stand.")
     there = [name for name in PICTURES if (out / name).exists()] if found else []
     for name in there:
         shutil.copyfile(out / name, docs / "pictures" / name)
     text = section(found, {name: f"pictures/{name}" for name in there})
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+    write_marked(page, "gpu_hour", text)
     return f"{page}: {'the results of ' + str(out) if found else 'nothing was measured yet'}."

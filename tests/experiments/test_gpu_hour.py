@@ -21,13 +21,15 @@ from experiments.bench_step import decode, random_model
 from experiments.gpu_hour import __main__ as command
 from experiments.gpu_hour import cells, parts, profiled, suite, timed
 from experiments.gpu_hour.cards import peak_bytes
-from experiments.gpu_hour.docs import BEGIN, END, NOTHING, write_section
+from experiments.gpu_hour.docs import NOTHING, write_section
 from experiments.gpu_hour.follow import Follow, recorded_tpf, trace
 from experiments.gpu_hour.store import ROOT, Store, parts_in
 from experiments.gpu_hour.targets import verdicts
 from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, Task, work
+from experiments.marked import marks
 
 CPU = torch.device("cpu")
+BEGIN, END = marks("gpu_hour")
 MINE = {"device": "card", "code": "abc", "commit": None, "python": "3", "cuda": None, "dry": True, "torch": "2",
         "triton": None, "torchao": None}  # fmt: skip
 FEW = [cells.dry_grid()[at] for at in (0, 1, 4, 5, 8)]
