@@ -36,10 +36,6 @@ from experiments.distill.train import LOG, STATE, Run
 
 RECIPE, REPORT = "recipe.json", "report.json"
 BARRIER = timedelta(days=7)  # a process waits for the others' answers
-LABELS = {
-    "forwards": "forwards (NFE)", "equal": "equal to the teacher's answer", "entropy": "first entropy of masks, nats",
-    "score": "score",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -194,7 +190,9 @@ class Phases:
         chunks.write(self.out / REPORT, json.dumps(content, indent=1) + "\n")
         table = Table("at threshold " + f"{recipe.threshold:g} nats", "before", "after")
         for name in before:
-            table.add_row(LABELS[name], *(f"{mean:.3f} ±{half:.3f}" for mean, half in (before[name], after[name])))
+            table.add_row(
+                decoding.LABELS[name], *(f"{mean:.3f} ±{half:.3f}" for mean, half in (before[name], after[name]))
+            )
         Console().print(table)
         try:
             self.say(str(curve.draw(self.out)))

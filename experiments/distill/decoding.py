@@ -21,6 +21,10 @@ from experiments.distill.data import Example, ended
 from experiments.distill.recipe import Recipe
 
 Row = dict[str, Any]
+LABELS = {
+    "forwards": "forwards (NFE)", "equal": "equal to the teacher's answer", "entropy": "first entropy of masks, nats",
+    "score": "score",
+}  # fmt: skip
 
 
 def decoder_of(model: Model, sampler: Sampler, length: int, recipe: Recipe) -> Decoder:

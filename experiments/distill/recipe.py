@@ -122,11 +122,12 @@ class Place:
 
 # Named ones: ``recipe=NAME``, with options after it that change it.
 RECIPES: dict[str, dict[str, Any]] = {
-    # On one core: at most 0.15 s for each answer of the teacher, and 0.65 s a step (measured with an untrained model of
-    # this size, whose answers never end, beside two other processes), so at most 40 minutes for fifteen tasks.
+    # On a core of its own: 0.07 s for each short answer of the teacher and 0.7 s for each long one at most (untrained
+    # models, whose answers never end), and 0.31 s a step; eight sequences at once, by length, take 0.6 of the time of
+    # 32. That is 16 minutes, and 9 more for each student that has the teacher's answers.
     "mini-llada-distilled": {
-        "model": "mini-llada", "data": "mini", "count": 300, "held_out": 20, "block_length": 32, "decode_rows": 32,
-        "tune": "full", "batch": 32, "micro": 32, "steps": 2500, "learning_rate": 1e-4, "schedule": "cosine",
+        "model": "mini-llada", "data": "mini", "count": 240, "held_out": 20, "block_length": 32, "decode_rows": 32,
+        "tune": "full", "batch": 32, "micro": 8, "steps": 1600, "learning_rate": 1e-4, "schedule": "cosine",
         "warmup": 0.05,
     },
 }  # fmt: skip

@@ -1,7 +1,8 @@
 """The card of a mini model from its figures: ``python -m experiments.mini.card FOLDER`` writes FOLDER/README.md.
 
-Reads training.json (what training was) and scores.json (what ``experiments.mini.evaluate`` found). ``--again``
-measures parts anew and prints their tables instead, for ``experiments.reproduce``.
+Reads scores.json (what ``experiments.mini.evaluate`` found) and training.json, or, for OUT/checkpoint, which
+``experiments.distill`` left, OUT/report.json. ``--again`` measures parts anew and prints their tables instead, for
+``experiments.reproduce``.
 """
 
 from __future__ import annotations
@@ -11,25 +12,67 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from dllm import load
 from dllm.analysis.measures import wilson
 from dllm.errors import UserError
+from dllm.models.weights import read_model_config
 from dllm.tasks.mini import tasks
+from experiments.distill.decoding import LABELS
 from experiments.mini.evaluate import COUNTS, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
-from experiments.mini.recipe import Recipe
+from experiments.mini.recipe import recipe_of
 
-ARCHITECTURE = {
-    "mini-llada": ("LLaDA", "no biases, untied head, the mask predicts its own position"),
-    "mini-dream": ("Dream", "biases on q, k and v, the output at position i - 1 predicts the token at i"),
-}
+DIFFUSION = "A masked diffusion language model"
+MASKED = (
+    "Loss: cross entropy of masked answer positions. In two thirds of the rows\nthe prompt's positions do not see the "
+    "answer's, and in one third committed tokens do not see later ones, so that caches\nmay freeze them."
+)
+CLOSING = (
+    "Tasks with one right answer keep their score when many tokens are committed at once; tasks whose tokens depend on "
+    f"each\nother ({', '.join(tasks.FREE)}) lose it."
+)
+OWN, NEXT = "the mask predicts its own position", "the output at position i - 1 predicts the token at i"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a card says of a model: what it is, its family, the family's layout, and what it learnt from."""
+
+    kind: str
+    family: str
+    layout: str
+    learnt: str = ""
+
+
+ABOUT = {
+    "mini-llada": About(DIFFUSION, "LLaDA", f"no biases, untied head, {OWN}", MASKED),
+    "mini-dream": About(DIFFUSION, "Dream", f"biases on q, k and v, {NEXT}", MASKED),
+    "mini-llada-distilled": About(DIFFUSION, "LLaDA", f"no biases, untied head, {OWN}"),
+    "mini-ar": About(
+        "An autoregressive language model", "NBDiff", f"blocks of one column, no biases, {NEXT}",
+        "Loss: cross entropy of each token of the answer.",
+    ),
+    "mini-wedlm": About(
+        DIFFUSION, "WeDLM", f"causal, known tokens before masks, no biases and no norms of q and k, {OWN}",
+        "Loss: cross entropy of masks in blocks of 16, over the\nshare of a block that is masked, and as much of the "
+        "clean text's next tokens (arXiv 2512.22737).",
+    ),
+    "mini-nbdiff": About(
+        DIFFUSION, "NBDiff", f"causal outside the block of 32 that is decoded, no biases, {NEXT}",
+        "Loss: cross entropy of masks in blocks that\ngrow from 2 to 32 columns, and half as much of the clean text's "
+        "next tokens (arXiv 2512.06776).",
+    ),
+}  # fmt: skip
 PARTS = {
+    "way": ("Ways to decode", "Those of `experiments.mini.decoders`."),
     "speed": ("Tokens a step", "The whole answer is one block, the most confident positions first."),
     "wording": ("Wordings", "One token a step. Those of the last column were never trained on."),
     "names": (
@@ -114,23 +157,63 @@ def section(name: str, part: Mapping[str, Any]) -> str:
     return f"### {title}\n\n{said} {items}, seed {part['seed']}.\n\n{made}\n"
 
 
-def card(training: Mapping[str, Any], scores: Mapping[str, Any]) -> str:
-    """The text of README.md, from card.md."""
-    recipe, name = training["recipe"], training["recipe"]["model"]
-    family, layout = ARCHITECTURE[name]
+def card(name: str, made: Mapping[str, Any], trained: str, scores: Mapping[str, Any]) -> str:
+    """The text of README.md, from card.md. made: figures of the model; trained: how it was made."""
+    about, parts = ABOUT[name], scores["parts"]
+    return Path(__file__).with_name("card.md").read_text().format_map({
+        **vars(about), **made, "name": name, "trained": trained, "task_count": len(tasks.TASKS),
+        "parameters": f"{made['parameters'] / 1e6:.2f}", "megabytes": f"{made['bytes'] / 1e6:.1f}",
+        "examples": examples(), "closing": "" if name == "mini-ar" else CLOSING,
+        "sections": "\n".join(section(part, parts[part]) for part in PARTS if part in parts),
+    })  # fmt: skip
+
+
+def trained(training: Mapping[str, Any]) -> str:
+    """How experiments.mini.train made a model, from card_training.md."""
+    recipe = {"base": "", **training["recipe"]}
+    name = recipe["model"]
     command = " ".join(["python -m experiments.mini.train", name, *options_of(recipe), f"--out runs/{name}"])
+    base = f", base\n{recipe['base']} (weights {training['base']})" if recipe["base"] else ""
     figures = {
-        "parameters": f"{training['parameters'] / 1e6:.2f}", "megabytes": f"{training['bytes'] / 1e6:.1f}",
-        "task_count": len(tasks.TASKS), "free": ", ".join(tasks.FREE), "examples": examples(),
-        "sections": "\n".join(section(part, scores["parts"][part]) for part in PARTS if part in scores["parts"]),
         "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
         "commit": f"{training['commit'] or 'unknown'}{' with changes' if training['dirty'] else ''}",
-        "torch": training["versions"]["torch"],
+        "torch": training["versions"]["torch"], "command": command, "from_base": base, "learnt": ABOUT[name].learnt,
     }  # fmt: skip
-    text = Path(__file__).with_name("card.md").read_text()
-    return text.format_map(
-        {**recipe, **training, "name": name, "family": family, "layout": layout, "command": command, **figures}
-    )
+    return Path(__file__).with_name("card_training.md").read_text().format_map({**recipe, **training, **figures})
+
+
+def distilled(report: Mapping[str, Any]) -> str:
+    """How experiments.distill made a model, from card_distilled.md."""
+    recipe, place = report["recipe"], report["environment"]
+    lines = ["| | before | after |", "| --- | ---: | ---: |"]
+    for key, label in LABELS.items():
+        if key in report["before"]:
+            cells = (f"{mean:.2f} ±{half:.2f}" for mean, half in (report["before"][key], report["after"][key]))
+            lines.append(f"| {label} | {' | '.join(cells)} |")
+    command = f"python -m experiments.distill recipe=mini-llada-distilled model={recipe['model']}"
+    figures = {
+        "base": Path(recipe["model"]).name, "steps": f"{report['step']:,}", "examples": f"{report['examples']:,}",
+        **{key: f"{report['log'][key]:.0f}" for key in ("cpu_minutes", "wall_minutes")}, "starts": report["starts"],
+        "torch": place["versions"]["torch"], "platform": place["platform"], "command": command,
+        "threshold": f"{recipe['threshold']:g}", "measured": "\n".join(lines),
+        "held_out": recipe["held_out"] * len(tasks.TASKS),
+    }  # fmt: skip
+    return Path(__file__).with_name("card_distilled.md").read_text().format_map({**recipe, **figures})
+
+
+def of_folder(folder: Path, scores: Mapping[str, Any]) -> str:
+    """The card of a folder that training left, or of the checkpoint inside one that distillation left. Raises
+    UserError where neither is found."""
+    report = folder.parent / "report.json"
+    if folder.name == "checkpoint" and report.is_file():
+        size = (folder / "model.safetensors").stat().st_size
+        with safe_open(folder / "model.safetensors", framework="pt") as stored:
+            count = sum(prod(stored.get_slice(name).get_shape()) for name in stored.keys())  # noqa: SIM118
+        config = read_model_config(folder)
+        made = {"parameters": count, "bytes": size, "layers": config.layers, "width": config.width}
+        return card("mini-llada-distilled", made, distilled(json.loads(report.read_text())), scores)
+    training = read(folder / "training.json")
+    return card(training["recipe"]["model"], {**training, **training["recipe"]}, trained(training), scores)
 
 
 def examples() -> str:
@@ -141,7 +224,7 @@ def examples() -> str:
 
 def options_of(recipe: Mapping[str, Any]) -> list[str]:
     """What the command needs besides the model: every entry that is not the recipe's default."""
-    usual = asdict(Recipe(model=recipe["model"]))
+    usual = asdict(recipe_of(recipe["model"]))
     return [f"--{key.replace('_', '-')} {recipe[key]}" for key in usual if recipe[key] != usual[key]]
 
 
@@ -159,13 +242,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 asked = Asked(model, COUNTS[name], SEED)
                 print(section(name, {"count": asked.count, "seed": asked.seed, "right": MEASURES[name](asked)}))
             return 0
-        training, scores = (read(folder / name) for name in ("training.json", "scores.json"))
+        scores = read(folder / "scores.json")
         if scores["weights"] != weights_digest(folder):
             raise UserError(f"{folder / 'scores.json'} was measured on other weights: run experiments.mini.evaluate.")
+        text = of_folder(folder, scores)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    (folder / "README.md").write_text(card(training, scores))
+    (folder / "README.md").write_text(text)
     return 0
 
 

@@ -1,7 +1,8 @@
 """What a mini model does: ``python -m experiments.mini.evaluate FOLDER`` writes FOLDER/scores.json.
 
 Held-back items, scored by task: by tokens a step (the whole answer one block), by wording and names, by size of the
-item, by length of the canvas, and under caches. ``--parts`` measures some of them; what is there already is kept if
+item, by length of the canvas, and under caches; causal models by ways to decode in place of the last three, and one
+token a forward from left to right elsewhere. ``--parts`` measures some of them; what is there already is kept if
 it was measured on the same weights. ``experiments.mini.card`` turns the file into the model's card.
 """
 
@@ -28,6 +29,7 @@ from dllm.prompts import Prompt
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Sample
+from experiments.mini.decoders import decoder, settings_of
 
 TOKENS_PER_STEP = (1, 2, 4, 8, 32)
 WORDINGS = ("plain", "trained", "unseen")
@@ -59,8 +61,28 @@ def answers(model: Model, items: Sequence[Sample], length: int, **parts: Any) ->
 
 
 def whole(model: Model, items: Sequence[Sample], per_step: int, length: int) -> list[float]:
-    """In one block as long as the answer, the most confident first."""
+    """In one block as long as the answer, the most confident first; causal models the first way of their kind."""
+    if model.config.attention.causal:
+        return decoded(model, items, next(iter(settings_of(model).values())), length)
     return answers(model, items, length, sampler=Static(per_step=per_step), blocks="whole")
+
+
+def decoded(model: Model, items: Sequence[Sample], words: Sequence[str], length: int) -> list[float]:
+    """The score of each item, decoded as the ``words`` of a command line say."""
+    prompts: list[Prompt] = [item.messages for item in items]
+    rows = decoder(model, words, length, BATCH)(prompts)
+    return [float(tasks.score(item, row.text)["score"]) for item, row in zip(items, rows, strict=True)]
+
+
+def by_way(asked: Asked) -> dict[str, Right]:
+    """By ways to decode a causal model."""
+    return {
+        label: {
+            task: decoded(asked.model, asked.items(task), words, tasks.budget(task))
+            for task in shown(label, tasks.TASKS)
+        }
+        for label, words in settings_of(asked.model).items()
+    }
 
 
 def by_speed(asked: Asked) -> dict[str, Right]:
@@ -180,10 +202,16 @@ def blocks_of(block: int) -> Blocks:
 
 PARTS: dict[str, Callable[[Asked], Any]] = {
     "speed": by_speed, "wording": by_wording, "names": by_names, "size": by_size, "canvas": by_canvas,
-    "cache": by_cache, "savings": savings,
+    "cache": by_cache, "savings": savings, "way": by_way,
 }  # fmt: skip
+CAUSAL = ("way", "wording", "names", "size")
 SEED = 1
-COUNTS = {"speed": 50, "wording": 20, "names": 20, "size": 10, "canvas": 20, "cache": 50, "savings": 20}
+COUNTS = {"way": 50, "speed": 50, "wording": 20, "names": 20, "size": 10, "canvas": 20, "cache": 50, "savings": 20}
+
+
+def parts_of(model: Model) -> list[str]:
+    """The parts that are measured of a model, by its attention."""
+    return list(CAUSAL) if model.config.attention.causal else [name for name in PARTS if name != "way"]
 
 
 def shown(what: object, names: Iterable[str]) -> Iterator[str]:
@@ -192,11 +220,14 @@ def shown(what: object, names: Iterable[str]) -> Iterator[str]:
 
 
 def quick(model: Model, count: int = 8) -> dict[str, float]:
-    """Percentages with sampler=confidence in blocks of 32: a glance while training runs."""
-    return {
-        task: 100 * sum(answers(model, tasks.generate(task, 1, count), tasks.budget(task), blocks=fixed(32))) / count
-        for task in tasks.TASKS
-    }
+    """Percentages with sampler=confidence in blocks of 32, of causal models one token a forward: a glance."""
+    found = {}
+    for task in tasks.TASKS:
+        items, length = tasks.generate(task, 1, count), tasks.budget(task)
+        causal = model.config.attention.causal
+        right = whole(model, items, 1, length) if causal else answers(model, items, length, blocks=fixed(32))
+        found[task] = 100 * sum(right) / count
+    return found
 
 
 def weights_digest(folder: Path) -> str:
@@ -206,7 +237,7 @@ def weights_digest(folder: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder that training left, or the name of a shipped model")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), help="those of the model's kind by default")
     parser.add_argument("--count", type=int, default=0, help="items per task and setting (0: each part's own number)")
     parser.add_argument("--seed", type=int, default=SEED, help="seed of the held-back items")
     parser.add_argument("--quick", action="store_true", help="print a glance at each task and write nothing")
@@ -222,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = json.loads(file.read_text()) if file.is_file() else {}
     if kept.get("weights") != weights:
         kept = {"weights": weights, "parts": {}}
-    for name in given.parts:
+    for name in given.parts or parts_of(model):
         began, count = time.process_time(), given.count or COUNTS[name]
         rows = PARTS[name](Asked(model, count, given.seed))
         minutes = (time.process_time() - began) / 60

@@ -1,4 +1,4 @@
-"""What the causal mini models learn from: what a term of the loss sees is what decoding sees, and the terms' weights."""
+"""What the causal mini models learn from: a term of the loss sees what decoding sees, and counts as published."""
 
 from __future__ import annotations
 

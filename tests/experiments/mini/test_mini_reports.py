@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors import safe_open
 from dllm import load
 from dllm.tasks.mini import tasks
 from experiments.mini import card, curve, derive, evaluate, train
-from experiments.mini.recipe import Recipe
+from experiments.mini.recipe import Recipe, recipe_of
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=2, steps=1, hard_share=0.0)
 
@@ -41,6 +42,41 @@ def test_an_evaluation_leaves_figures_that_the_card_shows(
     scores["weights"] = "other"
     (folder / "scores.json").write_text(json.dumps(scores))
     assert card.main([str(folder)]) == 2 and "measured on other weights" in capsys.readouterr().err
+
+
+def test_causal_models_are_measured_by_their_ways_to_decode(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_of("mini-wedlm", base="", width=16, head_dim=8, layers=1, mlp_width=24, batch=2, steps=1)
+    train.train(recipe, tmp_path)
+    assert evaluate.parts_of(load(tmp_path)) == ["way", "wording", "names", "size"]
+    assert "way" not in evaluate.parts_of(load(folder)) and "cache" in evaluate.parts_of(load(folder))
+    with monkeypatch.context() as short:
+        short.setattr(tasks, "TASKS", {"copy": tasks.TASKS["copy"]})
+        assert evaluate.main([str(tmp_path), "--count", "1", "--parts", "way"]) == 0
+    assert card.main([str(tmp_path)]) == 0
+    text = (tmp_path / "README.md").read_text()
+    assert "| task | left to right | threshold 0.1 | threshold 0.4 | threshold 0.8 |" in text
+    assert "in WeDLM's architecture" in text and "as much of the" in text
+
+
+def test_the_card_of_a_distilled_model_has_its_report(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "checkpoint"
+    shutil.copytree(folder, out)
+    (out / "training.json").unlink()
+    (out / "scores.json").write_text(json.dumps({"weights": evaluate.weights_digest(out), "parts": {}}))
+    assert card.main([str(out)]) == 2
+    report = {
+        "recipe": {"model": "runs/mini-llada", "batch": 32, "seed": 0, "threshold": 0.5, "held_out": 20}, "step": 1600,
+        "environment": {"versions": {"torch": "2"}, "platform": "Linux"}, "starts": 1, "examples": 3600,
+        "log": {"cpu_minutes": 9.4, "wall_minutes": 9.6}, "before": {"forwards": [6.0, 0.5], "score": [0.9, 0.1]},
+        "after": {"forwards": [4.0, 0.5], "score": [0.8, 0.1]},
+    }  # fmt: skip
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert card.main([str(out)]) == 0
+    text = (out / "README.md").read_text()
+    assert "# mini-llada-distilled" in text and "| forwards (NFE) | 6.00 ±0.50 | 4.00 ±0.50 |" in text
+    assert "distillation (dParallel, arXiv 2509.26488) of mini-llada:" in text and "300 held-back questions" in text
 
 
 def test_tables_show_per_cent_with_intervals() -> None:
