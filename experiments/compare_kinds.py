@@ -1,8 +1,8 @@
 """The mini models of all kinds of attention on held-back items: ``python -m experiments.compare_kinds``.
 
-Prints a Markdown table with a row for each way to decode each model: the autoregressive one from left to right, WeDLM's
-and NBDiff's by their published decoders, LLaDA's with its caches. ``--write`` puts it into docs/models.md. The exit code
-is 1 when a model takes more forwards from left to right than there are tokens, an answer's end counted.
+Prints a Markdown table with a row for each way to decode each model: the autoregressive one from left to right, those
+of WeDLM and NBDiff by their published decoders, LLaDA's with its caches. ``--write`` puts it into docs/models.md. The
+exit code is 1 when a model takes more forwards from left to right than there are tokens, an answer's end counted.
 
 Query tokens: rows that the network computes for an item. Useful: tokens of the answers over query tokens.
 """

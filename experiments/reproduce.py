@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dllm.models.bundle import shipped_models
+
 ROOT = Path(__file__).parents[1]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 Table = dict[tuple[str, str], list[str]]  # (heading, first cell) -> the other cells
@@ -172,6 +174,8 @@ GOLDENS = [
 MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors"))]
 CARD = "dllm/models/checkpoints/{}/README.md"
 
+CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
+
 SWEEP = (
     ("run.py", "-m", "experiment=small", "output=OUT", "name=small"),
     ("-m", "experiments.report", "OUT/small", "--out", "OUT/report"),
@@ -189,6 +193,7 @@ ENTRIES = [
         all_equal,
     ),
     Entry("caches", "docs/caches.md", (("-m", "experiments.compare_caches"),), 4, same_tables, Tolerance(3)),
+    Entry("kinds", "docs/models.md", (("-m", "experiments.compare_kinds"),), 3, same_tables, Tolerance(3, 0.05)),
     Entry(
         "speed", "docs/caches.md", (("-m", "experiments.bench_cache", "--window", "--threads", "2"),), 4, same_tables,
         Tolerance(share=0.03), columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
@@ -208,6 +213,13 @@ ENTRIES = [
             Tolerance(3),
         )
         for name in ("mini-llada", "mini-dream")
+    ),
+    *(
+        Entry(
+            f"card-{name}", CARD.format(name), (("-m", "experiments.mini.card", name, "--again", "way"),), 3,
+            same_tables, Tolerance(3),
+        )
+        for name in CAUSAL_MODELS if name in shipped_models()
     ),
     Entry(
         "sweep", "docs/pictures/small", SWEEP, 10, same_files, Tolerance(3, 0.05),

@@ -14,6 +14,8 @@ from dllm.contract import Need
 from dllm.eos.base import EndOfText
 from dllm.errors import Doubt, Unfit, UserError, in_range, name_of, nearest
 from dllm.kernels import row_statistics
+from dllm.models.bundle import locate, shipped_models
+from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
 
@@ -60,10 +62,19 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
     try:
         policy.check(setting, sampler, needs)
     except Unfit as error:
-        raise UserError(f"{error} The nearest that works is cache={working(setting, sampler, needs)}.") from None
+        nearest_one = f"The nearest that works is cache={working(setting, sampler, needs)}"
+        raise UserError(f"{error} {nearest_one}{models_for(setting, policy)}.") from None
     if sentence := sampler.doubt(setting):
         warn_once(sentence)
     return sampler
+
+
+def models_for(setting: Setting, policy: Cache) -> str:
+    """The shipped models to choose where a policy serves another kind of attention than full, and not the model's."""
+    if "full" in policy.kinds or setting.model.attention.name in policy.kinds:
+        return ""
+    names = [name for name in shipped_models() if read_model_config(locate(name)).attention.name in policy.kinds]
+    return f"; models for cache={name_of(policy)}: {', '.join(f'model={name}' for name in names)}" if names else ""
 
 
 @cache  # a run checks its parts more than once

@@ -13,7 +13,7 @@ from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
 from dllm.errors import UserError
-from dllm.models.bundle import CHECKPOINTS
+from dllm.models.bundle import CHECKPOINTS, shipped_models
 from dllm.models.tokenizer import Tokenizer
 from tests.tiny import TEMPLATE
 
@@ -44,7 +44,7 @@ BLOCKS = """\
 
 """
 PUBLISHED = [HEADERS, IMSTYLE, TEMPLATE, BLOCKS] + [
-    (CHECKPOINTS / name / "chat_template.jinja").read_text() for name in ("mini-llada", "mini-dream")
+    (CHECKPOINTS / name / "chat_template.jinja").read_text() for name in shipped_models()
 ]
 AWKWARD = [
     # whitespace

@@ -14,13 +14,13 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from dllm.errors import UserError
-from dllm.models.bundle import CHECKPOINTS, describe
+from dllm.models.bundle import CHECKPOINTS, describe, shipped_models
 from dllm.models.tokenizer import Tokenizer
 from dllm.prompts import PrefilledPrompt, Prompts
 from dllm.tasks.mini.tasks import TASKS, generate
 from tests.tiny import EOS, make_tiny
 
-SHIPPED = [CHECKPOINTS / "mini-llada", CHECKPOINTS / "mini-dream"]
+SHIPPED = [CHECKPOINTS / name for name in shipped_models()]
 MAKERS = [llada_tokenizer, sdar_tokenizer, dream_tokenizer]
 ORDINARY = [
     "", " ", "\n\n", "Hé, the 12 cats didn't\n\n sit  ∑", "a < b | c > d", "<|", "|>", "<|eot", "<think>x</think>", "[",

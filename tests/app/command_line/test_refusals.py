@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -147,8 +148,6 @@ def test_too_little_memory_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPat
 def test_a_broken_checkpoint_is_one_sentence(
     run: Run, tiny: Path, tmp_path: Path, change: Callable[[Path], Any], words: Sequence[str]
 ) -> None:
-    import shutil
-
     change(Path(shutil.copytree(tiny, tmp_path / "broken")))
     outcome = run("prompt=w1", model=tmp_path / "broken")
     assert outcome.code == 2 and outcome.err.count("\n") == 1
@@ -166,8 +165,6 @@ def test_a_broken_checkpoint_is_one_sentence(
 def test_a_cache_of_another_kind_of_attention_is_one_sentence(
     run: Run, tiny: Path, tmp_path: Path, model: str, arguments: Sequence[str], words: Sequence[str]
 ) -> None:
-    import shutil
-
     folder = Path(shutil.copytree(tiny, tmp_path / "model"))
     shutil.copy(MODELS / model / "config.json", folder)
     outcome = run("prompt=w1", *arguments, model=folder)
@@ -175,9 +172,23 @@ def test_a_cache_of_another_kind_of_attention_is_one_sentence(
     assert all(word in outcome.err for word in words), outcome.err
 
 
-def test_a_pickle_is_never_opened(run: Run, tiny: Path, tmp_path: Path) -> None:
-    import shutil
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize("experiment", ["wedlm", "nbdiff", "nbdiff_threshold", "ar blocks=fixed"])
+def test_a_preset_of_another_kind_names_the_models_to_choose(
+    run: Run, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str
+) -> None:
+    for name, source in (("mini-wedlm", "tiny-wedlm"), ("mini-nbdiff", "tiny-nbdiff"), ("mini-llada", "tiny-llada")):
+        (tmp_path / "shipped" / name).mkdir(parents=True)
+        shutil.copy(MODELS / source / "config.json", tmp_path / "shipped" / name)
+    monkeypatch.setattr(bundle, "CHECKPOINTS", tmp_path / "shipped")
+    outcome = run("prompt=w1", *f"experiment={experiment}".split(), model=tiny)
+    assert outcome.code == 2 and outcome.err.count("\n") == 1
+    assert "models for cache=finished: model=mini-nbdiff, model=mini-wedlm." in outcome.err
+    plain = run("prompt=w1", "cache=prefix", model=tmp_path / "shipped" / "mini-wedlm")
+    assert plain.code == 2 and "models for" not in plain.err
 
+
+def test_a_pickle_is_never_opened(run: Run, tiny: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny, tmp_path / "pickled"))
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     outcome = run("prompt=w1", model=folder)
@@ -186,8 +197,6 @@ def test_a_pickle_is_never_opened(run: Run, tiny: Path, tmp_path: Path) -> None:
 
 
 def test_tensors_that_do_not_fit_are_named_and_leave_no_run(run: Run, tiny: Path, tmp_path: Path) -> None:
-    import shutil
-
     folder = Path(shutil.copytree(tiny, tmp_path / "wider"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "n_layers": 5}))

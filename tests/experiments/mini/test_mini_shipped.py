@@ -6,11 +6,18 @@ from __future__ import annotations
 import pytest
 
 from dllm import Model, load
+from dllm.compose.parts import composed
+from dllm.models.bundle import locate, shipped_models
+from dllm.models.order import FULL
+from dllm.models.weights import read_model_config
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks
+from experiments.compare_kinds import line, one_forward_each
+from experiments.mini.decoders import settings_of
 from experiments.mini.evaluate import answers, fixed, whole
 
-MODELS = ("mini-llada", "mini-dream")
+KINDS = {name: read_model_config(locate(name)).attention for name in shipped_models()}
+MODELS = [name for name, kind in KINDS.items() if kind == FULL]
 
 
 def share(model: Model, task: str, per_step: int = 1, count: int = 24, **how: str) -> float:
@@ -38,3 +45,23 @@ def test_caches_lose_little(name: str) -> None:
     for cache in ("prefix", "dual", "dkv"):
         right = answers(model, items, 32, sampler=Static(), blocks=fixed(8), cache=cache)
         assert sum(right) / len(items) >= 0.75, cache
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_a_shipped_model_has_its_name_a_card_and_at_most_ten_megabytes(name: str) -> None:
+    folder = locate(name)
+    assert (folder / "model.safetensors").stat().st_size <= 10_000_000
+    assert (folder / "README.md").read_text().startswith(f"# {name}\n")
+    config = composed([f"model={name}"]).model
+    assert config.name == config.path == name
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_a_shipped_model_answers_in_every_way_of_its_kind(name: str) -> None:
+    """From left to right in one forward for each token."""
+    model, items = load(name), [item for task in ("copy", "shuffle") for item in tasks.generate(task, 11, 12)]
+    for label, words in settings_of(model).items():
+        found = line(model, label, words, items)
+        careful = label in ("left to right", "one token", "no cache")
+        assert sum(found.right) / len(items) >= (0.75 if careful else 0.3), label
+        assert label != "left to right" or one_forward_each(found)
