@@ -84,13 +84,13 @@ def main(arguments: list[str] | None = None) -> int:
     items = [sample for task in given.tasks for sample in mini.generate(task, given.seed, given.count)]
     try:
         found = lines(given.models, items)
+        text = "\n".join([HEAD, *map(str, found)])
+        print(text)
+        if given.write:
+            write_marked(PAGE, "compare_kinds", f"{text}\n")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    text = "\n".join([HEAD, *map(str, found)])
-    print(text)
-    if given.write:
-        write_marked(PAGE, "compare_kinds", f"{text}\n")
     return int(not all(one_forward_each(one) for one in found if one.label.endswith("left to right")))
 
 
