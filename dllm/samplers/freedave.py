@@ -95,7 +95,7 @@ class FreeDave(Wrapper):
             drafts.append(new if not drafts else drafts[-1] | new)
             left, draft = left & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
         made = torch.stack(drafts, 1)
-        masks = view.canvas.undecided.sum(1, keepdim=True) - made.sum(2)
+        masks = view.canvas.masked.sum(1, keepdim=True) - made.sum(2)  # an end of text cuts none of these
         own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
         return made, torch.where(drafts[-1], draft.canvas.tokens, view.scores.token), own
 
@@ -105,7 +105,7 @@ class FreeDave(Wrapper):
 
     def _steps(self, view: View, state: State) -> Tensor:
         """Inner steps that led to the canvas in this block [B]: one per forward, and those that drafts saved."""
-        kept = (state["left"] == view.canvas.undecided.sum(1, keepdim=True)).long()
+        kept = (state["left"] == view.canvas.masked.sum(1, keepdim=True)).long()
         known = (state["turn"] == view.blocks.turn - 1) & (state["block"] == view.blocks.number)
         return torch.where(known, state["steps"] + kept.argmax(1) + 1, view.index)
 

@@ -70,7 +70,7 @@ class Scout(FreeDave):
         first = torch.where(differs, due, never).amin(1)
         right = torch.where(first == never, due.amax(1), first - 1)
         left = state["left"].gather(1, right[:, None])[:, 0]
-        missed = (first < never) & (now.undecided.sum(1) != left)
+        missed = (first < never) & (now.masked.sum(1) != left)
         return state["kept"] + right, state["asked"] + right + missed
 
     def _trees(
@@ -84,7 +84,7 @@ class Scout(FreeDave):
         inside = found.columns.clamp(max=base.shape[1] - 1)
         first = view.scores.stat("first").gather(1, inside)[..., None]
         weight = (first * first * (logits - logits[..., :1]).double().exp()) ** 2
-        open_ = (view.open & ~base).gather(1, inside) & (found.columns < base.shape[1])
+        open_ = (view.open & ~base & view.active[:, None]).gather(1, inside) & (found.columns < base.shape[1])
         host = [value.tolist() for value in (found.columns, open_, due.gather(1, inside), written.gather(1, inside))]
         return [
             grown(*guesses(*row), trust=share, most=self.rows - 1, least=self.least)
@@ -110,9 +110,11 @@ def guesses(
 
 
 def equality(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
-    """[B, K, K]: whether the successor of candidate i is candidate j > i."""
+    """[B, K, K]: whether the successor of candidate i is candidate j > i. An end of text cuts a row once: where i is
+    cut, j must be cut there, too."""
     at, real = rows.clamp(min=0), rows >= 0
     said, then = (torch.where(one.masked, -1, one.tokens)[at] for one in (candidates, successors))  # [B, K, L]
+    end, cut = candidates.end[at], candidates.cut[at]
     order = torch.arange(rows.shape[1], device=rows.device)
-    same = (said[:, None] == then[:, :, None]).all(-1)
+    same = (said[:, None] == then[:, :, None]).all(-1) & (~cut[:, :, None] | (end[:, None] == end[:, :, None]))
     return same & real[:, None, :] & real[:, :, None] & (order[:, None] < order)
