@@ -83,13 +83,18 @@ class Scout(FreeDave):
         logits, ids = few_largest(found.values, self.tokens)
         inside = found.columns.clamp(max=base.shape[1] - 1)
         first = view.scores.stat("first").gather(1, inside)[..., None]
-        weight = (first * first * (logits - logits[..., :1]).double().exp()) ** 2
+        weight = self.weight(first, (logits - logits[..., :1]).double().exp())
         open_ = (view.open & ~base & view.active[:, None]).gather(1, inside) & (found.columns < base.shape[1])
         host = [value.tolist() for value in (found.columns, open_, due.gather(1, inside), written.gather(1, inside))]
         return [
             grown(*guesses(*row), trust=share, most=self.rows - 1, least=self.least)
             for *row, share in zip(*host, ids.tolist(), weight.tolist(), trust.tolist(), strict=True)
         ]
+
+    def weight(self, first: Tensor, ratio: Tensor) -> Tensor:
+        """How likely the rule commits a token next [B, n, T], up to a factor: ``first`` [B, n, 1] is the probability of
+        the position's likeliest token, ``ratio`` the token's over that. A rule prefers positions that are sure."""
+        return (first * first * ratio) ** 2
 
     def follows(self, candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
         return equality(candidates, successors, rows)
