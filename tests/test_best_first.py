@@ -15,7 +15,7 @@ Draft = frozenset[Addition]
 
 def chances(guesses: list[Guess]) -> dict[Draft, float]:
     """The chance of every set without repeated steps: the sum over all orders of choosing its additions one by one."""
-    weight, out = dict(guesses), defaultdict(float)
+    weight, out = dict(guesses), defaultdict[Draft, float](float)
     places = sorted({place for place, _ in weight})
     for size in range(1, len(places)):
         for order in permutations(places, size):
