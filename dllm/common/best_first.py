@@ -31,20 +31,22 @@ def grown(
     guesses = sorted(guesses, key=lambda guess: -guess.weight)
     places = len({guess.addition[0] for guess in guesses})
     edge: dict[frozenset[Addition], float] = {chain[0]: 1.0}
-    found: list[frozenset[Addition]] = []
+    found: dict[frozenset[Addition], None] = {}
     while edge and len(found) <= most:
         here = max(edge, key=edge.__getitem__)
         chance = edge.pop(here)
         if chance < least and found:
             break
-        found.append(here)
+        found[here] = None
+        ways = []
         if here in following:
-            edge[following[here]] = edge.get(following[here], 0.0) + trust * chance
-            chance *= 1 - trust
-        for child, share in _children(here, guesses, least / chance if chance else 1.0):
-            edge[child] = edge.get(child, 0.0) + chance * share
-        edge = {child: sure for child, sure in edge.items() if len(child) < places and child not in found}
-    return sorted(found[1:], key=len)
+            ways, chance = [(following[here], trust * chance)], chance * (1 - trust)
+        if chance:
+            ways += [(child, chance * share) for child, share in _children(here, guesses, least / chance)]
+        for child, more in ways:
+            if len(child) < places and child not in found:
+                edge[child] = edge.get(child, 0.0) + more
+    return sorted(list(found)[1:], key=len)
 
 
 def _children(
