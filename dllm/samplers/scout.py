@@ -23,8 +23,8 @@ class Scout(FreeDave):
 
     The tree: from each canvas one more token may follow, at any open position, one of its ``tokens`` likeliest, with a
     chance proportional to (p1 * p)^2. p is the token's probability, p1 that of the likeliest one there. Besides, the
-    inner rule may go on as on these scores (FreeDave's drafts). How far that came true in the row until now, by
-    Laplace's rule, is its chance. A canvas that several orders lead to has the sum of their chances.
+    inner rule may go on as on these scores (FreeDave's drafts), with the chance (k + 1) / (n + 5): k of n such steps
+    came true in the row until now. A canvas that several orders lead to has the sum of their chances.
     rows: candidates per turn at most. least: the least chance for which a candidate is worth its row.
     """
 
@@ -51,7 +51,7 @@ class Scout(FreeDave):
         kept, asked = self._came_true(view.canvas.commit(base, written), state)
         due = (self.rows - made.sum(1)) % self.rows
         own |= {"due": due, "said": written, "kept": kept, "asked": asked}
-        trees = self._trees(view, base, due, written, (kept + 1) / (asked + 2))
+        trees = self._trees(view, base, due, written, (kept + 1) / (asked + 5))
         counts = torch.tensor([1 + len(tree) for tree in trees], device=base.device)
         owner = Owner(torch.arange(len(trees), device=base.device).repeat_interleave(counts), len(trees))
         commit, tokens = owner.each(base).clone(), owner.each(written).clone()
