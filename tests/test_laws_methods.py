@@ -138,7 +138,7 @@ def scouted() -> Iterator[Scouted]:
     return starmap(Scouted, drawn(list(VERIFIED), (2, 5, 16), list(BLOCKS), list(CACHES), ENDS, NAMES))
 
 
-@law(scouted, daily=16, least=3000)
+@law(scouted, daily=12, least=3000)
 def test_scout_gives_its_inner_rules_tokens_with_no_more_forwards(case: Scouted) -> None:
     inner, blocks, count = VERIFIED[case.inner], BLOCKS[case.blocks], 8 if full() else 3
     cache, eos = CACHES[case.cache], build("eos", case.eos)
