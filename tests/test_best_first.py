@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
-from dllm.common.best_first import Addition, Guess, grown
+from dllm.common.best_first import Addition, Weighed, best_first
 
 Draft = frozenset[Addition]
 
 
-def chances(guesses: list[Guess]) -> dict[Draft, float]:
+def chances(guesses: list[Weighed]) -> dict[Draft, float]:
     """The chance of every set without repeated steps: the sum over all orders of choosing its additions one by one."""
     weight, out = dict(guesses), defaultdict[Draft, float](float)
     places = sorted({place for place, _ in weight})
@@ -29,34 +29,35 @@ def chances(guesses: list[Guess]) -> dict[Draft, float]:
 
 
 def test_the_likeliest_set_grows_first_and_none_has_all_places() -> None:
-    guesses = [Guess((0, 7), 6.0), Guess((1, 8), 3.0), Guess((2, 9), 1.0)]
-    # {0}: 0.6. {1}: 0.3. {0, 1}: 0.6 * 3/4 + 0.3 * 6/7 = 0.71, once both are grown. {2}: 0.1.
-    assert grown(guesses, [], trust=0.5, most=2, least=0.0) == [{(0, 7)}, {(0, 7), (1, 8)}]
-    assert len(grown(guesses, [], trust=0.5, most=99, least=0.0)) == 6
-    assert grown(guesses, [], trust=0.5, most=99, least=0.2) == [{(0, 7)}, {(1, 8)}, {(0, 7), (1, 8)}]
-    assert grown(guesses, [], trust=0.5, most=0, least=0.0) == [] == grown([], [], trust=0.5, most=9, least=0.0)
+    guesses = [Weighed((0, 7), 6.0), Weighed((1, 8), 3.0), Weighed((2, 9), 1.0)]
+    # {0}: 0.6. {1}: 0.3. {0, 1}: 0.6 * 3/4 + 0.3 * 6/7 = 0.71, once both have grown. {2}: 0.1.
+    assert best_first(guesses, [], trust=0.5, most=2, least=0.0) == [{(0, 7)}, {(0, 7), (1, 8)}]
+    assert len(best_first(guesses, [], trust=0.5, most=99, least=0.0)) == 6
+    assert best_first(guesses, [], trust=0.5, most=99, least=0.2) == [{(0, 7)}, {(1, 8)}, {(0, 7), (1, 8)}]
+    assert best_first(guesses, [], trust=0.5, most=0, least=0.0) == []
+    assert best_first([], [], trust=0.5, most=9, least=0.0) == []
 
 
 def test_tokens_of_one_place_exclude_each_other() -> None:
-    guesses = [Guess((0, 7), 2.0), Guess((0, 8), 1.0), Guess((1, 7), 1.0)]
-    assert grown(guesses, [], trust=0.5, most=99, least=0.0) == [{(0, 7)}, {(0, 8)}, {(1, 7)}]
+    guesses = [Weighed((0, 7), 2.0), Weighed((0, 8), 1.0), Weighed((1, 7), 1.0)]
+    assert best_first(guesses, [], trust=0.5, most=99, least=0.0) == [{(0, 7)}, {(0, 8)}, {(1, 7)}]
 
 
 def test_repeated_steps_come_first_where_they_are_trusted_and_not_at_all_where_they_are_not() -> None:
-    guesses = [Guess((place, 5), 1 - place / 100) for place in range(6)]
+    guesses = [Weighed((place, 5), 1 - place / 100) for place in range(6)]
     steps = [[(3, 5)], [(4, 5), (5, 5)]]
-    assert grown(guesses, steps, trust=0.99, most=2, least=0.0) == [{(3, 5)}, {(3, 5), (4, 5), (5, 5)}]
-    assert grown(guesses, steps, trust=0.0, most=1, least=0.0) == [{(0, 5)}]
+    assert best_first(guesses, steps, trust=0.99, most=2, least=0.0) == [{(3, 5)}, {(3, 5), (4, 5), (5, 5)}]
+    assert best_first(guesses, steps, trust=0.0, most=1, least=0.0) == [{(0, 5)}]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_without_limits_every_set_of_a_chance_is_found(seed: int) -> None:
     rng = Random(seed)
-    guesses = [Guess((place, token), rng.random() ** 3) for place in range(4) for token in range(rng.randint(1, 3))]
+    guesses = [Weighed((place, token), rng.random() ** 3) for place in range(4) for token in range(rng.randint(1, 3))]
     all_ = chances(guesses)
     assert sum(chance for draft, chance in all_.items() if len(draft) == 1) == pytest.approx(1.0)
-    found = grown(guesses, [], trust=0.3, most=10**6, least=0.0)
+    found = best_first(guesses, [], trust=0.3, most=10**6, least=0.0)
     assert set(found) == set(all_) and [*map(len, found)] == sorted(map(len, found))
     # With few, nothing is left out that is much likelier than what is in.
-    few = grown(guesses, [], trust=0.3, most=6, least=0.0)
+    few = best_first(guesses, [], trust=0.3, most=6, least=0.0)
     assert min(all_[draft] for draft in few) >= max(all_[draft] for draft in found if draft not in few) / 3

@@ -8,15 +8,15 @@ from typing import NamedTuple
 Addition = tuple[int, int]  # a place, and what is put there
 
 
-class Guess(NamedTuple):
+class Weighed(NamedTuple):
     """An addition, and its weight among all that are possible."""
 
     addition: Addition
     weight: float
 
 
-def grown(
-    guesses: Sequence[Guess], steps: Sequence[Sequence[Addition]], *, trust: float, most: int, least: float
+def best_first(
+    guesses: Sequence[Weighed], steps: Sequence[Sequence[Addition]], *, trust: float, most: int, least: float
 ) -> list[frozenset[Addition]]:
     """At most ``most`` sets of additions, each of a chance of at least ``least``, smaller sets first.
 
@@ -50,7 +50,7 @@ def grown(
 
 
 def _children(
-    here: frozenset[Addition], guesses: Sequence[Guess], least: float
+    here: frozenset[Addition], guesses: Sequence[Weighed], least: float
 ) -> Iterator[tuple[frozenset[Addition], float]]:
     """The sets one addition larger, and their shares of at least ``least``. guesses: by falling weight."""
     taken = {place for place, _ in here}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
-from dllm.common.best_first import Addition, Guess, grown
+from dllm.common.best_first import Addition, Weighed, best_first
 from dllm.common.ranking import few_largest
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Schedule, State, Step, View
@@ -87,7 +87,7 @@ class Scout(FreeDave):
         open_ = (view.open & ~base & view.active[:, None]).gather(1, inside) & (found.columns < base.shape[1])
         host = [value.tolist() for value in (found.columns, open_, due.gather(1, inside), written.gather(1, inside))]
         return [
-            grown(*guesses(*row), trust=share, most=self.rows - 1, least=self.least)
+            best_first(*guesses(*row), trust=share, most=self.rows - 1, least=self.least)
             for *row, share in zip(*host, ids.tolist(), weight.tolist(), trust.tolist(), strict=True)
         ]
 
@@ -103,11 +103,11 @@ class Scout(FreeDave):
 def guesses(
     columns: list[int], open_: list[bool], due: list[int], written: list[int], ids: list[list[int]],
     weight: list[list[float]],
-) -> tuple[list[Guess], list[list[Addition]]]:  # fmt: skip
+) -> tuple[list[Weighed], list[list[Addition]]]:  # fmt: skip
     """What may be committed next in one row, and the steps of the inner rule on the same scores."""
     left = [at for at, free in enumerate(open_) if free]
     single = [
-        Guess((columns[at], token), value) for at in left for token, value in zip(ids[at], weight[at], strict=True)
+        Weighed((columns[at], token), value) for at in left for token, value in zip(ids[at], weight[at], strict=True)
     ]
     last = max((due[at] for at in left), default=0)
     steps = [[(columns[at], written[at]) for at in left if due[at] == step] for step in range(1, last + 1)]
