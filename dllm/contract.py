@@ -103,8 +103,8 @@ class BlockState(Rowwise):
     of the last open block (= end without lookahead); in_open: the columns of all open blocks. number: index of the
     current block. masks: masks that it had when it opened. forwards: forwards that it has had, the one under way
     included. turn: forwards of the whole row. done [B]: nothing is left to decide. held: turns that the row still waits
-    until the host knows that its block has opened. active [B]: takes part in the coming turn. own: the schedule's
-    parameters of each row [B]. lookahead: how many further blocks are open, too. shapes: how wide tensors may be.
+    for the host to know that its block has opened. active [B]: takes part in the coming turn. own: the schedule's
+    parameters of each row [B]. lookahead: further blocks that are open. shapes: how wide tensors may be.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")
@@ -278,9 +278,8 @@ class ForwardCost(Rowwise):
     """What one forward of N candidates computed, per layer (l = layers, or 1 where all layers are alike).
 
     queries [N, l]: rows asked for. keys [N, l]: rows that each of them attends to. refreshed [N, l]: rows computed
-    because the layer computes the whole canvas again (0 in layers that reuse). computed [N, l]: rows that ran, with
-    those that only pad a row to its call's width. scored [N]: rows that the head ran on. copies: how often every row
-    has keys of its own (2 under guidance). values [N, l]: rows whose value alone was computed (0: none).
+    because the layer computes the whole canvas again. computed [N, l]: rows that ran, with padding. scored [N]: rows
+    that the head ran on. copies: how often a row has keys of its own (2 under guidance). values [N, l]: values alone.
     """
 
     shared: ClassVar[tuple[str, ...]] = ("copies",)

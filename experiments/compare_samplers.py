@@ -116,7 +116,7 @@ class Comparison:
 
     def relations(self) -> list[tuple[str, bool]]:
         """Each relation in words, and whether it holds."""
-        missing = {"confidence", "localleap", "credit", "freedave"} - set(self.columns)
+        missing = {"confidence", "localleap", "credit", "freedave", "scout"} - set(self.columns)
         if missing:
             return [(f"all of the samplers compared here run; {', '.join(sorted(missing))} did not", False)]
         nfe = {name: mean([row.nfe for row in column.rows]) for name, column in self.columns.items()}
@@ -131,6 +131,11 @@ class Comparison:
              [row.canvas for row in draft] == [row.canvas for row in static]),
             (f"freedave saves {nfe['static'] / nfe['freedave']:.2f} x forwards, at least 1.5",
              nfe["static"] >= 1.5 * nfe["freedave"]),
+            ("scout decodes what confidence decodes",
+             [row.canvas for row in self.columns["scout"].rows]
+             == [row.canvas for row in self.columns["confidence"].rows]),
+            (f"scout {nfe['scout']:.2f} < confidence {nfe['confidence']:.2f} forwards",
+             nfe["scout"] < nfe["confidence"]),
             ("no item needs fewer forwards under freedave than its lossless minimum", below),
             *(self._bounded(column) for name, column in self.columns.items() if name not in ({"oracle"} | OWN_TEXT)),
         ]  # fmt: skip

@@ -202,6 +202,10 @@ ENTRIES = [
         "samplers", "docs/samplers.md", (("-m", "experiments.compare_samplers"),), 5, same_tables, Tolerance(2, 0.05)
     ),
     Entry(
+        "scout", "docs/samplers/scout.md", (("-m", "experiments.own_sampler"),), 10, same_tables, Tolerance(2, 0.05),
+        columns={9: ANY},
+    ),
+    Entry(
         "plain", "docs/benchmarks.md",
         (("-m", "experiments.bench_step", "--plain", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
         same_ratio, Tolerance(share=0.5), timed=True,

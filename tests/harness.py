@@ -37,6 +37,7 @@ from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
 from dllm.steering.batch import Steering
 
+ENDLESS = 2000
 KINDS = (Sampler, Blocks, Cache, EndOfText)
 DATA = Path(__file__).parent / "data"
 PROMPTS = [
@@ -187,7 +188,7 @@ def turns(
     at_zero = network.config.attention.grid_at_zero
     canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with torch.inference_mode():
-        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], lag, None, steering)
+        yield from ending(denoise(canvas, forward, parts[0], parts[1], parts[3], lag, None, steering))
 
 
 def decode(
@@ -226,9 +227,17 @@ def results(
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, sampler, blocks, eos, lag, take, steering):
+        for turn in ending(denoise(canvas, forward, sampler, blocks, eos, lag, take, steering)):
             collector.observe(turn)
     return collector.results()
+
+
+def ending(running: Iterator[Turn]) -> Iterator[Turn]:
+    """The turns of a decode. AssertionError for one that does not end: with masks of which nothing is open, it is a
+    hang, not a failure, otherwise."""
+    for number, turn in enumerate(running):
+        assert number < ENDLESS, f"{ENDLESS} turns, masks left: {turn.candidates.undecided.sum(1).tolist()}"
+        yield turn
 
 
 def full() -> bool:

@@ -151,6 +151,7 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
         ("confidence", "fixed", "eotp", "tiny-llada", "eos.scope=block"),
         ("freedave", "fixed", "keep", "tiny-llada", "several candidates"),
         ("confidence", "fixed", "keep", "tiny-wedlm", "what is decoded does not see them"),
+        ("confidence", "sliding", "keep", "tiny-llada", "would come to columns that stay left out"),
     ],
 )  # fmt: skip
 def test_parts_that_read_what_is_left_out_are_refused(

@@ -1,4 +1,4 @@
-"""Laws 6 and 7: FreeDave loses nothing, and a method with its extension off is the method it extends."""
+"""Laws 6 and 7: FreeDave and Scout lose nothing, and a method with its extension off is the method it extends."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from itertools import starmap
 
 import torch
-from harness import Shown, drawn, full, model, results
+from harness import Shown, build, drawn, full, model, results
 from law import law
 
 from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
+from dllm.cache.base import Cache
+from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
+from dllm.cache.prefix import Prefix
 from dllm.canvas import Request
+from dllm.compose.parts import choices
+from dllm.eos.base import EndOfText
 from dllm.eos.keep import Keep
 from dllm.record.results import Result
 from dllm.samplers.adas import Adas
@@ -42,6 +47,7 @@ from dllm.samplers.order import Order
 from dllm.samplers.pc import PC
 from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
+from dllm.samplers.scout import Scout
 from dllm.samplers.static import Static
 from dllm.samplers.tacg import TACG
 
@@ -56,14 +62,18 @@ def prompts(count: int) -> list[list[int]]:
     return [[62, *torch.randint(0, 56, (length,), generator=noise).tolist(), 55] for length in lengths]
 
 
-def decode(name: str, sampler: Sampler, blocks: Blocks, count: int = 12) -> list[Result]:
+def decode(
+    name: str, sampler: Sampler, blocks: Blocks, count: int = 12, cache: Cache | None = None,
+    eos: EndOfText | None = None,
+) -> list[Result]:  # fmt: skip
     network = model(name)
     batch = [Request.answer(prompt, LENGTH, 60, seed) for seed, prompt in enumerate(prompts(count))]
-    return results(network, (sampler, blocks, NoCache(), Keep()), batch)
+    return results(network, (sampler, blocks, cache or NoCache(), eos or Keep()), batch)
 
 
 STATIC = {
     "one": Static(), "even": Static(steps=12), "uneven": Static(steps=9), "margin": Static(score="margin"),
+    "entropy": Static(score="entropy"),
     "dus": DUS(), "left-to-right": Order("left_to_right", steps=6), "random-order": Order(),
 }  # fmt: skip
 
@@ -100,6 +110,44 @@ def test_deeper_drafts_save_forwards() -> None:
     assert plain > 1.3 * deep[0] > 1.3 * deep[1]
 
 
+VERIFIED = {name: STATIC[name] for name in ("one", "even", "uneven", "entropy", "dus", "random-order")} | {
+    "confidence": Confidence(0.2), "factor": Factor(), "frechet": Frechet(0.2), "localleap": LocalLeap(0.3, 0.1, 2),
+    "dparallel": DParallel(2.0), "easing": Easing(0.3), "eb": EntropyBound(4.0), "dawn": Dawn(0.3, 0.2, 0.1),
+    "entropy-distance": EntropyDistance(2.0), "prior": Prior(Static()), "adas": Adas(EntropyBound(3.0), 3.0),
+    "frontier": Frontier(Factor(), 5), "pc": PC(),
+}  # fmt: skip
+ENDS = [name for name in choices("eos") if name != "eotp"]  # which judges every forward, and there are fewer
+CACHES: dict[str, Cache] = {
+    "none": NoCache(), "prefix": Prefix(), "dual": Dual(), "prefix-forced": Prefix(False), "dual-forced": Dual(False),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scouted(Shown):
+    """Scout over a rule."""
+
+    inner: str
+    rows: int
+    blocks: str
+    cache: str
+    eos: str
+    model: str
+
+
+def scouted() -> Iterator[Scouted]:
+    return starmap(Scouted, drawn(list(VERIFIED), (2, 5, 16), list(BLOCKS), list(CACHES), ENDS, NAMES))
+
+
+@law(scouted, daily=12, least=3000)
+def test_scout_gives_its_inner_rules_tokens_with_no_more_forwards(case: Scouted) -> None:
+    inner, blocks, count = VERIFIED[case.inner], BLOCKS[case.blocks], 8 if full() else 3
+    cache, eos = CACHES[case.cache], build("eos", case.eos)
+    plain = decode(case.model, inner, blocks, count, cache, eos)
+    scout = decode(case.model, Scout(inner, case.rows, least=1e-3), blocks, count, cache, eos)
+    assert [one.canvas for one in scout] == [one.canvas for one in plain]
+    assert all(one.nfe <= other.nfe for one, other in zip(scout, plain, strict=True))
+
+
 WIDTH = 24
 ZEROS = {name: torch.randn((WIDTH, WIDTH) if name.endswith("weight") else (WIDTH,)) for name in WEIGHTS}
 OFF: dict[str, tuple[Sampler, Sampler]] = {
@@ -113,6 +161,7 @@ OFF: dict[str, tuple[Sampler, Sampler]] = {
     "prophet-no-region": (Prophet(Static(), region="none"), Static()),
     "prophet-never-sure": (Prophet(LocalLeap(), thresholds=[float("inf")] * 3), LocalLeap()),
     "freedave-depth-1": (FreeDave(Confidence(0.8), 1), Confidence(0.8)),
+    "scout-one-row": (Scout(Confidence(0.3), 1), Confidence(0.3)),
     "bacd-equal-clamps": (BACD(0.7, 0.7), Confidence(0.7)),
     "learn2pd-threshold-1": (Learn2PD(ZEROS, threshold=1.0), Static()),
     "tacg-all-off": (TACG(most=0, streak=1, bonus=0.0), Confidence(0.9)),

@@ -62,6 +62,11 @@ class Pruning(Cache):
                 f"cache.suffix_window={self.suffix_window} leaves out masks behind the open blocks, but a chosen part "
                 f"reads the region {min(regions)!r}. Use cache.suffix_window=null (eos=eotp: or eos.scope=block)."
             )
+        if self.prunes and setting.blocks.slides:
+            raise Unfit(
+                f"cache={name_of(self)} chooses the masks that it leaves out when a block opens, but blocks="
+                f"{name_of(setting.blocks)} has a single block, whose window would come to columns that stay left out."
+            )
         super().check(setting, sampler, needs)
         if self.prunes and setting.model.attention.name != "full":
             raise Unfit(

@@ -71,6 +71,15 @@ class FreeDave(Wrapper):
     def propose(self, view: View, state: State) -> Step:
         """Draft in all rows: up to ``draft_steps`` candidates, and one where a single mask is left or nothing is
         open."""
+        made, written, own = self.drafts(view, state)
+        room = (view.open & ~view.forced).sum(1)
+        most = torch.where(view.forced.any(1), room, self.draft_steps)
+        commit, owner = candidates_of(made, most, room * self.reference_branches)
+        return view.step(commit, tokens=owner.each(written), owner=owner, state=own)
+
+    def drafts(self, view: View, state: State) -> tuple[Tensor, Tensor, State]:
+        """The inner rule applied once, twice, ... to the same scores: what each draft commits [B, K, L], the tokens
+        [B, L], and the state that tells a draft from another."""
         forced, steps = view.forced, self._steps(view, state)
         stale = forced.any(1, keepdim=True)
         left, draft = view.open & ~forced, replace(view, blocks=replace(view.blocks, forwards=steps))
@@ -85,13 +94,10 @@ class FreeDave(Wrapper):
                 new = torch.where(stale, best(view.scores.confidence, left), new)
             drafts.append(new if not drafts else drafts[-1] | new)
             left, draft = left & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
-        made, room = torch.stack(drafts, 1), (view.open & ~forced).sum(1)
-        most = torch.where(stale[:, 0], room, self.draft_steps)
-        commit, owner = candidates_of(made, most, room * self.reference_branches)
-        masks = view.canvas.undecided.sum(1, keepdim=True) - made.sum(2)
+        made = torch.stack(drafts, 1)
+        masks = view.canvas.masked.sum(1, keepdim=True) - made.sum(2)  # an end of text cuts none of these
         own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
-        written = torch.where(drafts[-1], draft.canvas.tokens, view.scores.token)
-        return view.step(commit, tokens=owner.each(written), owner=owner, state=own)
+        return made, torch.where(drafts[-1], draft.canvas.tokens, view.scores.token), own
 
     def _once(self, view: View, state: State) -> Step:
         """The inner rule's step, as if the cache forced nothing."""
@@ -99,9 +105,13 @@ class FreeDave(Wrapper):
 
     def _steps(self, view: View, state: State) -> Tensor:
         """Inner steps that led to the canvas in this block [B]: one per forward, and those that drafts saved."""
-        kept = (state["left"] == view.canvas.undecided.sum(1, keepdim=True)).long()
+        kept = (state["left"] == view.canvas.masked.sum(1, keepdim=True)).long()
         known = (state["turn"] == view.blocks.turn - 1) & (state["block"] == view.blocks.number)
         return torch.where(known, state["steps"] + kept.argmax(1) + 1, view.index)
+
+    def follows(self, candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
+        """[B, K, K]: whether the row may go on from candidate i to candidate j; ``rows`` [B, K] are their indices."""
+        return agreement(candidates, successors, rows)
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """The furthest candidate on the chain of agreeing successors that starts at each row's candidate 0."""
@@ -110,7 +120,7 @@ class FreeDave(Wrapper):
         step = self._once(view, state)
         successor = view.canvas.commit(step.commit, step.tokens)
         rows, _ = owner.table()
-        agree = agreement(view.canvas, successor, rows)
+        agree = self.follows(view.canvas, successor, rows)
         at = torch.zeros_like(rows[:, 0])
         for _ in range(rows.shape[1] - 1):
             ahead = agree.gather(1, at[:, None, None].expand(-1, 1, agree.shape[2]))[:, 0]

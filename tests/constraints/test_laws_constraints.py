@@ -153,7 +153,8 @@ def test_what_is_infilled_is_a_text_with_what_was_given(combination: Combination
 def plain() -> Iterator[Combination]:
     """Combinations that take nothing back and cut no text at a number of tokens, and whose sampler judges a position by
     what this forward says of it."""
-    others = {*TAKE_BACK, *READS_LOGITS, "freedave", "oracle"}  # drafts get fewer; the oracle writes its own tokens
+    others = {*TAKE_BACK, *READS_LOGITS, "freedave", "scout"}  # drafts get fewer
+    others |= {"oracle"}  # which writes its own tokens
     others |= {"lopa", "tccf", "stop_front"}  # lopa chooses by how sure the model is of all masks
     yield from (one for one in combinations() if not {one.sampler, one.blocks, one.eos} & others)
 
@@ -215,7 +216,7 @@ def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
 
 def of_own_proposals() -> Iterator[Combination]:
     """Combinations whose sampler commits what this forward proposes, and takes nothing back."""
-    others = (*TAKE_BACK, "ete", "freedave", "oracle")
+    others = (*TAKE_BACK, "ete", "freedave", "scout", "oracle")
     yield from (one for one in combinations() if one.sampler not in others)
 
 

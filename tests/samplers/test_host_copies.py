@@ -110,7 +110,7 @@ def test_a_rule_decides_where_its_canvas_is(name: str) -> None:
     assert step.commit.device.type == "meta"
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "scout"])  # whose trees grow on the host
 def test_a_rule_makes_no_tensor_of_numbers_in_a_turn(name: str) -> None:
     game, view = played(VARIANTS[name]())
     with Here("cpu"):

@@ -31,6 +31,7 @@ from dllm.samplers.frontier import Frontier
 from dllm.samplers.oracle import Oracle
 from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
+from dllm.samplers.scout import Scout
 from dllm.samplers.static import Static
 from dllm.samplers.wrapper import Wrapper
 from dllm.setting import Setting
@@ -38,7 +39,7 @@ from tests.samplers.game import PROMPT, Game, positions
 
 WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {
     "credit": Credit, "prophet": Prophet, "freedave": FreeDave, "prior": Prior, "frontier": Frontier,
-    "adas": lambda inner: Adas(inner, 10.0),
+    "adas": lambda inner: Adas(inner, 10.0), "scout": Scout,
 }  # fmt: skip
 OFF: dict[str, Callable[[Sampler], Sampler]] = {
     "credit": lambda inner: Credit(inner, alpha=0.0),
@@ -47,6 +48,7 @@ OFF: dict[str, Callable[[Sampler], Sampler]] = {
     "prior": lambda inner: Prior(inner, sigma=float("inf")),
     "frontier": lambda inner: Frontier(inner, None),
     "adas": lambda inner: Adas(inner, 0.0),
+    "scout": lambda inner: Scout(inner, 1),
 }
 INNER = [name for name in choices("sampler") if name != "wino"]  # which Dream cannot have; refused below all the same
 MODELS = ("tiny-llada", "tiny-dream")
@@ -109,13 +111,14 @@ def test_most_pairs_work() -> None:
         "adas", "confidence", "dawn", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor",
         "frechet", "frontier", "learn2pd", "localleap", "oracle", "order", "pc", "prior", "static",
     }  # fmt: skip
+    assert names["scout"] == names["freedave"]
     assert set(names["credit"]) == {
         "adas", "bacd", "confidence", "dawn", "dus", "easing", "factor", "frechet", "frontier", "klass", "learn2pd",
         "localleap", "oracle", "order", "pc", "prior", "static", "tacg",
     }  # fmt: skip
     assert set(names["prior"]) == {"pc", "static"}
     assert set(names["adas"]) == {"confidence", "dream", "eb", "factor", "frechet", "static"}
-    assert set(names["frontier"]) == set(INNER) - {"dus", "freedave", "order", "prophet"}
+    assert set(names["frontier"]) == set(INNER) - {"dus", "freedave", "order", "prophet", "scout"}
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)

@@ -1,0 +1,67 @@
+"""The comparison of scout with the published rules: who is chosen by what, and what is said of the difference."""
+
+from __future__ import annotations
+
+from dllm import Result
+from dllm.compose.parts import build_part, composed
+from dllm.tasks.parallelbench import mini
+from experiments.own_sampler import BEGIN, END, PAGE, PUBLISHED, Bench, Column, methods, saving, written
+
+
+def column(method: str, setting: str, nfe: list[int], right: list[float]) -> Column:
+    rows = [Result([1], [2], "", [2], count, 4 * count, 1.0, "eos", 0, [1]) for count in nfe]
+    return Column(method, setting, rows, right, 1.0)
+
+
+def bench(*columns: Column) -> Bench:
+    """Four items of two tasks, two in each half, without a model."""
+    out = object.__new__(Bench)
+    out.items = [item for task in list(mini.TASKS)[:2] for item in mini.generate(task, 1, 2)]
+    out.half, out.columns = [0, 1, 0, 1], list(columns)
+    out.static = column("static", "one token", [8] * 4, [1.0] * 4)
+    out.oracle = column("oracle", "told the answer", [1, 2, 1, 2], [1.0] * 4)
+    return out
+
+
+def test_a_setting_is_chosen_by_one_half_and_shown_on_the_other() -> None:
+    found = bench(
+        column("a", "fast here", [2, 9, 2, 9], [1.0] * 4), column("a", "fast there", [4, 3, 4, 3], [1.0] * 4),
+        column("b", "wrong there", [3, 2, 3, 2], [1.0, 0.0, 1.0, 1.0]),
+        column("**scout**", "only", [2, 2, 2, 2], [1.0] * 4),
+    )  # fmt: skip
+    assert {method: one.setting for method, one in found.chosen(0).items()}["a"] == "fast here"
+    assert {method: one.setting for method, one in found.chosen(1).items()}["a"] == "fast there"
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in found.table(0).splitlines()[2:]]
+    shown = {line[0]: line for line in lines}
+    # By the second half b scores too little, so a is the best there; its four forwards here are twice scout's.
+    assert shown["a"][1:5] == ["fast there", "100.0", "the best published", "4.00"]
+    assert shown["**scout**"][4:8] == ["2.00", "50.0 % ±0.0", "0.500", "4.0"]
+    assert shown["b"][2] == "100.0" and [line[0] for line in lines] == ["oracle", "**scout**", "b", "a", "static"]
+
+
+def test_the_interval_of_a_saving_is_that_of_paired_items() -> None:
+    assert saving([2, 4, 6], [4, 8, 12]) == "50.0 % ±0.0"  # every item saves alike
+    # What is left of 1, 1, 1 without 3/4 of 1, 2, 1 is 1/4, -1/2, 1/4: squares that sum to 0.375.
+    assert saving([1, 1, 1], [1, 2, 1]) == f"25.0 % ±{100 * 1.96 * (0.375 / 2 / 3) ** 0.5 / (4 / 3):.1f}"
+
+
+def test_figures_replace_the_older_ones() -> None:
+    page = f"words\n{BEGIN}\n\nold\n\n{END}\nmore\n"
+    assert written(page, "new") == f"words\n{BEGIN}\n\nnew\n\n{END}\nmore\n"
+    assert PAGE.read_text().count(BEGIN) == PAGE.read_text().count(END) == 1
+
+
+def test_settings_differ_and_can_be_built() -> None:
+    found = list(methods())
+    assert len({(method, words) for method, words, _ in found}) == len(found) > 60
+    assert len({method for method, *_ in found}) == len(PUBLISHED) + 4
+    for _, _, overrides in (found[0], found[-1]):
+        assert build_part("sampler", composed(overrides)["sampler"])
+
+
+def test_freedave_meets_every_rule_that_scout_meets() -> None:
+    inner = {
+        word: {words.partition(" over ")[2] for method, words, _ in methods() if word in method}
+        for word in ("scout", "freedave")
+    }
+    assert inner["scout"] < inner["freedave"] and len(inner["scout"]) == 6
