@@ -53,7 +53,7 @@ class Line:
 def line(model: Model, label: str, words: Sequence[str], items: list[Sample]) -> Line:
     """Raises UserError for words that do not fit the model."""
     rows: list[Result] = []
-    for length, group in groupby(items, lambda item: mini.budget(item.task)):
+    for length, group in groupby(items, lambda item: mini.longest(item.task)):
         prompts: list[Prompt] = [sample.messages for sample in group]
         rows += decoder(model, words, length, BATCH)(prompts)
     right = [mini.score(sample, row.text)["score"] for sample, row in zip(items, rows, strict=True)]

@@ -61,7 +61,7 @@ class Comparison:
 
     def __init__(self, model: Model, count: int, seed: int) -> None:
         self.model = model
-        self.items = [sample for task in mini.SHORT for sample in mini.generate(task, seed, count)]
+        self.items = [sample for task in mini.SHORT_ANSWERS for sample in mini.generate(task, seed, count)]
         self.refused: list[str] = []
         seen = GuessRecorder()
         static = self.column("static", seen)

@@ -37,7 +37,7 @@ from dllm.samplers.freedave import FreeDave
 from dllm.samplers.oracle import Oracle
 from dllm.samplers.scout import Scout
 from dllm.samplers.static import Static
-from dllm.tasks.parallelbench import mini
+from dllm.tasks.mini import tasks as mini
 from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
 from dllm.tasks.parallelbench.theory import outputs
 
@@ -154,7 +154,7 @@ class Bench:
 
     def __init__(self, model: Model, count: int, seed: int) -> None:
         self.model = model
-        drawn = [(at, item) for task in mini.TASKS for at, item in enumerate(mini.generate(task, seed, count))]
+        drawn = [(at, item) for task in mini.SHORT_ANSWERS for at, item in enumerate(mini.generate(task, seed, count))]
         self.items, self.half = [item for _, item in drawn], [at % 2 for at, _ in drawn]
         self.static = self.column("static", "one token", Static())
         reference = [row.canvas for row in self.static.results]

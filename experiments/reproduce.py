@@ -213,7 +213,7 @@ ENTRIES = [
     *(
         Entry(
             f"card-{name}", CARD.format(name),
-            (("-m", "experiments.mini.card", name, "--again", "speed", "wording"),), 20, same_tables,
+            (("-m", "experiments.mini.card", name, "--again", "speed"),), 5, same_tables,
             Tolerance(3),
         )
         for name in ("mini-llada", "mini-dream")

@@ -126,7 +126,7 @@ class Records:
 
 def prompts_of(options: Options) -> list[Prompt]:
     if not options.prompts:
-        items = [mini.generate(task, options.seed + 1000, options.count, "train") for task in mini.SHORT]
+        items = [mini.generate(task, options.seed + 1000, options.count, "train") for task in mini.SHORT_ANSWERS]
         return [sample.messages for task in items for sample in task]
     try:
         lines = [json.loads(line) for line in Path(options.prompts).read_text().splitlines() if line.strip()]

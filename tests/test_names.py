@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "dllm"
-# One name for one role: programs, the commands that ``task=`` starts, and what every kernel's file holds.
-ROLES = {"main", "run", "reference", "BUILDS"}
+# One name for one role: programs, the commands that ``task=`` starts, what every kernel's file holds, and every file of
+# tasks.
+ROLES = {"main", "run", "reference", "BUILDS", "TASKS"}
 
 
 def defined(tree: ast.Module) -> Iterator[str]:

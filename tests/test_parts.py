@@ -120,7 +120,7 @@ def test_the_seal_sees_what_is_written() -> None:
 
 def test_what_a_part_learns_of_a_model_stays_with_that_decoder() -> None:
     """Each model has a filter of its own, and both decoders stand before either decodes."""
-    prompt, models = 'Copy the list:\n["Kai", "Emma", "Ada"]', [load(name) for name in ("mini-llada", "mini-dream")]
+    prompt, models = "Latin square:\nA,B,C,D", [load(name) for name in ("mini-llada", "mini-dream")]
 
     def decoder(model: Model, sampler: Sampler) -> Decoder:
         return Decoder(model, sampler, Fixed(32), eos="keep", gen_length=32)
@@ -130,7 +130,7 @@ def test_what_a_part_learns_of_a_model_stays_with_that_decoder() -> None:
     shared = [one(prompt)[0] for one in both]
     alone = [decoder(model, Learn2PD(threshold=0.9))(prompt)[0] for model in models]
     assert [(row.canvas, row.turns) for row in shared] == [(row.canvas, row.turns) for row in alone]
-    assert shared[0].nfe != shared[1].nfe
+    assert shared[0].turns != shared[1].turns
 
 
 def test_texts_are_bound_to_a_copy() -> None:

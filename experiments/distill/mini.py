@@ -25,7 +25,7 @@ def items(split: str, count: int, seed: int) -> Iterator[MiniQuestion]:
     """``count`` items of every task, from ``split`` (``train`` or ``test``)."""
     for task in tasks.TASKS:
         for sample in tasks.generate(task, seed + 2000, count, split):
-            yield MiniQuestion(task, sample.messages, tasks.budget(task), partial(score, sample))
+            yield MiniQuestion(task, sample.messages, tasks.longest(task), partial(score, sample))
 
 
 def score(sample: Sample, text: str) -> float:

@@ -109,8 +109,8 @@ def table(right: Mapping[str, Right]) -> str:
     rows = [["task", *right]]
     rows += [[task, *(cell(of.get(task)) for of in right.values())] for task in tasks.TASKS
              if any(task in of for of in right.values())]  # fmt: skip
-    rows += [[f"mean, {name}", *(mean_of(of, of_these) for of in right.values())]
-             for name, of_these in (("short answers", tasks.SHORT), ("long answers", tasks.LONG))]  # fmt: skip
+    lengths = (("short answers", tasks.SHORT_ANSWERS), ("long answers", tasks.LONG_ANSWERS))
+    rows += [[f"mean, {name}", *(mean_of(of, of_these) for of in right.values())] for name, of_these in lengths]
     lines = [rows[0], ["---", *["---:"] * len(right)], *rows[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -134,7 +134,7 @@ def cache_table(right: Mapping[str, Right]) -> str:
     for setting, of in right.items():
         none = right[f"none {setting.split()[1]}"]
         loss, bad = paired(of, none)
-        means = " | ".join(mean_of(of, names) for names in (tasks.SHORT, tasks.LONG))
+        means = " | ".join(mean_of(of, names) for names in (tasks.SHORT_ANSWERS, tasks.LONG_ANSWERS))
         lines.append(f"| {setting} | {means} | {loss:.1f} | {', '.join(bad) or '-'} |")
     return "\n".join(lines)
 

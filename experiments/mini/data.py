@@ -139,13 +139,13 @@ def stage_at(progress: float) -> Stage:
 def choose(rng: Random, count: int, progress: float) -> list[Conversation]:
     """Items of one step."""
     stage, out = stage_at(progress), []
-    shares = [share * (stage.long if task in tasks.LONG else 1.0) for task, share in SHARES.items()]
+    shares = [share * (stage.long if task in tasks.LONG_ANSWERS else 1.0) for task, share in SHARES.items()]
     for task in rng.choices(list(SHARES), shares, k=count):
         wording = "plain" if rng.random() < stage.plain else rng.choice(("trained", "strewn"))
         earlier: tuple[Sample, ...] = ()
-        if task in tasks.SHORT and rng.random() < stage.earlier:
+        if task in tasks.SHORT_ANSWERS and rng.random() < stage.earlier:
             before, turns = Draw(rng, (2, 4), "known", "trained"), rng.choice((1, 1, 1, 2))
-            earlier = tuple(tasks.draw(rng.choice(tasks.SHORT), before, "train") for _ in range(turns))
+            earlier = tuple(tasks.draw(rng.choice(tasks.SHORT_ANSWERS), before, "train") for _ in range(turns))
         sizes = LARGEST if stage.sizes[1] == LARGEST[1] and rng.random() < LARGE else stage.sizes
         out.append(Conversation(tasks.draw(task, Draw(rng, sizes, stage.names, wording), "train"), earlier))
     return out
@@ -169,7 +169,7 @@ def canvas_for(rng: Random, task: str, answer: int, progress: float) -> int:
     """The length of a row's canvas: as drawn, or the next that the answer and its end fit into; at first the least."""
     if progress < STAGES[0].until:
         return max(12, answer + 1)
-    lengths, shares = CANVASES[task in tasks.LONG]
+    lengths, shares = CANVASES[task in tasks.LONG_ANSWERS]
     drawn = rng.choices(lengths, shares)[0]
     return next(length for length in lengths if length >= max(drawn, answer + 1))
 

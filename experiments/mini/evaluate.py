@@ -78,7 +78,7 @@ def by_way(asked: Asked) -> dict[str, Right]:
     """By ways to decode a causal model."""
     return {
         label: {
-            task: decoded(asked.model, asked.items(task), words, tasks.budget(task))
+            task: decoded(asked.model, asked.items(task), words, tasks.longest(task))
             for task in shown(label, tasks.TASKS)
         }
         for label, words in settings_of(asked.model).items()
@@ -88,7 +88,7 @@ def by_way(asked: Asked) -> dict[str, Right]:
 def by_speed(asked: Asked) -> dict[str, Right]:
     """By tokens a step."""
     return {
-        str(k): {task: whole(asked.model, asked.items(task), k, tasks.budget(task)) for task in shown(k, tasks.TASKS)}
+        str(k): {task: whole(asked.model, asked.items(task), k, tasks.longest(task)) for task in shown(k, tasks.TASKS)}
         for k in TOKENS_PER_STEP
     }
 
@@ -97,7 +97,7 @@ def by_wording(asked: Asked) -> dict[str, Right]:
     """By wording, known names, one token a step."""
     return {
         wording: {
-            task: whole(asked.model, asked.items(task, wording=wording), 1, tasks.budget(task))
+            task: whole(asked.model, asked.items(task, wording=wording), 1, tasks.longest(task))
             for task in shown(wording, tasks.TASKS)
         }
         for wording in WORDINGS
@@ -110,8 +110,8 @@ def by_names(asked: Asked) -> dict[str, Right]:
     tokens = {"known": 1, "new": 1, "spelt": 2, "unseen": 2}
     return {
         names: {
-            task: whole(asked.model, asked.items(task, names=names), 1, tokens[names] * tasks.budget(task))
-            for task in shown(names, tasks.NAMED) if tokens[names] == 1 or task not in tasks.LONG
+            task: whole(asked.model, asked.items(task, names=names), 1, tokens[names] * tasks.longest(task))
+            for task in shown(names, tasks.OF_NAMES) if tokens[names] == 1 or task not in tasks.LONG_ANSWERS
         }
         for names in NAMES
     }  # fmt: skip
@@ -126,7 +126,7 @@ def by_size(asked: Asked) -> dict[str, Right]:
             found.setdefault(item.size, {}).setdefault(task, []).append(item)
     return {
         str(size): {
-            task: whole(asked.model, found[size][task], 1, tasks.budget(task)) for task in shown(size, found[size])
+            task: whole(asked.model, found[size][task], 1, tasks.longest(task)) for task in shown(size, found[size])
         }
         for size in sorted(found)
     }
@@ -137,7 +137,7 @@ def by_canvas(asked: Asked) -> dict[str, Right]:
     return {
         str(length): {
             task: answers(asked.model, asked.items(task)[::2], length, sampler="confidence", blocks=fixed(32))
-            for task in shown(length, tasks.TASKS) if length >= tasks.budget(task)
+            for task in shown(length, tasks.TASKS) if length >= tasks.longest(task)
         }
         for length in CANVASES
     }  # fmt: skip
@@ -149,7 +149,7 @@ def by_cache(asked: Asked) -> dict[str, Right]:
     return {
         label(cache, block, asked.model): {
             task: answers(
-                asked.model, asked.items(task), tasks.budget(task), sampler="confidence",
+                asked.model, asked.items(task), tasks.longest(task), sampler="confidence",
                 cache=cache_of(cache, asked.model), blocks=blocks_of(block),
             )
             for task in shown(f"{cache} {block}", tasks.TASKS)
@@ -177,7 +177,7 @@ def savings(asked: Asked) -> dict[str, dict[str, float]]:
 
     One token a step, so that every cache makes the same forwards; every tenth item of the long tasks.
     """
-    items = [item for task in tasks.LONG for item in asked.items(task)[::10]]
+    items = [item for task in tasks.LONG_ANSWERS for item in asked.items(task)[::10]]
     prompts: list[Prompt] = [item.messages for item in items]
     found = {}
     for cache, block in track([(cache, 32) for cache in BY_BLOCK] + [(cache, 0) for cache in WHOLE],
@@ -223,7 +223,7 @@ def quick(model: Model, count: int = 8) -> dict[str, float]:
     """Percentages with sampler=confidence in blocks of 32, of causal models one token a forward: a glance."""
     found = {}
     for task in tasks.TASKS:
-        items, length = tasks.generate(task, 1, count), tasks.budget(task)
+        items, length = tasks.generate(task, 1, count), tasks.longest(task)
         causal = model.config.attention.causal
         right = whole(model, items, 1, length) if causal else answers(model, items, length, blocks=fixed(32))
         found[task] = 100 * sum(right) / count

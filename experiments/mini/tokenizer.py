@@ -63,7 +63,7 @@ def told() -> list[str]:
     determiners = dict.fromkeys([*vocabulary.SINGULAR, *vocabulary.PLURAL])
     starts = [word.capitalize() for word in determiners]
     others = [*vocabulary.PLACES, *vocabulary.ADJECTIVES, *vocabulary.PREPOSITIONS, *determiners, *starts]
-    return [*words.NAMES, *words.TOWNS, *nouns, *verbs, *others, *words.SYMBOLS]
+    return [*words.NAMES, *words.TOWNS, *nouns, *verbs, *others, *vocabulary.MINI_SYMBOLS]
 
 
 def entries() -> list[str]:

@@ -17,7 +17,7 @@ def test_intervals() -> None:
 
 @pytest.mark.parametrize("name", ["mini-llada"])
 def test_every_sampler_has_its_line_and_freedave_loses_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mini, "SHORT", mini.SHORT[::6])  # an item of each takes 25 s
+    monkeypatch.setattr(mini, "SHORT_ANSWERS", mini.SHORT_ANSWERS[::6])  # an item of each takes 25 s
     comparison = Comparison(load(name), count=1, seed=5)
     comparison.run()
     lines = comparison.table().splitlines()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dllm import Result
 from dllm.compose.parts import build_part, composed
-from dllm.tasks.parallelbench import mini
+from dllm.tasks.mini import tasks as mini
 from experiments.own_sampler import BEGIN, END, PAGE, PUBLISHED, Bench, Column, methods, saving, written
 
 

@@ -37,7 +37,7 @@ TINY = Talk(
     lambda dice: f"w{dice.randint(1, 59)}",
 )
 MINI = Talk(
-    lambda dice: {"messages": tasks.draw(dice.choice(tasks.SHORT), Draw(dice)).messages},
+    lambda dice: {"messages": tasks.draw(dice.choice(tasks.SHORT_ANSWERS), Draw(dice)).messages},
     lambda dice: dice.choice(['", "', ",", "a", "Em", "\n", '"]', "B"]),
 )
 

@@ -25,9 +25,9 @@ CHAT: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "text": "x"}]}]}, 400, "messages[0].content[0]",
      "of type 'image_url' must be of type text"),
     ({"messages": [{"role": "user", "content": "a", "tools": [1]}]}, 400, "messages[0].tools", "has no field"),
-    ({"messages": [{"role": "user", "content": "word " * 300}]}, 400, "messages", "more than the model's limit of 256"),
-    ({"max_tokens": 0}, 400, "max_tokens", "max_tokens=0 must lie in [1, 192]: the model's limit is 256 tokens"),
-    ({"max_tokens": 193}, 400, "max_tokens", "must lie in [1, 192]"),
+    ({"messages": [{"role": "user", "content": "word " * 900}]}, 400, "messages", "more than the model's limit of 768"),
+    ({"max_tokens": 0}, 400, "max_tokens", "max_tokens=0 must lie in [1, 704]: the model's limit is 768 tokens"),
+    ({"max_tokens": 705}, 400, "max_tokens", "must lie in [1, 704]"),
     ({"max_tokens": "5"}, 400, "max_tokens", "max_tokens='5' must be a whole number"),
     ({"max_tokens": 5.0}, 400, "max_tokens", "must be a whole number"),
     ({"max_tokens": True}, 400, "max_tokens", "must be a whole number"),
@@ -81,8 +81,8 @@ CHAT: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"diffusion": {"canvas": ["a", 0]}}, 400, "diffusion.canvas", "must be a list"),
     ({"diffusion": {"canvas": ["a", True]}}, 400, "diffusion.canvas", "must be a list"),
     ({"diffusion": {"canvas": ["a"]}}, 400, "diffusion.canvas", "has nothing to fill in"),
-    ({"diffusion": {"canvas": [10**9]}}, 400, "diffusion.canvas", "the model's limit is 256"),
-    ({"diffusion": {"canvas": ["a", 250]}}, 400, "messages", "together more than the model's limit of 256"),
+    ({"diffusion": {"canvas": [10**9]}}, 400, "diffusion.canvas", "the model's limit is 768"),
+    ({"diffusion": {"canvas": ["a", 762]}}, 400, "messages", "together more than the model's limit of 768"),
     ({"diffusion": {"canvas": ["a", 2]}, "stop": ["x"]}, 400, "stop", "has given parts behind it. Drop one."),
     ({"diffusion": {"canvas": ["a", 2]}, "max_tokens": 5}, 400, "max_tokens", "both say how long the answer is"),
     ({"diffusion": {"cache": "dkv_greedy"}}, 400, "diffusion.cache", "The nearest that works is cache="),
@@ -102,7 +102,7 @@ COMPLETIONS: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"prompt": [1, True]}, 400, "prompt", "a text, or a list of token ids"),
     ({"prompt": [10**6]}, 400, "prompt", "token id 1000000 is not in the model's vocabulary"),
     ({"prompt": [5, 2]}, 400, "prompt", "token id 2 is the mask"),
-    ({"prompt": [5] * 300}, 400, "prompt", "the prompt takes 300 tokens and its answer 32"),
+    ({"prompt": [5] * 900}, 400, "prompt", "the prompt takes 900 tokens and its answer 32"),
     ({"messages": MESSAGES}, 400, "messages", "no field of this request"),
     ({"logprobs": 5}, 400, "logprobs", "those of other tokens are not served"),
     ({"echo": True}, 400, "echo", "echo=True must be false"),
@@ -124,5 +124,5 @@ def test_what_cannot_be_served_is_refused_in_a_sentence(
 
 def test_codes_are_openais_where_it_has_one(mini: Defaults) -> None:
     assert refusal(mini, model="x").code == "model_not_found"
-    assert refusal(mini, messages=[{"role": "user", "content": "word " * 300}]).code == "context_length_exceeded"
+    assert refusal(mini, messages=[{"role": "user", "content": "word " * 900}]).code == "context_length_exceeded"
     assert len(refusal(mini, model="x" * 10**5).message) < 1100

@@ -76,7 +76,7 @@ class Draw:
         return self.wording == "plain"
 
     def listed(self, items: list[str]) -> str:
-        return styles.write_list(items, self.rng, self.plain)
+        return styles.styled_list(items, self.rng, self.plain)
 
     def quote(self, word: str) -> str:
         """One word as a request names it."""

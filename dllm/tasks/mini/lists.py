@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dllm.tasks.mini.items import Draw, Make, Sample
-from dllm.tasks.mini.styles import quoted
+from dllm.tasks.parallelbench.scoring import write_list
 
 SIZES = (2, 8)
 
@@ -15,7 +15,7 @@ def _sample(draw: Draw, task: str, given: list[str], answer: list[str], **slots:
     if "word" in slots:
         truth["word"], slots["word"] = slots["word"], draw.quote(slots["word"])
     slots["items"] = draw.listed(given)
-    return draw.sample(task, slots, quoted(answer), truth, " ".join(sorted(given)), len(given))
+    return draw.sample(task, slots, write_list(answer), truth, " ".join(sorted(given)), len(given))
 
 
 def _copy(draw: Draw) -> Sample:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dllm.tasks.mini import words
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
+from dllm.tasks.parallelbench.vocabulary import MINI_SYMBOLS
 
 
 def _latin(draw: Draw) -> Sample:
     """Rows are turns of the first one, in any order: of the many squares that are right, those that a small model can
     tell from a part of them."""
     size = 4
-    symbols = draw.rng.sample(words.SYMBOLS, size)
+    symbols = draw.rng.sample(MINI_SYMBOLS, size)
     first = draw.rng.sample(symbols, size)
     turns = draw.rng.sample(range(size), size)
     answer = "\n".join(",".join(first[turn:] + first[:turn]) for turn in turns)

@@ -8,14 +8,10 @@ from random import Random
 
 from dllm.tasks.mini import wordings
 from dllm.tasks.mini.words import invented
+from dllm.tasks.parallelbench.scoring import write_list
 
-SHORT = frozenset(("a", "an", "it", "me", "my", "of", "the", "these", "this", "to"))  # a request does without
+DISPENSABLE = frozenset(("a", "an", "it", "me", "my", "of", "the", "these", "this", "to"))  # a request does without
 CHOICE, SLOT = re.compile(r"\(([^()]*)\)"), re.compile(r"(\{\w+\})")
-
-
-def quoted(items: Sequence[str]) -> str:
-    """A list as answers write it: ``["A", "B"]``."""
-    return '["' + '", "'.join(items) + '"]'
 
 
 def spoken(items: Sequence[str]) -> str:
@@ -24,7 +20,7 @@ def spoken(items: Sequence[str]) -> str:
 
 
 LISTS: dict[Callable[[Sequence[str]], str], float] = {
-    quoted: 45,
+    write_list: 45,
     lambda items: "['" + "', '".join(items) + "']": 12,
     ", ".join: 12,
     lambda items: f"[{', '.join(items)}]": 6,
@@ -39,9 +35,9 @@ QUOTES = ('"{}"', '"{}"', "'{}'", "{}")
 CELLS, ROWS = (", ", ", ", " | ", " ", " - ", ","), ("\n", "\n", "; ")
 
 
-def write_list(items: Sequence[str], rng: Random, plain: bool = False) -> str:
+def styled_list(items: Sequence[str], rng: Random, plain: bool = False) -> str:
     """The items in one of the ways in which people write lists."""
-    return quoted(items) if plain else rng.choices(list(LISTS), list(LISTS.values()))[0](items)
+    return write_list(items) if plain else rng.choices(list(LISTS), list(LISTS.values()))[0](items)
 
 
 def write_rows(rows: Sequence[Sequence[str]], rng: Random, plain: bool = False) -> str:
@@ -72,7 +68,7 @@ def dressed(text: str, rng: Random) -> str:
 
 def strewn(text: str, rng: Random) -> str:
     """The request with words in it that say nothing, and some short ones left out; what stands in slots stays."""
-    said = [word for word in text.split() if word.lower() not in SHORT or rng.random() < 0.85]
+    said = [word for word in text.split() if word.lower() not in DISPENSABLE or rng.random() < 0.85]
     for _ in range(rng.choices((0, 1, 2, 3, 4, 5), (15, 25, 25, 20, 10, 5))[0]):
         word = rng.choice(wordings.FILLERS) if rng.random() < 0.7 else invented(rng).lower()
         said.insert(rng.randint(0, len(said)), word)

@@ -11,24 +11,24 @@ from dllm.tasks.parallelbench.classic import Questions
 from dllm.tasks.shapes import shape_of
 
 COUNT = 100
-GROUPS = {
+_GROUPS = {
     **dict.fromkeys(lists.TASKS, "waiting_line"),
     **dict.fromkeys(("latin_square", "sudoku"), "puzzle"),
     **dict.fromkeys(("records", "assign"), "writing"),
 }
 # words_to_sentence is a group of its own, as in ParallelBench.
-NAMES = {f"{GROUPS[task]}/{task}" if task in GROUPS else task: task for task in tasks.TASKS}
+SUITE_NAMES = {f"{_GROUPS[task]}/{task}" if task in _GROUPS else task: task for task in tasks.TASKS}
 
 
 def questions(names: Sequence[str], count: int | None, seed: int) -> Questions:
     """``count`` held-back questions of each task, by full name."""
     found = Questions()
     for name in names:
-        task = NAMES[name]
+        task = SUITE_NAMES[name]
         for number, sample in enumerate(tasks.generate(task, seed, COUNT if count is None else count)):
             chat: list[Message] = sample.messages
             shape = shape_of(task, sample.truth)
-            item = Item(f"{name}/{number}", name, chat, sample.truth, tasks.budget(task), constraint=shape)
+            item = Item(f"{name}/{number}", name, chat, sample.truth, tasks.longest(task), constraint=shape)
             found.items.append(item)
         # The wordings live in code: a fixed question in the plain one stands for them.
         found.wording[name] = tasks.generate(task, 0, 1, wording="plain")[0].prompt
@@ -36,4 +36,4 @@ def questions(names: Sequence[str], count: int | None, seed: int) -> Questions:
 
 
 def judged(item: Item, text: str) -> AnswerScores:
-    return {**tasks.judge(NAMES[item.task], item.truth, text)}
+    return {**tasks.judge(SUITE_NAMES[item.task], item.truth, text)}

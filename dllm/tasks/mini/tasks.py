@@ -21,18 +21,18 @@ TASKS: dict[str, Make] = {
     **prose.TASKS,
     **tables.TASKS,
 }
-LONG = ("records", "assign")  # answers of 64 to 98 tokens where they are longest
-SHORT = tuple(task for task in TASKS if task not in LONG)  # answers of at most 31 tokens from known names
+LONG_ANSWERS = ("records", "assign")  # answers of 64 to 98 tokens where they are longest
+SHORT_ANSWERS = tuple(task for task in TASKS if task not in LONG_ANSWERS)  # of at most 31 tokens from known names
 # Tasks with many right answers, whose tokens depend on each other; the others have one.
 FREE = (
     "shuffle", "insert_random", "remove_random", "replace_random", "latin_square", "words_to_sentence", "assign",
 )  # fmt: skip
-NAMED = tuple(task for task in TASKS if task in lists.TASKS or task in ("records", "assign"))
+OF_NAMES = tuple(task for task in TASKS if task in lists.TASKS or task in ("records", "assign"))
 
 
-def budget(task: str) -> int:
+def longest(task: str) -> int:
     """How many tokens an answer of known names needs at most, its end included."""
-    return 128 if task in LONG else 32
+    return 128 if task in LONG_ANSWERS else 32
 
 
 def draw(task: str, given: Draw, split: str = "test") -> Sample:

@@ -8,17 +8,15 @@ from __future__ import annotations
 import zlib
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from random import Random
 
 from dllm.tasks.parallelbench import vocabulary
 
-NOUNS, VERBS, PLACES = vocabulary.NOUNS, vocabulary.VERBS, vocabulary.PLACES
-ADJECTIVES, PREPOSITIONS = vocabulary.ADJECTIVES, vocabulary.PREPOSITIONS
 TOWNS = (
     "Oslo", "Rome", "Paris", "Lima", "Cairo", "Delhi", "Tokyo", "Quito", "Berlin", "Dublin", "Havana", "Lisbon",
     "Madrid", "Milan", "Nairobi", "Prague",
 )  # fmt: skip
-SYMBOLS = vocabulary.MINI_SYMBOLS
 
 UNSEEN_SHARE = 8  # one name or spelt word in eight is never trained on
 SYLLABLE = {  # beginnings, middles and ends of what words are invented from
@@ -44,7 +42,8 @@ def _common(word: str) -> bool:
     return word in _ALWAYS or zlib.crc32(word.lower().encode()) // UNSEEN_SHARE % 3 == 0
 
 
-_ALWAYS = frozenset((*vocabulary.FIRST_NAMES, *TOWNS, *NOUNS, *PLACES, *VERBS, *ADJECTIVES, *PREPOSITIONS))
+_TOLD = (vocabulary.NOUNS, vocabulary.PLACES, vocabulary.VERBS, vocabulary.ADJECTIVES, vocabulary.PREPOSITIONS)
+_ALWAYS = frozenset((*vocabulary.FIRST_NAMES, *TOWNS, *chain(*_TOLD)))
 _FULL = tuple(part for name in vocabulary.FULL_NAMES for part in name.split())
 _FIRST = tuple(dict.fromkeys((*vocabulary.FIRST_NAMES, *_listed("names.txt"), *_FULL)))  # and last names
 _ALL = tuple(dict.fromkeys((*_FIRST, *_listed("more_names.txt"))))

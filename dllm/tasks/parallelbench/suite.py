@@ -106,7 +106,7 @@ class ParallelBench(Task):
 def chosen(suite: str, tasks: str | list[str]) -> list[str]:
     """Full names in the suite's order. Raises UserError, with the nearest name, for one that does not exist."""
     specs = {} if suite == MINI else SUITES[suite]
-    known = list(specs) or list(mini.NAMES)
+    known = list(specs) or list(mini.SUITE_NAMES)
     if tasks == "all":
         return [name for name in known if not (specs and specs[name].extra)]
     wanted: set[str] = set()

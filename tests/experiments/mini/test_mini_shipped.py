@@ -14,14 +14,14 @@ from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks
 from experiments.compare_kinds import line, one_forward_each
 from experiments.mini.decoders import settings_of
-from experiments.mini.evaluate import answers, fixed, whole
+from experiments.mini.evaluate import answers, cache_of, fixed, whole
 
 KINDS = {name: read_model_config(locate(name)).attention for name in shipped_models()}
 MODELS = [name for name, kind in KINDS.items() if kind == FULL]
 
 
 def share(model: Model, task: str, per_step: int = 1, count: int = 24, **how: str) -> float:
-    right = whole(model, tasks.generate(task, 11, count, **how), per_step, tasks.budget(task))  # type: ignore[arg-type]
+    right = whole(model, tasks.generate(task, 11, count, **how), per_step, tasks.longest(task))  # type: ignore[arg-type]
     return sum(right) / count
 
 
@@ -43,7 +43,7 @@ def test_other_wordings_and_names_that_training_never_saw_work(name: str) -> Non
 def test_caches_lose_little(name: str) -> None:
     model, items = load(name), tasks.generate("insert_random", 11, 24)
     for cache in ("prefix", "dual", "dkv"):
-        right = answers(model, items, 32, sampler=Static(), blocks=fixed(8), cache=cache)
+        right = answers(model, items, 32, sampler=Static(), blocks=fixed(8), cache=cache_of(cache, model))
         assert sum(right) / len(items) >= 0.75, cache
 
 

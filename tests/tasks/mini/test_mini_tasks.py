@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from dllm.tasks.mini import styles, tables, tasks, words
+from dllm.tasks.mini import tables, tasks, words
 from dllm.tasks.mini.items import Draw
 from dllm.tasks.parallelbench import sentences
+from dllm.tasks.parallelbench.scoring import write_list
 from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
 
 
@@ -78,7 +79,7 @@ def test_sizes_are_as_asked(task: str) -> None:
 
 @pytest.mark.parametrize("task", ["shuffle", "insert_random", "remove_random", "replace_random"])
 def test_returning_the_given_list_is_wrong(task: str) -> None:
-    given = ((sample, styles.quoted(sample.truth["input"])) for sample in tasks.generate(task, 2, 30))
+    given = ((sample, write_list(sample.truth["input"])) for sample in tasks.generate(task, 2, 30))
     assert all(tasks.score(sample, text)["score"] == 0 for sample, text in given)
 
 

@@ -35,7 +35,7 @@ def test_requests_name_what_they_are_about(task: str, wording: str) -> None:
 
 def test_lists_are_written_in_many_ways_and_hold_the_items() -> None:
     rng = Random(0)
-    written = {styles.write_list(["Ada", "Ben", "Zoe"], rng) for _ in range(400)}
+    written = {styles.styled_list(["Ada", "Ben", "Zoe"], rng) for _ in range(400)}
     assert written >= {'["Ada", "Ben", "Zoe"]', "['Ada', 'Ben', 'Zoe']", "Ada, Ben, Zoe", "Ada,Ben,Zoe"}
     assert len(written) == len(styles.LISTS)
     assert all(text.index("Ada") < text.index("Ben") < text.index("Zoe") for text in written)
