@@ -169,7 +169,7 @@ class Bench:
         begun = time.process_time()
         results = decoder(prompts)
         spent = time.process_time() - begun
-        right = [item.score(row.text)["score"] for item, row in zip(self.items, results, strict=True)]
+        right = [mini.score(item, row.text)["score"] for item, row in zip(self.items, results, strict=True)]
         return Column(method, setting, results, right, spent)
 
     def of(self, half: int, values: Sequence[float]) -> list[float]:

@@ -16,7 +16,7 @@ def column(method: str, setting: str, nfe: list[int], right: list[float]) -> Col
 def bench(*columns: Column) -> Bench:
     """Four items of two tasks, two in each half, without a model."""
     out = object.__new__(Bench)
-    out.items = [item for task in list(mini.TASKS)[:2] for item in mini.generate(task, 1, 2)]
+    out.items = [item for task in mini.SHORT_ANSWERS[:2] for item in mini.generate(task, 1, 2)]
     out.half, out.columns = [0, 1, 0, 1], list(columns)
     out.static = column("static", "one token", [8] * 4, [1.0] * 4)
     out.oracle = column("oracle", "told the answer", [1, 2, 1, 2], [1.0] * 4)
