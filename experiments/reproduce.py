@@ -202,7 +202,8 @@ ENTRIES = [
         "samplers", "docs/samplers.md", (("-m", "experiments.compare_samplers"),), 5, same_tables, Tolerance(2, 0.05)
     ),
     Entry(
-        "scout", "docs/samplers/scout.md", (("-m", "experiments.own_sampler", "--count", "6"),), 6, same_tables, Tolerance(2, 0.05),
+        "scout", "docs/samplers/scout.md",
+        (("-m", "experiments.own_sampler", "--count", "6"),), 6, same_tables, Tolerance(2, 0.05),
         columns={9: ANY},
     ),
     Entry(
