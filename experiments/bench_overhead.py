@@ -19,6 +19,7 @@ import torch
 from dllm import Decoder, load
 from dllm.models.bundle import Model
 from dllm.tasks.mini.tasks import SHORT, generate
+from experiments.scripts import refusing
 
 
 class Stopwatch:
@@ -52,6 +53,7 @@ def share_outside(model: Model, sampler: str, repeats: int) -> tuple[float, floa
     return 1 - watch.seconds / whole, 1000 * watch.seconds / turns
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="mini-llada")

@@ -24,6 +24,7 @@ from dllm.compose.parts import choices
 from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
+from experiments.scripts import refusing
 
 BATCH = 52
 # Policies published without blocks bring their own schedule, as on the command line.
@@ -101,11 +102,12 @@ def label(schedule: str) -> str:
     return "none" if schedule == "fixed" else f"none, blocks={schedule}"
 
 
+@refusing
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--count", type=int, default=16, help="items per task")
-    parser.add_argument("--tasks", nargs="+", default=list(mini.SHORT_ANSWERS))
+    parser.add_argument("--tasks", nargs="+", default=list(mini.SHORT_ANSWERS), choices=list(mini.TASKS))
     parser.add_argument("--samplers", nargs="+", default=["static", "confidence", "order"])
     parser.add_argument("--block", type=int, default=8, help="block length, for the caches that go by blocks")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")

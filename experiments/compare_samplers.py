@@ -23,6 +23,7 @@ from dllm.compose.parts import choices
 from dllm.prompts import Prompt
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.mini import tasks as mini
+from experiments.scripts import refusing
 
 ANSWER, BATCH = 32, 52
 HEADS = ("sampler", "score", "NFE", "TPF", "as one per step", "forced", "bits a forward", "oracle / NFE")
@@ -154,6 +155,7 @@ class Comparison:
         return f"oracle {bound:.2f} <= {column.name} {spent:.2f} forwards on {len(pairs)} like texts", bound <= spent
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")

@@ -23,6 +23,7 @@ from dllm.record.results import Result
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as suite
 from dllm.tasks.parallelbench.scoring import write_list
+from experiments.scripts import refusing
 
 TOKENS_PER_STEP = (1, 4, 32)
 BLOCK, SIZES = 32, (3, 5)
@@ -92,6 +93,7 @@ def lines(model: Model, task: str, count: int, seed: int) -> Iterator[str]:
         yield f"| {' | '.join(found)} |"
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="mini-llada", help="mini-llada, mini-dream, or a folder")

@@ -40,6 +40,7 @@ from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
 from dllm.tasks.parallelbench.theory import outputs
+from experiments.scripts import refusing
 
 ANSWER, BATCH = 32, 52
 SLACK = 0.01  # of the score: one item of a half of 104
@@ -258,6 +259,7 @@ def written(page: str, figures: str) -> str:
     return f"{before}{BEGIN}\n\n{figures}\n\n{END}{rest.partition(END)[2]}"
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")

@@ -20,6 +20,7 @@ from dllm.errors import UserError
 from experiments.distill import __main__ as distill
 from experiments.distill.recipe import parse
 from experiments.marked import write_marked
+from experiments.scripts import refusing
 
 PAGE = Path(__file__).parents[2] / "docs" / "distillation.md"
 STUDENTS: dict[str, tuple[str, ...]] = {
@@ -71,24 +72,21 @@ def table(out: Path) -> str:
     return "\n".join([HEAD, row("teacher", before), *(row(name, one["after"]) for name, one in reports.items())])
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("options", nargs="+", metavar="NAME=VALUE")
     parser.add_argument("--only", nargs="+", choices=list(STUDENTS), default=list(STUDENTS), metavar="NAME")
     parser.add_argument("--write", action="store_true", help="put the table into docs/distillation.md")
     given = parser.parse_intermixed_args(arguments)
-    try:
-        out = Path(parse(given.options)[1].out)
-        options = [option for option in given.options if not option.startswith(("out=", "--out="))]
-        code = make(options, out, given.only)
-        if code:
-            return code
-        print(found := table(out))
-        if given.write:
-            write_marked(PAGE, "ablations", f"{found}\n")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    out = Path(parse(given.options)[1].out)
+    options = [option for option in given.options if not option.startswith(("out=", "--out="))]
+    code = make(options, out, given.only)
+    if code:
+        return code
+    print(found := table(out))
+    if given.write:
+        write_marked(PAGE, "ablations", f"{found}\n")
     return 0
 
 

@@ -29,6 +29,7 @@ from experiments.distill.decoding import LABELS
 from experiments.mini.evaluate import COUNTS, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
 from experiments.mini.recipe import recipe_of
+from experiments.scripts import refusing
 
 DIFFUSION = "A masked diffusion language model"
 MASKED = (
@@ -228,27 +229,24 @@ def options_of(recipe: Mapping[str, Any]) -> list[str]:
     return [f"--{key.replace('_', '-')} {recipe[key]}" for key in usual if recipe[key] != usual[key]]
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a folder that training left; with --again also a shipped model")
     parser.add_argument("--again", nargs="+", choices=list(PARTS), help="measure these anew and print their tables")
     given = parser.parse_args(arguments)
     folder: Path = given.folder
-    try:
-        if given.again:
-            torch.set_num_threads(1)
-            model = load(folder)
-            for name in given.again:
-                asked = Asked(model, COUNTS[name], SEED)
-                print(section(name, {"count": asked.count, "seed": asked.seed, "right": MEASURES[name](asked)}))
-            return 0
-        scores = read(folder / "scores.json")
-        if scores["weights"] != weights_digest(folder):
-            raise UserError(f"{folder / 'scores.json'} was measured on other weights: run experiments.mini.evaluate.")
-        text = of_folder(folder, scores)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if given.again:
+        torch.set_num_threads(1)
+        model = load(folder)
+        for name in given.again:
+            asked = Asked(model, COUNTS[name], SEED)
+            print(section(name, {"count": asked.count, "seed": asked.seed, "right": MEASURES[name](asked)}))
+        return 0
+    scores = read(folder / "scores.json")
+    if scores["weights"] != weights_digest(folder):
+        raise UserError(f"{folder / 'scores.json'} was measured on other weights: run experiments.mini.evaluate.")
+    text = of_folder(folder, scores)
     (folder / "README.md").write_text(text)
     return 0
 
