@@ -20,7 +20,11 @@ def refusing(main: Callable[P, int]) -> Callable[P, int]:
         try:
             return main(*given, **named)
         except UserError as error:
-            print("error:", " ".join(str(error).split()), file=sys.stderr)
-            return 2
+            said = " ".join(str(error).split())
+        except OSError as error:  # as on the command line of dllm
+            place = error.filename or "the system"
+            said = f"{place}: {error.strerror or error}. Put that right, or name another place."
+        print("error:", said, file=sys.stderr)
+        return 2
 
     return command

@@ -29,11 +29,11 @@ def frequencies(text: str, model: str) -> dict[int, float]:
 
 
 def text_of(file: Path) -> str:
-    """Raises UserError for a file that cannot be read or is no UTF-8."""
+    """Raises UserError for a file that is no UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"corpus={str(file)!r} cannot be read: {first_line(error)}. Name a text file.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"corpus={str(file)!r} is no UTF-8: {first_line(error)}. Name a text file.") from error
 
 
 @refusing

@@ -32,6 +32,8 @@ def test_only_what_the_user_can_put_right_is_a_sentence(capsys: pytest.CaptureFi
         return code
 
     assert (command(None), command(None, code=1), command(UserError("a is\n  wrong."))) == (0, 1, 2)
-    assert capsys.readouterr().err == "error: a is wrong.\n"
+    assert command(FileNotFoundError(2, "No such file or directory", "a/b")) == 2
+    sentence = "a/b: No such file or directory. Put that right, or name another place."
+    assert capsys.readouterr().err == f"error: a is wrong.\nerror: {sentence}\n"
     with pytest.raises(KeyError):
         command(KeyError("ours"))
