@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dllm.errors import UserError
+from experiments import markdown
 from experiments.distill import __main__ as distill
 from experiments.distill.recipe import parse
 from experiments.marked import write_marked
@@ -30,7 +31,7 @@ CALLED = {
     "teacher": "teacher", "student": "student", "no-entropy": "no entropy term (`beta=0`)",
     "entropy-everywhere": "entropy on wrong ones, too (`certain=all`)",
 }  # fmt: skip
-HEAD = "| model | NFE | score | first entropy, nats | as the teacher |\n|---|---:|---:|---:|---:|"
+HEAD = markdown.head(("model", "NFE", "score", "first entropy, nats", "as the teacher"))
 
 
 def share_answers(out: Path, name: str) -> None:
@@ -53,11 +54,11 @@ def make(options: Sequence[str], out: Path, names: Sequence[str]) -> int:
 
 def row(name: str, found: Mapping[str, Sequence[float]]) -> str:
     """A line of the table: means and half-widths of 95 % intervals."""
-    cells = [f"{found['forwards'][0]:.1f} ±{found['forwards'][1]:.1f}"]
+    cells = [CALLED[name], f"{found['forwards'][0]:.1f} ±{found['forwards'][1]:.1f}"]
     for key, digits, scale in (("score", 0, 100), ("entropy", 2, 1), ("equal", 0, 100)):
         mean, half = found.get(key, (float("nan"), float("nan")))
         cells.append(f"{scale * mean:.{digits}f} ±{scale * half:.{digits}f}")
-    return f"| {CALLED[name]} | {' | '.join(cells)} |"
+    return markdown.line(cells)
 
 
 def table(out: Path) -> str:
