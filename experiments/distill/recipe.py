@@ -127,7 +127,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     # 32. That is 16 minutes, and 9 more for each student that has the teacher's answers.
     "mini-llada-distilled": {
         "model": "mini-llada", "data": "mini", "count": 240, "held_out": 20, "block_length": 32, "decode_rows": 32,
-        "tune": "full", "batch": 32, "micro": 8, "steps": 1600, "learning_rate": 1e-4, "schedule": "cosine",
+        "tune": "full", "batch": 32, "micro": 8, "learning_rate": 1e-4, "schedule": "cosine",
         "warmup": 0.05,
     },
 }  # fmt: skip
