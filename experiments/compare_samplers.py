@@ -23,8 +23,11 @@ from dllm.compose.parts import choices
 from dllm.prompts import Prompt
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.mini import tasks as mini
+from dllm.tasks.mini.items import Sample
 from experiments import markdown
+from experiments.compare_kinds import Line, line
 from experiments.markdown import percent
+from experiments.mini.decoders import LEFT_TO_RIGHT
 from experiments.scripts import refusing
 
 ANSWER, BATCH = 32, 52
@@ -47,6 +50,12 @@ def interval(values: Sequence[float], digits: int) -> str:
     mean = fmean(values)
     spread = sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
     return f"{mean:.{digits}f} ±{1.96 * sqrt(spread / len(values)):.{digits}f}"
+
+
+def autoregressive(items: list[Sample]) -> Line:
+    """mini-ar from left to right on the same items: what diffusion is measured against."""
+    (words,) = LEFT_TO_RIGHT.values()
+    return line(load("mini-ar"), "AR", words, items)
 
 
 class Comparison:
@@ -91,7 +100,10 @@ class Comparison:
         return [row.tokens == other.tokens for row, other in zip(column.rows, static, strict=True)]
 
     def table(self) -> str:
-        lines = [self._line(column) for column in self.columns.values()]
+        before = autoregressive(self.items)
+        nfe, tpf = interval([row.nfe for row in before.rows], 1), interval([row.tpf for row in before.rows], 2)
+        lines = [(before.label, percent(before.right), nfe, tpf, "", "", "", "")]
+        lines += [self._line(column) for column in self.columns.values()]
         bounds = {"lossless minimum": self.minimum, f"... drafting {DRAFT} ahead": self.minimum_at_depth}
         for name, values in bounds.items():
             lines.append((name, "", interval(values, 1), "", "", "", "", ""))
@@ -162,8 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         comparison = Comparison(load(name, dtype=options.dtype), options.count, options.seed)
         comparison.run()
         print(f"\n### {comparison.model.name}, {len(comparison.items)} items\n\n{comparison.table()}\n")
-        for line in comparison.refused:
-            print(f"- not run: {line}")
+        for refusal in comparison.refused:
+            print(f"- not run: {refusal}")
         for words, holds in comparison.relations():
             failed |= not holds
             print(f"- {'holds' if holds else 'FAILS'}: {words}")
