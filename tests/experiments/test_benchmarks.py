@@ -75,9 +75,13 @@ def test_fused_products_are_timed_against_separate_ones(name: str) -> None:
 @pytest.mark.parametrize("way", bench_scheduler.WAYS)
 def test_every_way_of_batching_serves_everybody(way: str) -> None:
     model, (rows, together) = bench_scheduler.model_of(64, 1, 100), bench_scheduler.WAYS[way]
-    todo = [bench_scheduler.Request.answer([3, 4], length, 99, length) for length in (3, 9, 5)]
+    todo = [
+        replace(bench_scheduler.Request.answer([3, 4], length, 99, length), number=number)
+        for number, length in enumerate((3, 9, 5))
+    ]
     scheduler = bench_scheduler.Scheduler(model, "eager", bench_scheduler.Limits(max_rows=rows))
-    parts = bench_scheduler.chosen("static", "dual")
+    parts = bench_scheduler.chosen("static", "dual", [3, 4, 5])
     found = bench_scheduler.decode(scheduler, todo, parts, [0.0, 1.0, 1.0], together)
     assert len(found.latencies) == 3 and min(found.latencies) > 0 and found.computed >= found.wanted > 0
     assert found.seconds > 1  # the clock waits for who arrives late
+    assert scheduler.told.forwards < 3 + 9 + 5  # the second one ends early

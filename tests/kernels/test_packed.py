@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from dllm import load
-from dllm.kernels.packed import PackedLinear, can_pack, pack_weights
+from dllm.kernels.packed import PackedLinear, can_pack, pack_weights, rounded
 
 pytestmark = pytest.mark.skipif(
     not can_pack(torch.device("cpu"), torch.float32), reason="this PyTorch has no oneDNN operators to pack with"
 )
 
 
-@pytest.mark.parametrize("rows", [0, 1, 3, 32, 77])
+@pytest.mark.parametrize("rows", [0, 1, 3, 17, 32, 77])
 @pytest.mark.parametrize(("inner", "outer"), [(24, 40), (37, 101), (128, 3)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_packed_layer_is_the_layer(rows: int, inner: int, outer: int, bias: bool) -> None:
@@ -24,6 +24,14 @@ def test_a_packed_layer_is_the_layer(rows: int, inner: int, outer: int, bias: bo
     packed = PackedLinear(linear)(x)
     assert packed.shape == (2, rows, outer)
     torch.testing.assert_close(packed, F.linear(x, linear.weight, linear.bias), atol=2e-5, rtol=1e-5)
+
+
+def test_few_numbers_of_rows_reach_the_library() -> None:
+    assert [rounded(rows) for rows in (0, 1, 15, 16, 17, 33, 64, 130, 257)] == [0, 1, 15, 16, 18, 36, 64, 144, 288]
+    found = {rounded(rows) for rows in range(1, 1025)}
+    assert len(found) == 15 + 6 * 8 + 1
+    assert all(rows <= rounded(rows) <= rows * 9 / 8 for rows in range(1, 1025))
+    assert all(rounded(length * rows) == length * rows for length in (8, 16, 32) for rows in range(1, 9))
 
 
 def test_packing_drops_the_plain_weights_and_keeps_special_layers() -> None:
