@@ -16,7 +16,7 @@ class Schemas:
     """Draws schemas; what clashes with itself is for the compiler to refuse."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+        self.random, self.rare = random.Random(seed), random.Random(-1 - seed)
 
     def root(self) -> Any:
         """A schema, one time in three with definitions that may contain themselves."""
@@ -54,7 +54,12 @@ class Schemas:
             return {"oneOf": [self.tagged(tag, deep, refs) for tag in self.random.sample(["u", "v", 1, 2], 2)]}
         found: dict[str, Any] = {keyword: [self.draw(deep, refs) for _ in range(self.random.randint(1, 3))]}
         beside = self.draw(deep, []) if self.random.random() < 0.3 else {}
+        if keyword == "allOf" and self.rare.random() < 0.3:
+            found[self.rare.choice(["unevaluatedProperties", "unevaluatedItems"])] = self.plain()
         return {**beside, **found} if isinstance(beside, dict) else found
+
+    def plain(self) -> Any:
+        return self.rare.choice([False, {"type": "integer"}, {"enum": [1, "a", None]}])
 
     def tagged(self, tag: Any, deep: int, refs: list[str]) -> Any:
         found = self.object(deep, refs)
@@ -107,6 +112,8 @@ class Schemas:
             found["maxItems"] = self.random.randint(0, 4)
         if self.random.random() < 0.15:
             found |= {"items": {"enum": self.random.sample(VALUES, 3)}, "uniqueItems": True}
+        if self.rare.random() < 0.1:
+            found["unevaluatedItems"] = self.plain()
         return found
 
     def object(self, deep: int, refs: list[str]) -> Any:
@@ -122,4 +129,8 @@ class Schemas:
             found[self.random.choice(["minProperties", "maxProperties"])] = self.random.randint(0, 3)
         if len(chosen) > 1 and self.random.random() < 0.2:
             found["dependentRequired"] = {chosen[0]: chosen[1:]}
+        if chosen and self.rare.random() < 0.1:
+            found["dependentSchemas"] = {chosen[0]: {"properties": {chosen[-1]: self.plain()}}}
+        if self.rare.random() < 0.1:
+            found["unevaluatedProperties"] = self.plain()
         return found

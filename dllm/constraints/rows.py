@@ -21,6 +21,7 @@ class RowSets:
     """The cells of a row, from the first of its text to the last that may be decided, and the sets around them."""
 
     _symbols: list[int]
+    _kinds: list[int]  # never changed in place: copies share them
     _last: int  # the last cell that is not masked, -1: none
     _epoch: int  # of the memo that the sets are from
     # ``_ahead`` holds the sets before cells 0 to ``_known``; ``_behind`` those before ``_since`` and on, as far as they
@@ -69,9 +70,17 @@ class RowSets:
 
     def allowed(self, positions: Sequence[int]) -> list[ClassSet]:
         """What fits each of these masked cells, whatever the others become: exact for one cell at a time."""
+        if not len(positions):
+            return []
         self._renew()
-        fitting = self.language.fitting
-        return [fitting(self._forward(at), self._backward(at + 1), self.kind(at)) for at in positions]
+        self._forward(max(positions))
+        self._backward(min(positions) + 1)
+        ahead, behind, closed, kinds = self._ahead, self._behind, self._closed(), self._kinds
+        fitting, within, cells = self.language.fitting, self.language.within, len(self.cells)
+        return [
+            fitting(ahead[at], behind[at + 1] if at + 1 < closed else within(cells - at - 1), kinds[at])
+            for at in positions
+        ]
 
     def together(self, positions: Sequence[int], ids: Sequence[int]) -> bool:
         """Whether these ids may be committed at once."""
@@ -105,22 +114,25 @@ class RowSets:
         self._renew()
         span = range(positions[0], positions[-1] + 1) if len(positions) else range(0)
         first, behind = (span.start, span.stop) if span else (self._known, self._known)
-        cells = [(self._symbols[at], self.kind(at)) for at in span]
+        cells = [(self._symbols[at], self._kinds[at]) for at in span]
         scored = {at - span.start: score for at, score in zip(positions, scores, strict=True)}
         return best_filling(self.language, self._forward(first), cells, scored, self._backward(behind))
 
     def fewest(self) -> int | None:
         """The least number of masks that write text, and no end, in any filling. None: there is no filling."""
-        cells = [(symbol, self.kind(at)) for at, symbol in enumerate(self._symbols)]
+        cells = list(zip(self._symbols, self._kinds, strict=True))
         return fewest_texts(self.language, self.language.start(self.begun), cells)
 
     def kind(self, at: int) -> int:
         """What an end id does in a cell: TEXT_CELL, GAP_CELL or TAIL_CELL."""
-        return TEXT_CELL if not self.language.ends else GAP_CELL if at < self.gaps else TAIL_CELL
+        return self._kinds[at]
 
     def _fill(self) -> None:
+        count = len(self.cells)
+        gaps = min(self.gaps, count) if self.language.ends else 0
+        self._kinds = [GAP_CELL] * gaps + [TAIL_CELL if self.language.ends else TEXT_CELL] * (count - gaps)
         self._symbols = [self.language.symbol(number) for number in self.cells.tolist()]
-        self._last = len(self.cells) - 1
+        self._last = count - 1
         self._find_last()
         self._forget()
 
@@ -143,31 +155,37 @@ class RowSets:
 
     def _forward(self, at: int) -> StateSet:
         """The states that the text may be in before cell ``at``."""
+        after, ahead, symbols, kinds = self.language.after, self._ahead, self._symbols, self._kinds
         for cell in range(self._known, at):
-            self._ahead[cell + 1] = self.language.after(self._ahead[cell], self._symbols[cell], self.kind(cell))
+            ahead[cell + 1] = after(ahead[cell], symbols[cell], kinds[cell])
         self._known = max(self._known, at)
-        return self._ahead[at]
+        return ahead[at]
 
     def _backward(self, at: int) -> StateSet:
         """The states before cell ``at`` from which the text can be completed."""
-        closed = max(self._last + 1, self.gaps) if self.language.ends else len(self.cells)
+        closed = self._closed()
         if at >= closed:
             return self.language.within(len(self.cells) - at)
         if self._since >= closed:
             self._since, self._behind[closed] = closed, self.language.within(len(self.cells) - closed)
+        before, behind, symbols, kinds = self.language.before, self._behind, self._symbols, self._kinds
         for cell in range(self._since - 1, at - 1, -1):
-            self._behind[cell] = self.language.before(self._behind[cell + 1], self._symbols[cell], self.kind(cell))
+            behind[cell] = before(behind[cell + 1], symbols[cell], kinds[cell])
         self._since = min(self._since, at)
-        return self._behind[at]
+        return behind[at]
+
+    def _closed(self) -> int:
+        """The cell from which on the sets from the right follow from the number of cells alone."""
+        return max(self._last + 1, self.gaps) if self.language.ends else len(self.cells)
 
     def _goes(self, symbols: Mapping[int, int]) -> bool:
         """Whether the row has a filling with these symbols written in."""
         if not symbols:
             return self.language.meet(self._forward(self._known), self._backward(self._known))
         first, last = min(symbols), max(symbols)
-        states = self._forward(first)
+        states, after, kinds = self._forward(first), self.language.after, self._kinds
         for at in range(first, last + 1):
-            states = self.language.after(states, symbols.get(at, self._symbols[at]), self.kind(at))
+            states = after(states, symbols.get(at, self._symbols[at]), kinds[at])
         return self.language.meet(states, self._backward(last + 1))
 
     def _joinable(self, joined: Mapping[int, int], positions: Sequence[int], symbols: Sequence[int]) -> int:

@@ -52,7 +52,7 @@ def test_every_random_word_of_random_schemas_validates(part: int) -> None:
             for word in drawn_words(found, draw, 8 if full() else 3, length):
                 words += 1
                 assert judge.is_valid(read(word)), (schema, options, word)
-    assert compiled_count > 0.6 * each and words > 3 * each
+    assert compiled_count > 0.55 * each and words > 3 * each
 
 
 def plain_schemas(draw: random.Random) -> Iterator[dict[str, Any]]:
@@ -100,6 +100,13 @@ def test_members_are_words_exactly_if_they_validate_in_their_order() -> None:
         {"type": "object", "properties": {"a": {}, "b": {"type": "null"}}, "additionalProperties": {"type": "integer"}},
         {"type": "object", "properties": {"a": {}}, "patternProperties": {"^[ab]": {"type": "integer"}}},
         {"type": "object", "patternProperties": {"a|b": {"type": "integer"}, "b": {"const": 1}}, "maxProperties": 2},
+        {"type": "object", "properties": {"a": {}, "b": {}, "c": {}},
+         "dependentSchemas": {"c": {"properties": {"a": {"const": 1}}, "required": ["a"]}, "b": False}},
+        {"type": "object", "properties": {"a": {}}, "allOf": [{"$ref": "#/$defs/b"}, {"patternProperties": {"c": {}}}],
+         "$defs": {"b": {"properties": {"b": {"type": "null"}}, "oneOf": [{"minProperties": 1}, False]}},
+         "unevaluatedProperties": {"type": "integer"}},
+        {"type": "object", "allOf": [{"properties": {"a": {}, "b": {}}, "unevaluatedProperties": {"type": "integer"}}],
+         "unevaluatedProperties": False},
         {"type": "object", "properties": {"a": {}, "b": {}}, "not": {"type": "array"},
          "oneOf": [{"required": ["a"], "properties": {"a": {"const": 1}}},
                    {"required": ["a"], "properties": {"a": {"type": "null"}}}]},
@@ -126,6 +133,9 @@ def test_lists_are_words_exactly_if_they_validate() -> None:
         {"type": "array", "prefixItems": [{"type": "integer"}, few], "items": False},
         {"type": "array", "prefixItems": [{"type": "integer"}, few], "minItems": 1},
         {"type": "array", "prefixItems": [few, False], "items": few},
+        {"type": "array", "prefixItems": [few], "allOf": [{"prefixItems": [True, {"const": 1}]}],
+         "unevaluatedItems": {"type": "boolean"}},
+        {"type": "array", "allOf": [{"items": {"type": "integer"}}], "unevaluatedItems": False},
         {"allOf": [{"type": "array", "items": few}, {"items": {"type": ["integer", "null"]}, "minItems": 2}]},
     ]
     for schema in schemas:
@@ -153,6 +163,10 @@ REFUSALS: list[tuple[Any, str]] = [
     ({"$defs": {"x": {"$id": "http://x/y", "$defs": {"y": {}}}}, "$ref": "#/$defs/x/$defs/y"}, "$id"),
     ({"anyOf": [{"$ref": "#"}, {"type": "null"}]}, "begins with itself"),
     ({"allOf": [{"prefixItems": [True, {"const": 1}]}, {"items": {"type": "null"}}]}, "items does not see place 0"),
+    ({"allOf": [{"properties": {"a": {}}}, {"unevaluatedProperties": False}]}, "unevaluatedProperties does not see"),
+    ({"anyOf": [{"properties": {"a": {}}}, True], "unevaluatedProperties": False}, "not supported beside properties"),
+    ({"if": {"items": True}, "unevaluatedItems": False}, "at #: unevaluatedProperties and unevaluatedItems are not"),
+    ({"unevaluatedItems": {"foo": 1}}, "at #/unevaluatedItems: the keyword 'foo' is unknown"),
     ({"oneOf": [{"minimum": 13}, {"type": "object"}]}, "oneOf: cases 0 and 1 may share a value"),
     ({"not": {"const": [1]}}, "'not' is not supported over values of type array"),
     ({"type": "object", "discriminator": {"propertyName": "a"}}, "'discriminator' is not supported"),

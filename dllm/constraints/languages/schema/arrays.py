@@ -35,8 +35,9 @@ def _joinable(said: Arrays) -> None:
     """Refuse items of one part that do not see a place of another. Raises UserError."""
     for before, items in said.parts:
         if items is not None and items.schema is not True and items.schema != {} and len(before) < said.listed:
-            raise refused(items.place, f"allOf, or what is joined here: items does not see place {len(before)}, which "
-                                       "prefixItems lists elsewhere. Give both the same places.")  # fmt: skip
+            keyword = items.place.rpartition("/")[2]
+            raise refused(items.place, f"allOf, or what is joined here: {keyword} does not see place {len(before)}, "
+                                       "which prefixItems lists elsewhere. Give both the same places.")  # fmt: skip
 
 
 def _shown(said: Arrays) -> int:

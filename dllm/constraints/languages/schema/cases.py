@@ -1,4 +1,4 @@
-"""A schema as cases: what ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``not`` and ``dependentRequired`` combine, apart.
+"""A schema as cases: what ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``not`` and ``dependent...`` combine, apart.
 
 A case is a tuple of nodes that hold together, of which only the other keywords count. A value is valid if it is valid
 in one of the cases.
@@ -12,8 +12,9 @@ from typing import Protocol
 
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.schema.document import Document
+from dllm.constraints.languages.schema.evaluated import Evaluated
 from dllm.constraints.languages.schema.keywords import PASSED_OVER
-from dllm.constraints.languages.schema.places import Node, refused
+from dllm.constraints.languages.schema.places import Node, pointer_part, refused
 from dllm.errors import UserError
 
 Case = tuple[Node, ...]
@@ -22,7 +23,8 @@ MAX_CASES = 5_000
 # Ends the place of a node whose ``not`` is no more than types and enumerations; no JSON pointer has such an end.
 EXCLUDED = "~excluded"
 # The keywords that cases are made of.
-APART = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired")
+APART = ("$ref", "allOf", "anyOf", "oneOf", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
+         "unevaluatedItems")  # fmt: skip
 # Ends the place of a node whose ``type`` says which types are written, not which are valid.
 WRITTEN = "~written"
 
@@ -50,6 +52,7 @@ class Cases:
     def __init__(self, document: Document, clock: Budget, proofs: Excluding) -> None:
         self.document, self.clock = document, clock
         self._exclude, self._restrict, self._told_apart = proofs.exclude, proofs.restrict, proofs.told_apart
+        self._evaluated = Evaluated(document)
         self._known: dict[str, list[Case]] = {}
         self._entered: list[str] = []
 
@@ -92,7 +95,7 @@ class Cases:
             found = self._joined(node, found, self._expanded(node.at("allOf", index)))
         for more in (self._any_of(node), self._one_of(node), self._not(node), *self._dependents(node)):
             found = self._joined(node, found, more)
-        return found
+        return self._joined(node, found, [tuple(self._evaluated.closed(node))])
 
     def _any_of(self, node: Node) -> list[Case]:
         if node.get("anyOf") is None:
@@ -144,13 +147,20 @@ class Cases:
         return node
 
     def _dependents(self, node: Node) -> Iterator[list[Case]]:
-        """Of each name: it is absent, or there with those that depend on it."""
+        """Of each name: it is absent, or there with what depends on it."""
         for name, needed in node.get("dependentRequired", {}).items():
-            place = node.at("dependentRequired", name).place
-            absent = Node(f"{place}~absent", {"properties": {name: False}})
-            present = Node(f"{place}~present", {"required": [name, *needed]})
             if needed:
-                yield [(present,)] if name in node.get("required", ()) else [(absent,), (present,)]
+                inner = node.at("dependentRequired", name)
+                yield self._dependent(node, name, [(Node(f"{inner.place}~needed", {"required": needed}),)])
+        for name in node.get("dependentSchemas", ()):
+            yield self._dependent(node, name, self._expanded(node.at("dependentSchemas", name)))
+
+    def _dependent(self, node: Node, name: str, then: list[Case]) -> list[Case]:
+        """The member is absent, or there and one of the cases holds."""
+        place = f"{node.place}/{pointer_part(name)}"
+        absent = Node(f"{place}~absent", {"properties": {name: False}})
+        present = [(Node(f"{place}~present", {"required": [name]}), *case) for case in then]
+        return present if name in node.get("required", ()) else [(absent,), *present]
 
 
 def without(node: Node, *keywords: str) -> Node:

@@ -112,8 +112,6 @@ def _says_nothing(node: Node, keyword: str) -> bool:
         return "oneOf" in node.schema  # type: ignore[operator]
     if keyword in needs:
         return not any(other in node.schema for other in needs[keyword])  # type: ignore[operator]
-    if keyword in ("unevaluatedItems", "unevaluatedProperties"):
-        return node.get(keyword) is True
     return keyword in PASSED_OVER
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dllm.constraints.languages.schema.cases import APART, EXCLUDED, WRITTEN, Case, without
 from dllm.constraints.languages.schema.document import types_of
+from dllm.constraints.languages.schema.evaluated import UNEVALUATED
 from dllm.constraints.languages.schema.keywords import SPEAKS, TYPES
 from dllm.constraints.languages.schema.numbers import Range
 from dllm.constraints.languages.schema.patterns import Patterns
@@ -208,7 +209,7 @@ def _texts(case: Case) -> Texts:
 def _arrays(case: Case) -> Arrays:
     parts = [
         (tuple(node.at("prefixItems", place) for place in range(len(node.get("prefixItems", ())))),
-         None if node.get("items") is None else node.at("items"))
+         _others(node, "items"))
         for node in case
     ]  # fmt: skip
     unique = next((node.place for node in case if node.get("uniqueItems")), None)
@@ -225,5 +226,14 @@ def _objects(case: Case) -> Objects:
 def _members(node: Node) -> Members | None:
     properties = {name: node.at("properties", name) for name in node.get("properties", {})}
     patterns = tuple((pattern, node.at("patternProperties", pattern)) for pattern in node.get("patternProperties", {}))
-    others = None if node.get("additionalProperties") is None else node.at("additionalProperties")
+    others = _others(node, "additionalProperties")
     return Members(node, properties, patterns, others) if properties or patterns or others is not None else None
+
+
+def _others(node: Node, keyword: str) -> Node | None:
+    """The schema of all other members or items, at the place where the document has it."""
+    if node.get(keyword) is None:
+        return None
+    if node.place.endswith(UNEVALUATED):
+        return Node(node.place.removesuffix(UNEVALUATED), node.get(keyword))
+    return node.at(keyword)

@@ -9,10 +9,11 @@ TYPES = frozenset({"null", "boolean", "string", "array", "object"}) | NUMBER_KIN
 SPEAKS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), NUMBER_KINDS),
     **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), frozenset({"string"})),
-    **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems", "uniqueItems"), frozenset({"array"})),
+    **dict.fromkeys(
+        ("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "unevaluatedItems"), frozenset({"array"})),
     **dict.fromkeys(
         ("properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties",
-         "dependentRequired"), frozenset({"object"})),
+         "dependentRequired", "dependentSchemas", "unevaluatedProperties"), frozenset({"object"})),
 }  # fmt: skip
 KEPT_KEYWORDS = frozenset(SPEAKS) | {"type", "enum", "const", "anyOf", "oneOf", "allOf", "not", "$ref"}
 PASSED_OVER = frozenset({
@@ -21,15 +22,13 @@ PASSED_OVER = frozenset({
 })  # fmt: skip
 
 _CASES = "Write its cases out with anyOf."
-_PROPERTIES = "List the members under properties, and close the object with additionalProperties."
 _ITEMS = "Describe the places with prefixItems and items."
 _PATH = "Use $ref with a path from the root, such as '#/$defs/name'."
 REFUSED_KEYWORDS: dict[str, str] = {
-    "if": _CASES, "then": _CASES, "else": _CASES, "dependentSchemas": _CASES, "dependencies": _CASES,
+    "if": _CASES, "then": _CASES, "else": _CASES, "dependencies": _CASES,
     "propertyNames": "Use patternProperties with additionalProperties: false.",
-    "contains": _ITEMS, "minContains": _ITEMS, "maxContains": _ITEMS, "unevaluatedItems": _ITEMS,
+    "contains": _ITEMS, "minContains": _ITEMS, "maxContains": _ITEMS,
     "additionalItems": "It became items beside prefixItems.",
-    "unevaluatedProperties": _PROPERTIES,
     "$dynamicRef": _PATH, "$dynamicAnchor": _PATH, "$recursiveRef": _PATH, "$recursiveAnchor": _PATH,
     "$anchor": _PATH, "$id": "Inside a schema it would move the root of $ref. Leave it out.",
     "nullable": "Write type: [..., 'null'].",

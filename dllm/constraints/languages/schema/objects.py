@@ -127,6 +127,7 @@ def _joinable(said: Objects, patterns: Patterns) -> None:
         for other in said.parts:
             for name, node in other.properties.items():
                 if node.schema is not False and part.of(name, patterns) == (part.others,):
-                    raise refused(part.node.place, f"allOf, or what is joined here: additionalProperties does not see "
-                                                   f"the property {name!r} of {other.node.place}. List it under "
-                                                   "properties here too, as true.")  # fmt: skip
+                    place, _, keyword = part.others.place.rpartition("/")
+                    raise refused(place, f"allOf, or what is joined here: {keyword} does not see the property "
+                                         f"{name!r} of {other.node.place}. List it under properties here too, as "
+                                         "true.")  # fmt: skip

@@ -1,0 +1,96 @@
+"""``unevaluatedProperties`` and ``unevaluatedItems`` as additionalProperties and items of what stands beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dllm.constraints.languages.schema.document import Document
+from dllm.constraints.languages.schema.places import Node, refused
+
+# Ends the place of a node that says what an unevaluated... keyword says, in keywords that need no others beside them.
+UNEVALUATED = "~unevaluated"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a schema looks at in each object and list: names, patterns of names, first places; or all of them."""
+
+    names: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    places: int = 0
+    members: bool = False
+    items: bool = False
+
+    def __or__(self, other: Seen) -> Seen:
+        names = tuple(dict.fromkeys(self.names + other.names))
+        patterns = tuple(dict.fromkeys(self.patterns + other.patterns))
+        places = max(self.places, other.places)
+        return Seen(names, patterns, places, self.members or other.members, self.items or other.items)
+
+
+class Evaluated:
+    """Knows what the schemas of a document look at, by way of ``$ref`` and ``allOf`` too."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._known: dict[str, Seen] = {}
+
+    def closed(self, node: Node) -> list[Node]:
+        """What the unevaluated... keywords of a node say, as nodes of their own. Raises UserError."""
+        found = []
+        for keyword, say in (("unevaluatedProperties", _members), ("unevaluatedItems", _items)):
+            if node.get(keyword, True) is not True:
+                said = say(self._beside(node), node.get(keyword))
+                found += [] if said is None else [Node(f"{node.place}/{keyword}{UNEVALUATED}", said)]
+        return found
+
+    def _beside(self, node: Node) -> Seen:
+        """What the other keywords of a node look at."""
+        return self._seen(Node(f"{node.place}{UNEVALUATED}", {
+            key: value for key, value in node.schema.items() if not key.startswith("unevaluated")  # type: ignore[union-attr]
+        }))  # fmt: skip
+
+    def _seen(self, node: Node) -> Seen:
+        if isinstance(node.schema, bool):
+            return Seen()
+        if node.place not in self._known:
+            self._known[node.place] = self._looked_at(node)
+        return self._known[node.place]
+
+    def _looked_at(self, node: Node) -> Seen:
+        found = Seen(
+            tuple(node.get("properties", ())), tuple(node.get("patternProperties", ())),
+            len(node.get("prefixItems", ())),
+            members=any(node.get(key) is not None for key in ("additionalProperties", "unevaluatedProperties")),
+            items=any(node.get(key) is not None for key in ("items", "unevaluatedItems")),
+        )  # fmt: skip
+        always = [node.at("allOf", index) for index in range(len(node.get("allOf", ())))]
+        if node.get("$ref") is not None:
+            always.append(self._document.target(node))
+        for inner in always:
+            found |= self._seen(inner)
+        if any(self._seen(inner) != Seen() for inner in _sometimes(node)):
+            place = node.place.removesuffix(UNEVALUATED)
+            raise refused(place, "unevaluatedProperties and unevaluatedItems are not supported beside properties or "
+                                 "items in anyOf, oneOf, dependentSchemas or if. Write each case out with "
+                                 "additionalProperties.")  # fmt: skip
+        return found
+
+
+def _sometimes(node: Node) -> list[Node]:
+    """The schemas that hold for some values only, so that what they look at depends on the value."""
+    cases = [node.at(key, index) for key in ("anyOf", "oneOf") for index in range(len(node.get(key, ())))]
+    cases += [node.at("dependentSchemas", name) for name in node.get("dependentSchemas", ())]
+    return [*cases, node.at("if")] if node.get("if") is not None else cases
+
+
+def _members(beside: Seen, schema: Any) -> dict[str, Any] | None:
+    if beside.members:
+        return None
+    named, matched = (dict.fromkeys(names, True) for names in (beside.names, beside.patterns))
+    return {"properties": named, "patternProperties": matched, "additionalProperties": schema}
+
+
+def _items(beside: Seen, schema: Any) -> dict[str, Any] | None:
+    return None if beside.items else {"prefixItems": [True] * beside.places, "items": schema}
