@@ -12,7 +12,7 @@ from experiments.own_sampler import BEGIN, END, PAGE, Bench, Column, methods, sa
 
 def column(method: str, setting: str, nfe: list[int], right: list[float]) -> Column:
     rows = [Result([1], [2], "", [2], count, 4 * count, 1.0, "eos", 0, [1]) for count in nfe]
-    return Column(method, setting, rows, right, 1.0, 2.0)
+    return Column(method, setting, rows, right, 1.0)
 
 
 def bench(*columns: Column) -> Bench:
@@ -55,7 +55,7 @@ def test_figures_replace_the_older_ones() -> None:
 
 def test_every_sampler_that_ships_takes_part_with_settings_that_differ() -> None:
     found = list(methods())
-    assert len({(method, words) for method, words, *_ in found}) == len(found) > 200
+    assert len({(method, words) for method, words, *_ in found}) == len(found) > 100
     assert {rule for _, _, rule, _ in found} == set(choices("sampler")) - {"oracle"}
     assert min(Counter(method for method, *_ in found).values()) > 1  # nobody at its defaults alone
     for _, _, rule, options in found:
