@@ -38,6 +38,7 @@ from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling
+from experiments.scripts import refusing
 
 PROMPT, BLOCK = 512, 32
 CONFIG = ModelConfig(
@@ -269,10 +270,11 @@ def typical(samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, nargs="+", default=[256, 1024])
-    parser.add_argument("--caches", nargs="+", default=list(POLICIES))
+    parser.add_argument("--caches", nargs="+", default=list(POLICIES), choices=POLICIES, metavar="CACHE")
     parser.add_argument("--window", type=int, nargs="*", default=[128, 256, 512, 1024, 2048])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--output", type=Path, help="a JSON file for the figures")

@@ -30,6 +30,7 @@ from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.models.tokenizer import Tokenizer
 from experiments.bench_languages import END, LANGUAGES, TRAINED, trained
+from experiments.scripts import refusing
 
 ROWS, AT_ONCE = 32, 4
 
@@ -85,6 +86,7 @@ def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, gen_le
     )
 
 
+@refusing
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokenizer", type=Path, help="a checkpoint's folder; by default one is trained")

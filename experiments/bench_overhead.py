@@ -18,7 +18,8 @@ import torch
 
 from dllm import Decoder, load
 from dllm.models.bundle import Model
-from dllm.tasks.mini.tasks import SHORT, generate
+from dllm.tasks.mini.tasks import SHORT_ANSWERS, generate
+from experiments.scripts import refusing
 
 
 class Stopwatch:
@@ -40,7 +41,7 @@ class Stopwatch:
 def share_outside(model: Model, sampler: str, repeats: int) -> tuple[float, float]:
     """The share of the decode outside the model, and the model's milliseconds per forward."""
     decoder, watch, network = Decoder(model, sampler=sampler, gen_length=32), Stopwatch(), model.transformer
-    prompts: list[Any] = [decoder.encode(generate(task, 0, 1)[0].prompt) for task in SHORT]
+    prompts: list[Any] = [decoder.encode(generate(task, 0, 1)[0].prompt) for task in SHORT_ANSWERS]
     decoder(prompts)  # warm up
     forward, head = network.forward, network.head
     network.forward, network.head = watch.around(forward), watch.around(head)  # type: ignore[method-assign]
@@ -52,6 +53,7 @@ def share_outside(model: Model, sampler: str, repeats: int) -> tuple[float, floa
     return 1 - watch.seconds / whole, 1000 * watch.seconds / turns
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="mini-llada")

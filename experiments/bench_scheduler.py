@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from dllm.serve.jobs import Chosen, Done, Event, Job, Limits
 from dllm.serve.scheduler import Scheduler
 from dllm.setting import Sampling
 from experiments.bench_step import SMALL, random_model
+from experiments.scripts import refusing
 
 ROWS = 8
 
@@ -98,7 +100,8 @@ def decode(scheduler: Scheduler, todo: Sequence[Request], parts: Chosen, arrival
 WAYS = {"one by one": (1, False), "static batches": (ROWS, True), "continuous": (ROWS, False)}
 
 
-def main() -> None:
+@refusing
+def main() -> int:
     options = arguments()
     torch.set_num_threads(1)
     model, console = model_of(options.width, options.layers, options.vocab), Console()
@@ -125,6 +128,7 @@ def main() -> None:
                 f"{1e3 * quantile(found.latencies, 0.5):.0f}", f"{1e3 * quantile(found.latencies, 0.95):.0f}",
                 f"{found.computed / found.wanted:.2f}")
     console.print(table)
+    return 0
 
 
 def arguments() -> argparse.Namespace:
@@ -142,4 +146,4 @@ def arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -46,6 +46,7 @@ from dllm.steering.batch import Steering
 from dllm.steering.compiled import CompiledConstraint
 from dllm.steering.steered import Steered
 from experiments.bench_languages import END, LANGUAGES, TRAINED, trained
+from experiments.scripts import refusing
 
 WIDTH, ROWS, BLOCK, PER_TURN = 64, 32, 32, 4
 
@@ -161,6 +162,7 @@ def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, option
                 print(head + bench.line(answers[:rows], len(table) + 1, together), flush=True)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, help="a checkpoint's folder; by default one is trained")

@@ -44,6 +44,7 @@ from dllm.recorded import prepared
 from dllm.runtime.runtime import FIXED, RUNTIMES, Network, Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling
+from experiments.scripts import refusing
 
 SMALL = ModelConfig(
     family="llada", width=768, layers=12, heads=12, kv_heads=12, head_dim=64, mlp_width=2304, vocab=126464,
@@ -253,6 +254,7 @@ def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Ru
             yield Runtime(name, 0 if name == "eager" else 1)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plain", action="store_true", help="against the plain loop, on the CPU")

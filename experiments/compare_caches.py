@@ -12,20 +12,24 @@ import argparse
 import sys
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import fmean
 
 import torch
 from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
-from dllm.analysis.measures import wilson
 from dllm.cache.base import Cache
 from dllm.compose.parts import choices
 from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
+from experiments import markdown
+from experiments.markdown import percent
+from experiments.scripts import refusing
 
 BATCH = 52
+HEADS = ("cache", "score", "as none", "NFE", "query rows", "FLOPs")
 # Policies published without blocks bring their own schedule, as on the command line.
 BLOCKS_OF = {"elastic": "whole", "flash": "whole", "window": "whole", "sliding": "sliding"}
 
@@ -36,15 +40,6 @@ class Column:
 
     rows: list[Result]
     right: list[float]
-
-
-def percent(values: list[float]) -> str:
-    low, high = wilson(sum(values), len(values))
-    return f"{100 * sum(values) / len(values):.0f} ({100 * low:.0f}-{100 * high:.0f})"
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def schedule_of(cache: str | Cache) -> str:
@@ -66,12 +61,13 @@ def column(
 
 def line(name: str, one: Column, none: Column) -> str:
     same = [float(row.tokens == other.tokens) for row, other in zip(one.rows, none.rows, strict=True)]
-    nfe = mean([row.nfe for row in one.rows])
+    nfe = fmean(row.nfe for row in one.rows)
     rows, flops = (
         sum(getattr(row, key) for row in one.rows) / sum(getattr(row, key) for row in none.rows)
         for key in ("query_tokens", "flops")
     )
-    return f"| {name} | {percent(one.right)} | {percent(same)} | {nfe:.1f} | {100 * rows:.0f} % | {100 * flops:.0f} % |"
+    cells = (name, percent(one.right), percent(same), f"{nfe:.1f}", f"{100 * rows:.0f} %", f"{100 * flops:.0f} %")
+    return markdown.line(cells)
 
 
 def table(model: Model, sampler: str, block: int, items: list[Sample]) -> tuple[list[str], bool]:
@@ -101,11 +97,12 @@ def label(schedule: str) -> str:
     return "none" if schedule == "fixed" else f"none, blocks={schedule}"
 
 
+@refusing
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--count", type=int, default=16, help="items per task")
-    parser.add_argument("--tasks", nargs="+", default=list(mini.SHORT_ANSWERS))
+    parser.add_argument("--tasks", nargs="+", default=list(mini.SHORT_ANSWERS), choices=mini.TASKS, metavar="TASK")
     parser.add_argument("--samplers", nargs="+", default=["static", "confidence", "order"])
     parser.add_argument("--block", type=int, default=8, help="block length, for the caches that go by blocks")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
@@ -121,8 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
             if len(lines) == 1:
                 continue  # no cache for this sampler
             print(f"\n### {model.name}, sampler={sampler}, {len(items)} items\n")
-            print("| cache | score | as none | NFE | query rows | FLOPs |\n|---|---:|---:|---:|---:|---:|")
-            print("\n".join(lines), flush=True)
+            print(markdown.head(HEADS), *lines, sep="\n", flush=True)
     return int(not good)
 
 

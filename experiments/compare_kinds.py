@@ -15,23 +15,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from rich.console import Console
 from rich.progress import track
 
-from dllm import Model, Result, UserError, load
+from dllm import Model, Result, load
 from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
-from experiments.compare_caches import mean, percent
+from experiments import markdown
+from experiments.markdown import percent
 from experiments.marked import write_marked
 from experiments.mini.decoders import decoder, settings_of
+from experiments.scripts import refusing
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff", "mini-llada")
 BATCH = 52
-HEAD = "| model, decoding | score | NFE | TPF | query tokens | useful |\n|---|---:|---:|---:|---:|---:|"
+HEAD = markdown.head(("model, decoding", "score", "NFE", "TPF", "query tokens", "useful"))
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,11 @@ class Line:
     right: list[float]
 
     def __str__(self) -> str:
-        nfe, tpf = mean([row.nfe for row in self.rows]), mean([row.tpf for row in self.rows])
+        nfe, tpf = fmean(row.nfe for row in self.rows), fmean(row.tpf for row in self.rows)
         queries, useful = (sum(getattr(row, key) for row in self.rows) for key in ("query_tokens", "useful_tokens"))
         cells = (self.label, percent(self.right), f"{nfe:.1f}", f"{tpf:.2f}", f"{queries / len(self.rows):.0f}",
                  f"{100 * useful / queries:.1f} %")  # fmt: skip
-        return f"| {' | '.join(cells)} |"
+        return markdown.line(cells)
 
 
 def line(model: Model, label: str, words: Sequence[str], items: list[Sample]) -> Line:
@@ -72,25 +75,22 @@ def one_forward_each(one: Line) -> bool:
     return all(row.nfe <= row.useful_tokens + (row.stop_reason == "eos") for row in one.rows)
 
 
+@refusing
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS), help="names or folders")
     parser.add_argument("--count", type=int, default=16, help="items per task")
-    parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS))
+    parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS), choices=mini.TASKS, metavar="TASK")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     parser.add_argument("--write", action="store_true", help="put the table into docs/models.md")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     items = [sample for task in given.tasks for sample in mini.generate(task, given.seed, given.count)]
-    try:
-        found = lines(given.models, items)
-        text = "\n".join([HEAD, *map(str, found)])
-        print(text)
-        if given.write:
-            write_marked(PAGE, "compare_kinds", f"{text}\n")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    found = lines(given.models, items)
+    text = "\n".join([HEAD, *map(str, found)])
+    print(text)
+    if given.write:
+        write_marked(PAGE, "compare_kinds", f"{text}\n")
     return int(not all(one_forward_each(one) for one in found if one.label.endswith("left to right")))
 
 

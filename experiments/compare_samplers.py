@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from statistics import fmean
 
 import torch
 from rich.console import Console
@@ -18,11 +19,13 @@ from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.analysis.limits import GuessRecorder, bits_per_forward, forced_share, lossless_minimum
-from dllm.analysis.measures import wilson
 from dllm.compose.parts import choices
 from dllm.prompts import Prompt
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.mini import tasks as mini
+from experiments import markdown
+from experiments.markdown import percent
+from experiments.scripts import refusing
 
 ANSWER, BATCH = 32, 52
 HEADS = ("sampler", "score", "NFE", "TPF", "as one per step", "forced", "bits a forward", "oracle / NFE")
@@ -41,18 +44,9 @@ class Column:
 
 def interval(values: Sequence[float], digits: int) -> str:
     """Mean and its 95 % interval (normal)."""
-    mean = sum(values) / len(values)
+    mean = fmean(values)
     spread = sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
     return f"{mean:.{digits}f} ±{1.96 * sqrt(spread / len(values)):.{digits}f}"
-
-
-def percent(values: Sequence[float]) -> str:
-    low, high = wilson(sum(values), len(values))
-    return f"{100 * sum(values) / len(values):.0f} ({100 * low:.0f}-{100 * high:.0f})"
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 class Comparison:
@@ -97,12 +91,11 @@ class Comparison:
         return [row.tokens == other.tokens for row, other in zip(column.rows, static, strict=True)]
 
     def table(self) -> str:
-        lines = [HEADS, ("---", *["---:"] * (len(HEADS) - 1))]
-        lines += [self._line(column) for column in self.columns.values()]
+        lines = [self._line(column) for column in self.columns.values()]
         bounds = {"lossless minimum": self.minimum, f"... drafting {DRAFT} ahead": self.minimum_at_depth}
         for name, values in bounds.items():
             lines.append((name, "", interval(values, 1), "", "", "", "", ""))
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return markdown.table(HEADS, lines)
 
     def _line(self, column: Column) -> tuple[str, ...]:
         traces = [row.trace for row in column.rows if row.trace is not None]
@@ -110,8 +103,8 @@ class Comparison:
         return (
             column.name, percent(column.right), interval(nfe, 1), interval([row.tpf for row in column.rows], 2),
             percent([float(same) for same in self.same(column)]),
-            f"{100 * mean([forced_share(trace) for trace in traces]):.0f} %",
-            f"{mean([bits_per_forward(trace) for trace in traces]):.2f}", f"{mean(oracle) / mean(nfe):.2f}",
+            f"{100 * fmean(map(forced_share, traces)):.0f} %",
+            f"{fmean(map(bits_per_forward, traces)):.2f}", f"{fmean(oracle) / fmean(nfe):.2f}",
         )  # fmt: skip
 
     def relations(self) -> list[tuple[str, bool]]:
@@ -119,7 +112,7 @@ class Comparison:
         missing = {"confidence", "localleap", "credit", "freedave", "scout"} - set(self.columns)
         if missing:
             return [(f"all of the samplers compared here run; {', '.join(sorted(missing))} did not", False)]
-        nfe = {name: mean([row.nfe for row in column.rows]) for name, column in self.columns.items()}
+        nfe = {name: fmean(row.nfe for row in column.rows) for name, column in self.columns.items()}
         static, draft = self.columns["static"].rows, self.columns["freedave"].rows
         below = all(low <= row.nfe for low, row in zip(self.minimum_at_depth, draft, strict=True))
         return [
@@ -150,10 +143,11 @@ class Comparison:
         ]
         if not pairs:
             return f"{column.name} never gives the static text", True
-        bound, spent = mean([best for best, _ in pairs]), mean([nfe for _, nfe in pairs])
+        bound, spent = fmean(best for best, _ in pairs), fmean(nfe for _, nfe in pairs)
         return f"oracle {bound:.2f} <= {column.name} {spent:.2f} forwards on {len(pairs)} like texts", bound <= spent
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")

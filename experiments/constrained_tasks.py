@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations, product
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from dllm.record.results import Result
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as suite
 from dllm.tasks.parallelbench.scoring import write_list
+from experiments import markdown
+from experiments.scripts import refusing
 
 TOKENS_PER_STEP = (1, 4, 32)
 BLOCK, SIZES = 32, (3, 5)
@@ -68,12 +71,12 @@ CONSTRAINTS: dict[str, Callable[[dict[str, Any]], Constraint]] = {
 
 def cells(results: Sequence[Result], samples: Sequence[Any], constraints: Sequence[Constraint]) -> Iterator[str]:
     """Valid answers and right ones in percent, and the mean of forwards."""
-    count, texts = len(results), [result.text for result in results]
+    texts = [result.text for result in results]
     valid = [automaton_of(one).accepts(text.encode()) for one, text in zip(constraints, texts, strict=True)]
     right = [suite.judge(one.task, one.truth, text)["score"] for one, text in zip(samples, texts, strict=True)]
-    yield f"{100 * sum(valid) / count:.0f}"
-    yield f"{100 * sum(right) / count:.0f}"
-    yield f"{sum(result.nfe for result in results) / count:.1f}"
+    yield f"{100 * fmean(valid):.0f}"
+    yield f"{100 * fmean(right):.0f}"
+    yield f"{fmean(result.nfe for result in results):.1f}"
 
 
 def lines(model: Model, task: str, count: int, seed: int) -> Iterator[str]:
@@ -89,9 +92,10 @@ def lines(model: Model, task: str, count: int, seed: int) -> Iterator[str]:
         found = [task, str(k)]
         for each in (None, constraints):
             found += cells(decoder(prompts, constraints=each), samples, constraints)
-        yield f"| {' | '.join(found)} |"
+        yield markdown.line(found)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="mini-llada", help="mini-llada, mini-dream, or a folder")
@@ -102,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     model = load(options.model)
-    print(f"| {' | '.join(HEADS)} |\n| --- |{' ---: |' * (len(HEADS) - 1)}", flush=True)
+    print(markdown.head(HEADS), flush=True)
     known = [task for task in options.tasks if task in suite.TASKS]
     for task in known:
         for line in lines(model, task, options.count, options.seed):

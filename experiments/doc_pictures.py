@@ -29,6 +29,7 @@ from dllm.compose.parts import composed
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, trace_page
 from dllm.view.picture import Picture
+from experiments.scripts import refusing
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SHUFFLE = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
@@ -246,6 +247,7 @@ def serving() -> Iterator[str]:
         thread.join()
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)

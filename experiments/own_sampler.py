@@ -42,11 +42,13 @@ from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
 from dllm.tasks.parallelbench.theory import outputs
+from experiments import markdown
+from experiments.marked import write_marked
+from experiments.scripts import refusing
 
 ANSWER, BATCH = 32, 52
 SLACK = 0.01  # of the score: one item of a half of 104
 PAGE = Path(__file__).parents[1] / "docs" / "samplers" / "scout.md"
-BEGIN, END = "<!-- figures: python -m experiments.own_sampler --write -->", "<!-- end of figures -->"
 Grid = Mapping[str, Sequence[Any]]  # values of each option, around the published ones; all combinations are tried
 # Rules that go by the scores of one forward, so they fit into every wrapper that knows what they go by.
 BARS: dict[str, Grid] = {
@@ -227,7 +229,7 @@ class Bench:
                if "scout" not in one.method and fmean(self.of(1 - half, one.right)) >= bar]  # fmt: skip
         best = min(fit, key=lambda one: fmean(self.of(1 - half, one.nfe)))
         order = sorted(found.values(), key=lambda one: fmean(self.of(half, one.nfe)))
-        return markdown(HEADS, [self.line(half, one, best) for one in [self.oracle, *order, self.static]])
+        return markdown.table(HEADS, [self.line(half, one, best) for one in [self.oracle, *order, self.static]])
 
     def line(self, half: int, one: Column, best: Column) -> list[str]:
         nfe, other = self.of(half, one.nfe), self.of(half, best.nfe)
@@ -250,7 +252,7 @@ class Bench:
         for words, sampler in ABLATIONS.items():
             one = self.column("", words, sampler)
             lines.append([words, f"{100 * fmean(one.right):.1f}", f"{fmean(one.nfe):.2f}", f"{fmean(one.rows):.1f}"])
-        return markdown(("what differs", "score", "NFE", "rows"), lines)
+        return markdown.table(("what differs", "score", "NFE", "rows"), lines)
 
 
 def saving(ours: Sequence[float], other: Sequence[float]) -> str:
@@ -277,20 +279,10 @@ def perfect() -> str:
         rows = [decoder(PROMPT)[0] for decoder in decoders]
         cells = [f"{row.nfe}" if tuple(row.canvas) in valid else f"{row.nfe}, wrong" for row in rows]
         lines.append([f"{operation}, {n} items", *cells])
-    return markdown(("task", *RULES), lines)
+    return markdown.table(("task", *RULES), lines)
 
 
-def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(heads) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *lines))
-
-
-def written(page: str, figures: str) -> str:
-    """The page with ``figures`` between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{figures}\n\n{END}{rest.partition(END)[2]}"
-
-
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
@@ -311,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts.append(f"### Forwards on perfect models\n\n{perfect()}")
     print("\n\n".join(parts))
     if options.write:
-        PAGE.write_text(written(PAGE.read_text(), "\n\n".join(parts)))
+        write_marked(PAGE, "own_sampler", "\n\n".join(parts) + "\n")
     return 0
 
 

@@ -28,6 +28,7 @@ from dllm.models.bundle import Model
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.brush import Brush
 from dllm.view.race import DURATION, Film, Race, Racer
+from experiments.scripts import refusing
 
 FILE = Path(__file__).parents[1] / "docs" / "pictures" / "race.svg"
 DECODES = 15  # of each setting
@@ -147,6 +148,7 @@ def drawn() -> str:
     return svg(list(screens(race, prompt)), title, story_of(lanes))
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=Path, default=FILE)

@@ -9,10 +9,12 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from dllm import UserError
+from dllm.errors import UserError, first_line
 from dllm.models.bundle import describe
+from experiments.scripts import refusing
 
 
 def frequencies(text: str, model: str) -> dict[int, float]:
@@ -26,17 +28,22 @@ def frequencies(text: str, model: str) -> dict[int, float]:
     return {token: count / counts.total() for token, count in sorted(counts.items())}
 
 
-def main() -> int:
+def text_of(file: Path) -> str:
+    """Raises UserError for a file that is no UTF-8."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"corpus={str(file)!r} is no UTF-8: {first_line(error)}. Name a text file.") from error
+
+
+@refusing
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="a text file")
     parser.add_argument("--model", default="mini-llada", help="whose tokenizer")
     parser.add_argument("--out", type=Path, default=Path("frequencies.json"))
-    given = parser.parse_args()
-    try:
-        table = frequencies(given.corpus.read_text(), given.model)
-    except (UserError, OSError, UnicodeDecodeError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    given = parser.parse_args(arguments)
+    table = frequencies(text_of(given.corpus), given.model)
     given.out.write_text(json.dumps(table))
     print(f"{given.out}: {len(table)} tokens")
     return 0

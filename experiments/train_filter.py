@@ -31,6 +31,7 @@ from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import WEIGHTS
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as mini
+from experiments.scripts import refusing
 
 
 @dataclass
@@ -179,19 +180,16 @@ def report(weights: dict[str, Tensor], confidence: Tensor, right: Tensor, thresh
     return f"loss {loss:.4f}; above {threshold}: {100 * taken:.1f} % of the right ones, {100 * wrong:.2f} % wrong"
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if {"-h", "--help"} & set(given):
         print(__doc__, "\n\n", Options.__doc__, "\n\n", Options(), sep="")
         return 0
-    try:
-        options = Options.of(given)
-        torch.set_num_threads(options.threads)
-        model = load(options.model, options.device)
-        confidence, right = record(model, options)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    options = Options.of(given)
+    torch.set_num_threads(options.threads)
+    model = load(options.model, options.device)
+    confidence, right = record(model, options)
     at, end = int(0.8 * len(right)), int(0.9 * len(right))
     weights = train(confidence[:at], right[:at], options)
     for name, part in (("validation", slice(at, end)), ("test", slice(end, None))):

@@ -233,8 +233,8 @@ def results(
 
 
 def ending(running: Iterator[Turn]) -> Iterator[Turn]:
-    """The turns of a decode. AssertionError for one that does not end: with masks of which nothing is open, it is a
-    hang, not a failure, otherwise."""
+    """The turns of a decode. AssertionError for one that does not end, as where masks are left and none is open:
+    without it, the test would hang."""
     for number, turn in enumerate(running):
         assert number < ENDLESS, f"{ENDLESS} turns, masks left: {turn.candidates.undecided.sum(1).tolist()}"
         yield turn

@@ -304,6 +304,14 @@ class BufferMemory(Memory):
     def furnish(self, buffers: Buffers) -> None:
         self.session.furnish(buffers)
 
+    def note(self, name: str, found: Tensor) -> None:
+        """Keep what the call found of its rows under ``name`` in the policy's state."""
+        state, candidates = self.session.state, self.call.candidates
+        before = state[name]
+        found = found.to(before.device)
+        found = found if candidates is None else before.index_copy(0, candidates, found)
+        self.session.state = state | {name: found}
+
     def buffer(self, layer: int, fresh: Projected) -> KeyValues:
         """The buffers that the call writes to. The first forward makes them; more scratch slots widen them."""
         session, key, drafts = self.session, fresh.key, self.call.drafts

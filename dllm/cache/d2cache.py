@@ -136,15 +136,9 @@ class DrawMemory(BufferMemory):
         out, weights = attended(query, keys, values, visible, again)
         self.weights.append(weights.mean(1))
         if len(self.weights) == self.session.config.layers:
-            self._note()
+            valid = some(self.forward.valid, self.call.candidates)
+            self.note("importance", rolled_out(self.weights, self.call.columns, valid).double())
         return out
-
-    def _note(self) -> None:
-        state, candidates = self.session.state, self.call.candidates
-        before, given = state["importance"], rolled_out(
-            self.weights, self.call.columns, some(self.forward.valid, candidates)).double()
-        importance = given if candidates is None else before.index_copy(0, candidates, given)
-        self.session.state = state | {"importance": importance}
 
 
 def rolled_out(weights: list[Tensor], columns: Tensor | None, valid: Tensor) -> Tensor:

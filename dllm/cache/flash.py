@@ -89,15 +89,8 @@ class WindowMemory(BufferMemory):
             self.total = self.total.to(query.device)
             self.total[:, : keys.shape[2]] += products(query, keys, self.copies(self.window, query.device))
         if layer == self.session.config.layers - 1:
-            self._note()
+            self.note("importance", self.total)
         return attend(query, keys, values, visible, fresh.varlen)
-
-    def _note(self) -> None:
-        state, candidates = self.session.state, self.call.candidates
-        total = self.total.to(state["importance"].device)
-        if candidates is not None:
-            total = state["importance"].index_copy(0, candidates, total)
-        self.session.state = state | {"importance": total}
 
 
 def products(query: Tensor, keys: Tensor, window: Tensor) -> Tensor:

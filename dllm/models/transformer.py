@@ -94,7 +94,6 @@ class Attention(nn.Module):
                 norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
         return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen, norms)
 
-
     def values(self, x: Tensor) -> Tensor:
         """The values [B, n, H_kv * h] of rows x [B, n, D] alone."""
         if self.qkv is None:

@@ -33,6 +33,7 @@ from experiments.distill import chunks, curve, decoding, student
 from experiments.distill.data import Data, Example
 from experiments.distill.recipe import RECIPES, Place, Recipe, parse
 from experiments.distill.train import LOG, STATE, Run
+from experiments.scripts import refusing
 
 RECIPE, REPORT = "recipe.json", "report.json"
 BARRIER = timedelta(days=7)  # a process waits for the others' answers
@@ -204,32 +205,29 @@ class Phases:
             print(text, flush=True)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if {"-h", "--help"} & set(given):
         print(__doc__, Recipe.__doc__, Place.__doc__, f"recipes: {', '.join(RECIPES)}", Recipe(data="FILE"), Place(),
               sep="\n\n")  # fmt: skip
         return 0
-    try:
-        plan = Plan.of(given)
-        torch.set_num_threads(plan.place.threads)
-        out = Path(plan.place.out)
-        out.mkdir(parents=True, exist_ok=True)
-        handlers = [InitProcessGroupKwargs(timeout=BARRIER)]
-        accelerator = Accelerator(cpu=plan.place.device == "cpu", kwargs_handlers=handlers)
-        share = plan.recipe.micro * accelerator.num_processes
-        if plan.recipe.batch % share:
-            raise UserError(
-                f"batch={plan.recipe.batch} must be a multiple of {share}, micro={plan.recipe.micro} times "
-                f"{accelerator.num_processes} processes."
-            )
-        if accelerator.is_main_process:
-            chunks.write(out / RECIPE, json.dumps(plan.made_from, indent=1) + "\n")
-        Phases(plan, accelerator).run()
-        accelerator.end_training()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    plan = Plan.of(given)
+    torch.set_num_threads(plan.place.threads)
+    out = Path(plan.place.out)
+    out.mkdir(parents=True, exist_ok=True)
+    handlers = [InitProcessGroupKwargs(timeout=BARRIER)]
+    accelerator = Accelerator(cpu=plan.place.device == "cpu", kwargs_handlers=handlers)
+    share = plan.recipe.micro * accelerator.num_processes
+    if plan.recipe.batch % share:
+        raise UserError(
+            f"batch={plan.recipe.batch} must be a multiple of {share}, micro={plan.recipe.micro} times "
+            f"{accelerator.num_processes} processes."
+        )
+    if accelerator.is_main_process:
+        chunks.write(out / RECIPE, json.dumps(plan.made_from, indent=1) + "\n")
+    Phases(plan, accelerator).run()
+    accelerator.end_training()
     return 0
 
 

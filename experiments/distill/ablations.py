@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from dllm.errors import UserError
+from experiments import markdown
 from experiments.distill import __main__ as distill
 from experiments.distill.recipe import parse
 from experiments.marked import write_marked
+from experiments.scripts import refusing
 
 PAGE = Path(__file__).parents[2] / "docs" / "distillation.md"
 STUDENTS: dict[str, tuple[str, ...]] = {
@@ -29,7 +31,7 @@ CALLED = {
     "teacher": "teacher", "student": "student", "no-entropy": "no entropy term (`beta=0`)",
     "entropy-everywhere": "entropy on wrong ones, too (`certain=all`)",
 }  # fmt: skip
-HEAD = "| model | NFE | score | first entropy, nats | as the teacher |\n|---|---:|---:|---:|---:|"
+HEAD = markdown.head(("model", "NFE", "score", "first entropy, nats", "as the teacher"))
 
 
 def share_answers(out: Path, name: str) -> None:
@@ -52,11 +54,11 @@ def make(options: Sequence[str], out: Path, names: Sequence[str]) -> int:
 
 def row(name: str, found: Mapping[str, Sequence[float]]) -> str:
     """A line of the table: means and half-widths of 95 % intervals."""
-    cells = [f"{found['forwards'][0]:.1f} ±{found['forwards'][1]:.1f}"]
+    cells = [CALLED[name], f"{found['forwards'][0]:.1f} ±{found['forwards'][1]:.1f}"]
     for key, digits, scale in (("score", 0, 100), ("entropy", 2, 1), ("equal", 0, 100)):
         mean, half = found.get(key, (float("nan"), float("nan")))
         cells.append(f"{scale * mean:.{digits}f} ±{scale * half:.{digits}f}")
-    return f"| {CALLED[name]} | {' | '.join(cells)} |"
+    return markdown.line(cells)
 
 
 def table(out: Path) -> str:
@@ -71,24 +73,21 @@ def table(out: Path) -> str:
     return "\n".join([HEAD, row("teacher", before), *(row(name, one["after"]) for name, one in reports.items())])
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("options", nargs="+", metavar="NAME=VALUE")
     parser.add_argument("--only", nargs="+", choices=list(STUDENTS), default=list(STUDENTS), metavar="NAME")
     parser.add_argument("--write", action="store_true", help="put the table into docs/distillation.md")
     given = parser.parse_intermixed_args(arguments)
-    try:
-        out = Path(parse(given.options)[1].out)
-        options = [option for option in given.options if not option.startswith(("out=", "--out="))]
-        code = make(options, out, given.only)
-        if code:
-            return code
-        print(found := table(out))
-        if given.write:
-            write_marked(PAGE, "ablations", f"{found}\n")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    out = Path(parse(given.options)[1].out)
+    options = [option for option in given.options if not option.startswith(("out=", "--out="))]
+    code = make(options, out, given.only)
+    if code:
+        return code
+    print(found := table(out))
+    if given.write:
+        write_marked(PAGE, "ablations", f"{found}\n")
     return 0
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from dllm.errors import UserError, not_installed
 from experiments.distill.train import LOG, log_of
+from experiments.scripts import refusing
 
 SHOWN = {"cross_entropy": "cross entropy, nats", "entropy": "entropy where right, nats", "right": "share right"}
 
@@ -33,9 +36,13 @@ def draw(folder: Path) -> Path:
     return folder / "curve.svg"
 
 
+@refusing
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    print(*map(draw, parser.parse_args(arguments).folders), sep="\n")
+    return 0
+
+
 if __name__ == "__main__":
-    try:
-        print(*map(draw, map(Path, sys.argv[1:])), sep="\n")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(main())

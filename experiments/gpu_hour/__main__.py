@@ -27,6 +27,7 @@ from experiments.gpu_hour.parts import Setup, parts
 from experiments.gpu_hour.report import write_report
 from experiments.gpu_hour.store import ROOT, Store, identity, parts_in
 from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, crashed, lost, report_failures, work
+from experiments.scripts import refusing
 
 NAMES = ("machine", "tests", "kernels", "steps", "profile")
 
@@ -58,17 +59,14 @@ def device_of(options: argparse.Namespace) -> torch.device:
     return torch.device("cuda")
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None, tests: bool = True) -> int:
     """tests: whether the part ``tests`` may start pytest."""
     began, options = time.monotonic(), options_of(arguments)
-    try:
-        if options.docs:
-            print(write_section(parts_in(options.out), options.out, ROOT / "docs"))
-            return 0
-        return measure(options, Clock(began, options.minutes and 60 * options.minutes), tests)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+    if options.docs:
+        print(write_section(parts_in(options.out), options.out, ROOT / "docs"))
+        return 0
+    return measure(options, Clock(began, options.minutes and 60 * options.minutes), tests)
 
 
 def measure(options: argparse.Namespace, clock: Clock, tests: bool) -> int:

@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from safetensors import safe_open
 
 from dllm import load
-from dllm.analysis.measures import wilson
 from dllm.errors import UserError
 from dllm.models.weights import read_model_config
 from dllm.tasks.mini import tasks
+from experiments import markdown
 from experiments.distill.decoding import LABELS
+from experiments.markdown import percent
 from experiments.mini.evaluate import COUNTS, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
 from experiments.mini.recipe import recipe_of
+from experiments.scripts import refusing
 
 DIFFUSION = "A masked diffusion language model"
 MASKED = (
@@ -88,10 +90,7 @@ PARTS = {
 
 def cell(right: Sequence[float] | None) -> str:
     """Per cent right with the 95 % interval; a dash where nothing was measured."""
-    if not right:
-        return "-"
-    low, high = wilson(sum(right), len(right))
-    return f"{100 * sum(right) / len(right):.0f} ({100 * low:.0f}-{100 * high:.0f})"
+    return percent(right) if right else "-"
 
 
 def mean_of(of: Right, names: Sequence[str]) -> str:
@@ -99,20 +98,18 @@ def mean_of(of: Right, names: Sequence[str]) -> str:
     found = [of[name] for name in names if name in of]
     if not found:
         return "-"
-    means = [statistics.mean(right) for right in found]
+    means = [fmean(right) for right in found]
     error = sum(m * (1 - m) / len(right) for m, right in zip(means, found, strict=True)) ** 0.5 / len(found)
-    return f"{100 * statistics.mean(means):.1f} ±{196 * error:.1f}"
+    return f"{100 * fmean(means):.1f} ±{196 * error:.1f}"
 
 
 def table(right: Mapping[str, Right]) -> str:
     """A Markdown table: tasks down, settings across, the means of the short and of the long tasks last."""
-    rows = [["task", *right]]
-    rows += [[task, *(cell(of.get(task)) for of in right.values())] for task in tasks.TASKS
-             if any(task in of for of in right.values())]  # fmt: skip
+    rows = [[task, *(cell(of.get(task)) for of in right.values())] for task in tasks.TASKS
+            if any(task in of for of in right.values())]  # fmt: skip
     lengths = (("short answers", tasks.SHORT_ANSWERS), ("long answers", tasks.LONG_ANSWERS))
     rows += [[f"mean, {name}", *(mean_of(of, of_these) for of in right.values())] for name, of_these in lengths]
-    lines = [rows[0], ["---", *["---:"] * len(right)], *rows[1:]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown.table(["task", *right], rows)
 
 
 def paired(of: Right, none: Right) -> tuple[float, list[str]]:
@@ -120,11 +117,11 @@ def paired(of: Right, none: Right) -> tuple[float, list[str]]:
     losses, bad = [], []
     for task, right in none.items():
         differences = [before - after for before, after in zip(right, of[task], strict=True)]
-        mean = statistics.mean(differences)
-        half = 1.96 * statistics.stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
+        mean = fmean(differences)
+        half = 1.96 * stdev(differences) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
         losses.append(100 * mean)
         bad += [task] if 100 * (mean - half) > 6 else []
-    return statistics.mean(losses), bad
+    return fmean(losses), bad
 
 
 def cache_table(right: Mapping[str, Right]) -> str:
@@ -141,12 +138,12 @@ def cache_table(right: Mapping[str, Right]) -> str:
 
 def savings_table(found: Mapping[str, Mapping[str, float]]) -> str:
     """Query tokens and seconds of a sample, and the share that is left of both against no cache in the same blocks."""
-    lines = ["| cache, blocks | query tokens | left | seconds | left |", "| --- | ---: | ---: | ---: | ---: |"]
+    rows = []
     for setting, one in found.items():
         none = found[f"none {setting.split()[1]}"]
         shares = [f"{100 * one[key] / none[key]:.0f} %" for key in ("query_tokens", "seconds")]
-        lines.append(f"| {setting} | {one['query_tokens']:,.0f} | {shares[0]} | {one['seconds']:.2f} | {shares[1]} |")
-    return "\n".join(lines)
+        rows.append((setting, f"{one['query_tokens']:,.0f}", shares[0], f"{one['seconds']:.2f}", shares[1]))
+    return markdown.table(("cache, blocks", "query tokens", "left", "seconds", "left"), rows)
 
 
 def section(name: str, part: Mapping[str, Any]) -> str:
@@ -185,17 +182,17 @@ def trained(training: Mapping[str, Any]) -> str:
 def distilled(report: Mapping[str, Any]) -> str:
     """How experiments.distill made a model, from card_distilled.md."""
     recipe, place = report["recipe"], report["environment"]
-    lines = ["| | before | after |", "| --- | ---: | ---: |"]
+    rows = []
     for key, label in LABELS.items():
         if key in report["before"]:
             cells = (f"{mean:.2f} ±{half:.2f}" for mean, half in (report["before"][key], report["after"][key]))
-            lines.append(f"| {label} | {' | '.join(cells)} |")
+            rows.append([label, *cells])
     command = f"python -m experiments.distill recipe=mini-llada-distilled model={recipe['model']}"
     figures = {
         "base": Path(recipe["model"]).name, "steps": f"{report['step']:,}", "examples": f"{report['examples']:,}",
         **{key: f"{report['log'][key]:.0f}" for key in ("cpu_minutes", "wall_minutes")}, "starts": report["starts"],
         "torch": place["versions"]["torch"], "platform": place["platform"], "command": command,
-        "threshold": f"{recipe['threshold']:g}", "measured": "\n".join(lines),
+        "threshold": f"{recipe['threshold']:g}", "measured": markdown.table(("", "before", "after"), rows),
         "held_out": recipe["held_out"] * len(tasks.TASKS),
     }  # fmt: skip
     return Path(__file__).with_name("card_distilled.md").read_text().format_map({**recipe, **figures})
@@ -228,27 +225,24 @@ def options_of(recipe: Mapping[str, Any]) -> list[str]:
     return [f"--{key.replace('_', '-')} {recipe[key]}" for key in usual if recipe[key] != usual[key]]
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a folder that training left; with --again also a shipped model")
     parser.add_argument("--again", nargs="+", choices=list(PARTS), help="measure these anew and print their tables")
     given = parser.parse_args(arguments)
     folder: Path = given.folder
-    try:
-        if given.again:
-            torch.set_num_threads(1)
-            model = load(folder)
-            for name in given.again:
-                asked = Asked(model, COUNTS[name], SEED)
-                print(section(name, {"count": asked.count, "seed": asked.seed, "right": MEASURES[name](asked)}))
-            return 0
-        scores = read(folder / "scores.json")
-        if scores["weights"] != weights_digest(folder):
-            raise UserError(f"{folder / 'scores.json'} was measured on other weights: run experiments.mini.evaluate.")
-        text = of_folder(folder, scores)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if given.again:
+        torch.set_num_threads(1)
+        model = load(folder)
+        for name in given.again:
+            asked = Asked(model, COUNTS[name], SEED)
+            print(section(name, {"count": asked.count, "seed": asked.seed, "right": MEASURES[name](asked)}))
+        return 0
+    scores = read(folder / "scores.json")
+    if scores["weights"] != weights_digest(folder):
+        raise UserError(f"{folder / 'scores.json'} was measured on other weights: run experiments.mini.evaluate.")
+    text = of_folder(folder, scores)
     (folder / "README.md").write_text(text)
     return 0
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dllm.errors import UserError
+from experiments.scripts import refusing
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -40,15 +41,12 @@ def draw(lines: Sequence[dict[str, Any]], title: str, file: Path) -> None:
     pyplot.close(figure)
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
-    try:
-        for folder in parser.parse_args(arguments).folders:
-            draw(read(folder), folder.name, folder / "curve.svg")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    for folder in parser.parse_args(arguments).folders:
+        draw(read(folder), folder.name, folder / "curve.svg")
     return 0
 
 

@@ -66,10 +66,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
-        moved: dict[str, Any] = {
-            name: value.to(device) if isinstance(value, Tensor) else value for name, value in vars(self).items()
-        }
-        return Batch(**moved)
+        return replace(self, **moved(self, device))
 
     def share(self) -> Tensor:
         """Weight [M] of each masked position in the loss: that of its token over the square root of its row's sum, so
@@ -273,6 +270,11 @@ def make_batches(
                  masked[at], alone[at], kept[at], rank[at], tuple(names[row] for row in rows))
         )  # fmt: skip
     return out
+
+
+def moved(batch: object, device: torch.device) -> dict[str, Any]:
+    """The tensors of a batch on a device, by name."""
+    return {name: value.to(device) for name, value in vars(batch).items() if isinstance(value, Tensor)}
 
 
 def digest(seed: int) -> str:

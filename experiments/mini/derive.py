@@ -12,10 +12,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dllm.errors import UserError
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Sample
 from experiments import token_frequencies, train_filter
+from experiments.scripts import refusing
 
 
 def corpus(count: int, seed: int) -> Iterator[Sample]:
@@ -42,6 +42,7 @@ def write_filter(folder: Path, block: int, length: int, count: int, epochs: int,
     return code
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the checkpoint that training left")
@@ -51,11 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    try:
-        table = frequencies(given.folder, 50 * given.count, given.seed)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    table = frequencies(given.folder, 50 * given.count, given.seed)
     (given.folder / "frequencies.json").write_text(json.dumps(table))
     return write_filter(given.folder, given.block, given.gen_length, given.count, given.epochs, given.seed)
 

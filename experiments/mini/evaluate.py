@@ -30,6 +30,7 @@ from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Sample
 from experiments.mini.decoders import decoder, settings_of
+from experiments.scripts import refusing
 
 TOKENS_PER_STEP = (1, 2, 4, 8, 32)
 WORDINGS = ("plain", "trained", "unseen")
@@ -234,6 +235,7 @@ def weights_digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder that training left, or the name of a shipped model")

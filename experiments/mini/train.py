@@ -48,6 +48,7 @@ from experiments.mini.recipe import (
     rate_factor,
     recipe_of,
 )
+from experiments.scripts import refusing
 
 STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
 SAVE_EVERY = 100  # steps between states, each with a line of the log
@@ -255,6 +256,7 @@ def train(
     return run.export()
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=list(OBJECTIVES))
@@ -266,12 +268,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = vars(parser.parse_args(arguments))
     torch.set_num_threads(1)
     out, stop_at, device = (given.pop(name) for name in ("out", "stop_at", "device"))
-    try:
-        recipe = recipe_of(**{name: value for name, value in given.items() if value is not None})
-        train(recipe, out, stop_at, device=parse_device(device))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    recipe = recipe_of(**{name: value for name, value in given.items() if value is not None})
+    train(recipe, out, stop_at, device=parse_device(device))
     return 0
 
 

@@ -16,11 +16,12 @@ from experiments.report.machines import machines, warnings
 from experiments.report.origin import mixed_versions, origin, refusals
 from experiments.report.page import Heading, Note, Picture, Piece, html, markdown
 from experiments.report.published import published
+from experiments.scripts import refusing
 
 try:
     from experiments.report import plots
 except UserError as error:
-    print("Error:", error, file=sys.stderr)
+    print("error:", error, file=sys.stderr)
     raise SystemExit(2) from None
 
 FORWARD, SECOND = "useful tokens per forward (log scale)", "useful tokens per second (log scale)"
@@ -35,18 +36,14 @@ LEGEND = (
 )
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, help="folders of sweeps or runs of a task")
     parser.add_argument("--out", type=Path, help="where to write (default: FOLDER/report)")
     parser.add_argument("--machine", help="compare times with this one's floor: h200, h100, a100, l4, or this")
     options = parser.parse_args(arguments)
-    try:
-        page = report(options.folders, options.out or options.folders[0] / "report", options.machine)
-    except UserError as error:
-        print("Error:", error, file=sys.stderr)
-        return 2
-    print(page)
+    print(report(options.folders, options.out or options.folders[0] / "report", options.machine))
     return 0
 
 

@@ -9,6 +9,7 @@ from html import escape
 from io import StringIO
 
 from dllm.record.cost import Machine
+from experiments import markdown
 from experiments.report import figures
 from experiments.report.cells import Cell
 from experiments.report.methods import Method, methods
@@ -26,8 +27,7 @@ class Table:
     words: int = 2
 
     def markdown(self) -> str:
-        rules = ["---"] * self.words + ["---:"] * (len(self.heads) - self.words)
-        return "\n".join(f"| {' | '.join(line)} |" for line in (self.heads, rules, *self.rows)) + "\n"
+        return markdown.table(self.heads, self.rows, self.words) + "\n"
 
     def html(self) -> str:
         def line(cells: Sequence[str], tag: str) -> str:

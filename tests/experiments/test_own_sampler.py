@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from dllm import Result, part
 from dllm.compose.parts import choices
 from dllm.tasks.mini import tasks as mini
-from experiments.own_sampler import BEGIN, END, PAGE, Bench, Column, methods, saving, written
+from experiments.marked import marks, write_marked
+from experiments.own_sampler import PAGE, Bench, Column, methods, saving
 
 
 def column(method: str, setting: str, nfe: list[int], right: list[float]) -> Column:
@@ -47,10 +49,13 @@ def test_the_interval_of_a_saving_is_that_of_paired_items() -> None:
     assert saving([1, 1, 1], [1, 2, 1]) == f"25.0 % ±{100 * 1.96 * (0.375 / 2 / 3) ** 0.5 / (4 / 3):.1f}"
 
 
-def test_figures_replace_the_older_ones() -> None:
-    page = f"words\n{BEGIN}\n\nold\n\n{END}\nmore\n"
-    assert written(page, "new") == f"words\n{BEGIN}\n\nnew\n\n{END}\nmore\n"
-    assert PAGE.read_text().count(BEGIN) == PAGE.read_text().count(END) == 1
+def test_figures_replace_the_older_ones(tmp_path: Path) -> None:
+    begin, end = marks("own_sampler")
+    page = tmp_path / "page.md"
+    page.write_text(f"words\n{begin}\n\nold\n\n{end}\nmore\n")
+    write_marked(page, "own_sampler", "new\n")
+    assert page.read_text() == f"words\n{begin}\n\nnew\n\n{end}\nmore\n"
+    assert PAGE.read_text().count(begin) == PAGE.read_text().count(end) == 1
 
 
 def test_every_sampler_that_ships_takes_part_with_settings_that_differ() -> None:

@@ -67,5 +67,5 @@ def warning(prompts: Sequence[str]) -> str | None:
     which = "this prompt" if len(prompts) == 1 else f"{far} of these {len(prompts)} prompts"
     return (
         f"The mini models were trained on small tasks with lists, puzzles and records and know nothing like {which}, "
-        f"so the answer means nothing; try: {EXAMPLE}"
+        f"so what they answer there means nothing; try: {EXAMPLE}"
     )

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from dllm.prompts import Message
 from dllm.tasks.base import AnswerScores, Item
-from dllm.tasks.mini import lists, tasks
+from dllm.tasks.mini import lists, puzzles, tables, tasks
 from dllm.tasks.parallelbench.classic import Questions
 from dllm.tasks.shapes import shape_of
 
 COUNT = 100
 _GROUPS = {
     **dict.fromkeys(lists.TASKS, "waiting_line"),
-    **dict.fromkeys(("latin_square", "sudoku"), "puzzle"),
-    **dict.fromkeys(("records", "assign"), "writing"),
+    **dict.fromkeys(puzzles.TASKS, "puzzle"),
+    **dict.fromkeys(tables.TASKS, "writing"),
 }
 # words_to_sentence is a group of its own, as in ParallelBench.
 SUITE_NAMES = {f"{_GROUPS[task]}/{task}" if task in _GROUPS else task: task for task in tasks.TASKS}

@@ -14,20 +14,14 @@ from dllm.tasks.mini import lists, prose, puzzles, tables
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.parallelbench import scoring, sentences
 
-TASKS: dict[str, Make] = {
-    **lists.TASKS,
-    "latin_square": puzzles.TASKS["latin_square"],
-    "sudoku": puzzles.TASKS["sudoku"],
-    **prose.TASKS,
-    **tables.TASKS,
-}
+TASKS: dict[str, Make] = {**lists.TASKS, **puzzles.TASKS, **prose.TASKS, **tables.TASKS}
 LONG_ANSWERS = ("records", "assign")  # answers of 64 to 98 tokens where they are longest
 SHORT_ANSWERS = tuple(task for task in TASKS if task not in LONG_ANSWERS)  # of at most 31 tokens from known names
 # Tasks with many right answers, whose tokens depend on each other; the others have one.
 FREE = (
     "shuffle", "insert_random", "remove_random", "replace_random", "latin_square", "words_to_sentence", "assign",
 )  # fmt: skip
-OF_NAMES = tuple(task for task in TASKS if task in lists.TASKS or task in ("records", "assign"))
+OF_NAMES = (*lists.TASKS, *tables.TASKS)
 
 
 def longest(task: str) -> int:

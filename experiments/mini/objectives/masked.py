@@ -22,7 +22,8 @@ class Masked(Objective[Batch]):
     """``data.make_batches``, of whose rows a share is made harder by the model itself."""
 
     def batches(self, vocab: Tokenizer, recipe: Recipe, step: int) -> Sequence[Batch]:
-        progress, marks = step / recipe.steps, marks_of(recipe.model)
+        marks = marks_of(recipe.model)
+        progress = 1.0 if recipe.base else step / recipe.steps  # easy items first are for who cannot copy yet
         return data.make_batches(vocab, recipe.model, marks, recipe.batch, progress, recipe.seed, step)
 
     def hardened(self, model: Transformer, batch: Batch, recipe: Recipe, seed: int) -> Batch:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,8 +79,7 @@ class Streams:
     tasks: tuple[str, ...]
 
     def to(self, device: torch.device) -> Streams:
-        moved: dict[str, Any] = {key: one.to(device) for key, one in vars(self).items() if isinstance(one, Tensor)}
-        return replace(self, **moved)
+        return replace(self, **data.moved(self, device))
 
     def share(self) -> Tensor:
         return self.shares

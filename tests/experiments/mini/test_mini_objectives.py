@@ -165,6 +165,29 @@ def test_a_model_is_adapted_from_its_base_and_goes_on_where_it_stopped(base: Pat
         train.train(replace(recipe, base="nowhere"), tmp_path / "lost")
 
 
+def test_what_a_base_lacks_begins_afresh_and_what_it_has_too_much_is_refused(tmp_path: Path) -> None:
+    """As mini-dream begins: with the weights of a model without biases and with fewer layers."""
+    base = tmp_path / "mini-llada"
+    train.train(small("mini-llada", steps=2), base)
+    before, texts = load_model(base, fuse=False).state_dict(), tokenizer.texts(tokenizer.build("mini-dream"))
+    model = build_model(small("mini-dream", layers=3, base=str(base)), texts)
+    after = model.state_dict()
+    assert all(torch.equal(after[name], one) for name, one in before.items())
+    new = {name: one for name, one in after.items() if name not in before}
+    assert {name.split(".")[1] for name in new if not name.endswith("bias")} == {"2"}
+    assert all(one.any() != name.endswith("bias") for name, one in new.items())
+    with pytest.raises(UserError, match="at most as many layers"):
+        build_model(small("mini-dream", layers=1, base=str(base)), texts)
+
+
+def test_a_model_that_has_a_base_gets_no_easy_items_first() -> None:
+    for base in ("", "mini-llada"):
+        recipe = small("mini-dream", batch=60, base=base)
+        batches = OBJECTIVES["mini-dream"].batches(tokenizer.build("mini-dream"), recipe, 0)
+        longest = max(int(batch.answer.sum(1).max()) for batch in batches)
+        assert (longest > 64) == bool(base)
+
+
 def test_checkpoints_say_how_they_attend_and_decode(base: Path, tmp_path: Path) -> None:
     kinds = {"mini-ar": ContextCausal(1), "mini-wedlm": CausalByRank(), "mini-nbdiff": ContextCausal(32)}
     for name, kind in kinds.items():

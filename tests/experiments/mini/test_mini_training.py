@@ -25,7 +25,7 @@ from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at
 from experiments.mini.muon import Muon
 from experiments.mini.objectives import masked
-from experiments.mini.recipe import Recipe, build_model, embeddings
+from experiments.mini.recipe import Recipe, build_model, embeddings, recipe_of
 from tests.fake_gpu import GPU, FakeGPUs, place_of, put
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=16, hard_share=0.34)
@@ -137,7 +137,7 @@ def test_the_checkpoint_is_bfloat16_and_loads_as_published(tmp_path: Path) -> No
 def test_default_recipes_keep_to_the_limits() -> None:
     for name in tokenizer.SPECIAL:
         vocab = tokenizer.build(name)
-        model = build_model(Recipe(model=name), tokenizer.texts(vocab))
+        model = build_model(recipe_of(name, base=""), tokenizer.texts(vocab))
         count = sum(parameter.numel() for parameter in model.parameters())
         assert count <= 5_000_000 and 2 * count <= 10_000_000
 

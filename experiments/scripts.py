@@ -1,0 +1,30 @@
+"""What the commands of this folder share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+
+from dllm.errors import UserError
+
+P = ParamSpec("P")
+
+
+def refusing(main: Callable[P, int]) -> Callable[P, int]:
+    """A command that says in one sentence what the user can put right, and then has the exit code 2."""
+
+    @wraps(main)
+    def command(*given: P.args, **named: P.kwargs) -> int:
+        try:
+            return main(*given, **named)
+        except UserError as error:
+            said = " ".join(str(error).split())
+        except OSError as error:  # as on the command line of dllm
+            place = error.filename or "the system"
+            said = f"{place}: {error.strerror or error}. Put that right, or name another place."
+        print("error:", said, file=sys.stderr)
+        return 2
+
+    return command

@@ -1,0 +1,39 @@
+"""What the commands of ``experiments`` share: a mistake is one sentence and the exit code 2."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from dllm import UserError
+from experiments.scripts import refusing
+
+NOWHERE = {  # commands that take a model, and how they are told of one
+    "bench_overhead": ["--model", "nosuch"], "compare_caches": ["nosuch"], "compare_kinds": ["nosuch"],
+    "compare_samplers": ["nosuch"], "constrained_tasks": ["nosuch"], "mini.card": ["nosuch", "--again", "speed"],
+    "mini.derive": ["nosuch"], "mini.evaluate": ["nosuch"], "own_sampler": ["nosuch"],
+    "token_frequencies": [__file__, "--model", "nosuch"], "train_filter": ["model=nosuch"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given"), NOWHERE.items(), ids=NOWHERE.keys())
+def test_a_model_that_there_is_not(name: str, given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_module(f"experiments.{name}").main(given) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and "'nosuch'" in said and said.count("\n") == 1
+
+
+def test_only_what_the_user_can_put_right_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    @refusing
+    def command(error: Exception | None, code: int = 0) -> int:
+        if error is not None:
+            raise error
+        return code
+
+    assert (command(None), command(None, code=1), command(UserError("a is\n  wrong."))) == (0, 1, 2)
+    assert command(FileNotFoundError(2, "No such file or directory", "a/b")) == 2
+    sentence = "a/b: No such file or directory. Put that right, or name another place."
+    assert capsys.readouterr().err == f"error: a is wrong.\nerror: {sentence}\n"
+    with pytest.raises(KeyError):
+        command(KeyError("ours"))
