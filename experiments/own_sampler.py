@@ -282,6 +282,18 @@ def perfect() -> str:
     return markdown.table(("task", *RULES), lines)
 
 
+def sections(models: Sequence[str], count: int, seed: int) -> Iterator[str]:
+    """The tables in Markdown, each as soon as it is made."""
+    for name in models:
+        bench = Bench(load(name), count, seed)
+        for half, words in enumerate(("first", "second")):
+            items = len(bench.of(half, bench.static.right))
+            yield f"### {bench.model.name}, {words} half, {items} items\n\n{bench.table(half)}"
+        yield from (f"Not run: {reason}" for reason in bench.refused.values())
+        yield f"### {bench.model.name}, ingredients, {len(bench.items)} items\n\n{bench.ablation()}"
+    yield f"### Forwards on perfect models\n\n{perfect()}"
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -292,18 +304,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    parts = []
-    for name in options.models:
-        bench = Bench(load(name), options.count, options.seed)
-        for half, words in enumerate(("first", "second")):
-            count = len(bench.of(half, bench.static.right))
-            parts.append(f"### {name}, {words} half, {count} items\n\n{bench.table(half)}")
-        parts += [f"Not run: {reason}" for reason in bench.refused.values()]
-        parts.append(f"### {name}, ingredients, {len(bench.items)} items\n\n{bench.ablation()}")
-    parts.append(f"### Forwards on perfect models\n\n{perfect()}")
-    print("\n\n".join(parts))
+    found = []
+    for section in sections(options.models, options.count, options.seed):
+        print(section, end="\n\n", flush=True)
+        found.append(section)
     if options.write:
-        write_marked(PAGE, "own_sampler", "\n\n".join(parts) + "\n")
+        write_marked(PAGE, "own_sampler", "\n\n".join(found) + "\n")
     return 0
 
 
