@@ -52,11 +52,13 @@ class Recipe:
 # that an adapted model meets other items than its base.
 ADAPTED: dict[str, Any] = {"base": "mini-ar", "hard_share": 0.0, "muon_rate": 0.004, "adam_rate": 1.5e-3}
 USUAL: dict[str, dict[str, Any]] = {
-    "mini-dream": {"base": "mini-llada", "layers": 5, "steps": 6400, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3},
+    "mini-dream": {
+        "base": "mini-llada", "layers": 5, "steps": 6400, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
+    },
     "mini-ar": {"steps": 8000, "hard_share": 0.0},
     "mini-wedlm": {**ADAPTED, "steps": 4000, "seed": 1},
     "mini-nbdiff": {**ADAPTED, "steps": 3600, "seed": 2},
-}
+}  # fmt: skip
 
 
 def recipe_of(model: str, **changed: Any) -> Recipe:

@@ -41,10 +41,13 @@ def test_other_wordings_and_names_that_training_never_saw_work(name: str) -> Non
 
 @pytest.mark.parametrize("name", MODELS)
 def test_caches_lose_little(name: str) -> None:
+    """In the same blocks: those of 8 cost tasks of free choice some points by themselves."""
     model, items = load(name), tasks.generate("insert_random", 11, 24)
-    for cache in ("prefix", "dual", "dkv"):
-        right = answers(model, items, 32, sampler=Static(), blocks=fixed(8), cache=cache_of(cache, model))
-        assert sum(right) / len(items) >= 0.75, cache
+    right = {
+        cache: sum(answers(model, items, 32, sampler=Static(), blocks=fixed(8), cache=cache_of(cache, model)))
+        for cache in ("none", "prefix", "dual", "dkv")
+    }
+    assert right["none"] >= 12 and min(right.values()) >= right["none"] - 2, right
 
 
 @pytest.mark.parametrize("name", shipped_models())
