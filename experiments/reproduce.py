@@ -22,8 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dllm.models.bundle import shipped_models
-
 ROOT = Path(__file__).parents[1]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 Table = dict[tuple[str, str], list[str]]  # (heading, first cell) -> the other cells
@@ -224,7 +222,12 @@ ENTRIES = [
             f"card-{name}", CARD.format(name), (("-m", "experiments.mini.card", name, "--again", "way"),), 3,
             same_tables, Tolerance(3),
         )
-        for name in CAUSAL_MODELS if name in shipped_models()
+        for name in CAUSAL_MODELS
+    ),
+    Entry(
+        "distillation", "docs/distillation.md",
+        (("-m", "experiments.distill.ablations", "recipe=mini-llada-distilled", "out=OUT/distilled"),), 22, same_tables,
+        Tolerance(3, 0.1),
     ),
     Entry(
         "sweep", "docs/pictures/small", SWEEP, 10, same_files, Tolerance(3, 0.05),
