@@ -4,6 +4,9 @@ A method's setting is chosen on one half of the items, and its figures are those
 the fewest forwards among those that score at most ``SLACK`` below one token per forward. Both halves take both parts.
 Prints Markdown tables: for each model and half the methods, then what each ingredient of ``scout`` gives, and perfect
 models of list operations. ``--write`` puts them into docs/samplers/scout.md.
+
+Every sampler that ships takes part, with what it remasks or replaces. The demo models were not trained to replace
+tokens, which ``joint_threshold`` needs; it runs all the same.
 """
 
 from __future__ import annotations
@@ -24,10 +27,9 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from dllm import Decoder, Model, Result, load
+from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.analysis.paired import paired_difference
 from dllm.canvas import Canvas
-from dllm.compose.parts import build_part, composed
 from dllm.contract import State
 from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
@@ -47,34 +49,62 @@ from experiments.scripts import refusing
 ANSWER, BATCH = 32, 52
 SLACK = 0.01  # of the score: one item of a half of 104
 PAGE = Path(__file__).parents[1] / "docs" / "samplers" / "scout.md"
-BARS = {"confidence.threshold": (0.8, 0.9, 0.95), "eb.gamma": (0.02, 0.05, 0.1, 0.2), "frechet.margin": (0.5, 0.75)}
-FEWER = {"confidence.threshold": (0.8, 0.9), "eb.gamma": (0.05, 0.1, 0.2), "frechet.margin": (0.5,)}
-ROWS = (8, 16, 32)
-# FEWER: the rules that scout is tried over. PUBLISHED: rules by name, with the settings that are tried.
-PUBLISHED = {
-    **BARS,
-    "factor.factor": (0.25, 0.5, 1.0),
-    "dparallel.threshold": (0.1, 0.2, 0.45),
-    "localleap.threshold": (0.9, 0.95),
-    "entropy_distance.threshold": (),
-    "easing.alpha": (0.1, 0.3),
-    "credit.alpha": (),
-    "klass.threshold": (),
-    "tacg.threshold": (),
-    "bacd.upper": (),
-    "dawn.threshold": (),
-    "adas.weight": (),
-    "lopa.branching_factor": (2, 4),
-    "ete.threshold": (0.9, 0.95),
-    "learn2pd.threshold": (),
+Grid = Mapping[str, Sequence[Any]]  # values of each option, around the published ones; all combinations are tried
+# Rules that go by the scores of one forward, so they fit into every wrapper that knows what they go by.
+BARS: dict[str, Grid] = {
+    "confidence": {"threshold": (0.8, 0.9, 0.95)},
+    "localleap": {"threshold": (0.9,), "relaxed_threshold": (0.75, 0.85)},
+    "frechet": {"margin": (0.25, 0.5, 0.75)},
+    "eb": {"gamma": (0.05, 0.1, 0.2)},
 }
+FEWER: dict[str, Grid] = BARS | {"confidence": {"threshold": (0.8, 0.9)}, "frechet": {"margin": (0.5,)}}  # for scout
+ROWS = (8, 16)
+PUBLISHED: list[tuple[str, Grid]] = [
+    *BARS.items(),
+    ("factor", {"factor": (0.25, 0.75), "commit_last": (True, False)}),
+    ("dparallel", {"threshold": (0.1, 0.2, 0.45)}),
+    ("static", {"per_step": (2, 4), "score": ("low_confidence", "margin")}),
+    ("dream", {"alg": ("maskgit_plus", "entropy"), "steps": (8, 16)}),
+    ("order", {"positions": ("left_to_right", "random"), "per_step": (2,)}),
+    ("pc", {"decay": (0, 0.25), "steps": (8, 16)}),
+    ("dus", {"base": (2, 3)}),
+    ("entropy_distance", {"threshold": (0.4, 0.8), "penalty": (0.005, 0.02)}),
+    ("easing", {"threshold": (0.9, 0.95), "alpha": (0.1, 0.3)}),
+    ("bacd", {"lower": (0.6, 0.8), "upper": (0.9, 0.95)}),
+    ("klass", {"threshold": (0.6, 0.9), "kl": (0.01, 0.1), "history": (1,)}),
+    ("tacg", {"floor": (0.72, 0.8), "streak": (2,), "escape": (0.9, 0.95)}),
+    ("tacg", {"form": ("extras",), "ratio": (0.1,), "most": (1,), "without_base": (False,), "escape": (0.97,)}),
+    ("dawn", {"threshold": (0.9,), "induced_threshold": (0.7, 0.85), "low_threshold": (0.75, 0.85)}),
+    ("learn2pd", {"threshold": (0.9, 0.96, 0.99)}),
+    ("lopa", {"threshold": (0.9, 0.95), "branching_factor": (2, 4)}),
+    ("lopa", {"threshold": (0.9,), "score": ("confidence",), "share": (0.5,), "alpha": (0.5,)}),
+    ("ete", {"threshold": (0.9, 0.95), "explore_min_commit": (1, 2)}),
+    ("wino", {"threshold": (0.6, 0.8), "back_threshold": (0.5, 0.9)}),
+    ("saber", {"minimum": (4, 8), "backtrack": (8,)}),
+    ("rcr", {"per_step": (2, 4)}),
+    ("remdm", {"per_step": (2, 4), "extra": (1,), "number": (1,)}),
+    ("joint_threshold", {"threshold": (0.7, 0.9), "edit_threshold": (0.5, 0.9)}),
+]
+# Wrappers: the rules that each is tried over, besides its own options.
+SURE: Grid = {"threshold": (0.8, 0.9)}
+WRAPPERS: list[tuple[str, Grid, Mapping[str, Grid]]] = [
+    ("freedave", {"draft_steps": (4, 8)}, BARS),
+    ("credit", {"alpha": (0.3, 0.65)}, {"confidence": {"threshold": (0.8, 0.9, 0.95)}}),
+    ("adas", {"weight": (1, 4)}, {"confidence": SURE, "eb": {"gamma": (0.1, 0.2)}}),
+    ("frontier", {"width": (8, 16)}, {"confidence": SURE}),
+    ("prophet", {"thresholds": ([7.5, 5.0, 2.5], [15.0, 10.0, 5.0])}, {"confidence": SURE}),
+    ("prophet", {"region": ("offset",), "start": (0,), "length": (5, 16)}, {"confidence": SURE}),
+    ("prior", {"sigma": (10,)}, {"static": {"per_step": (1, 2)}}),
+    ("prior", {"over_thresholds": (True,)}, {"confidence": {"threshold": (0.5, 0.7)}}),
+]
 HEADS = ("method", "setting", "score", "score less that of the best", "NFE", "fewer than the best", "oracle / NFE",
          "rows", "CPU ms")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Column:
-    """One setting on all items. rows: of all its forwards, for each item. seconds: CPU time for all of them."""
+    """One setting on all items. rows: of all its forwards, for each item. seconds: CPU time for all of them, which for
+    one thread of an idle machine is the time on the clock."""
 
     method: str
     setting: str
@@ -91,33 +121,32 @@ class Column:
         return [row.query_tokens / (len(row.prompt_tokens) + len(row.canvas)) for row in self.results]
 
 
-def settings(name: str, values: Sequence[Any]) -> Iterator[tuple[str, list[str]]]:
-    """What is said of each setting of a rule, and its overrides; ``name`` is the rule's and its option's."""
-    rule, option = name.split(".")
-    yield from ((f"`{option}` {value}", [f"sampler={rule}", f"sampler.{option}={value}"]) for value in values)
-    if not values:
-        yield "defaults", [f"sampler={rule}"]
+def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
+    """Every combination of the options' values."""
+    yield from (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
 
 
-def wrapped(
-    wrapper: str, option: str, values: Sequence[int], rules: Mapping[str, Sequence[float]]
-) -> Iterator[tuple[str, list[str]]]:
-    """The settings of a wrapper over some rules with their bars."""
-    for (name, bars), value in product(rules.items(), values):
-        rule, bar = name.split(".")
-        outer = [f"sampler={wrapper}", f"sampler/inner={rule}", f"sampler.{option}={value}"]
-        yield from (
-            (f"`{option}` {value} over `{rule}` {one}", [*outer, f"sampler.inner.{bar}={one}"]) for one in bars
-        )
+def said(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{option}` {value}" for option, value in options.items())
 
 
-def methods() -> Iterator[tuple[str, str, list[str]]]:
-    """Every method, the words for a setting of it, and its overrides."""
-    for name, values in PUBLISHED.items():
-        yield from ((name.split(".")[0], *setting) for setting in settings(name, values))
-    yield from (("freedave", *setting) for setting in wrapped("freedave", "draft_steps", (4, 8), BARS))
+def wrapped(grid: Grid, rules: Mapping[str, Grid]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is said of each setting of a wrapper over some rules with theirs, and its options."""
+    for outer, (rule, bars) in product(combinations(grid), rules.items()):
+        for inner in combinations(bars):
+            words = f"{said(outer)} over `{rule}` {', '.join(map(str, inner.values()))}"
+            yield words, {**outer, "inner": {"name": rule, **inner}}
+
+
+def methods() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Every method, the words for a setting of it, and its sampler with its options."""
+    for rule, grid in PUBLISHED:
+        yield from ((rule, said(options), rule, options) for options in combinations(grid))
+    for rule, grid, rules in WRAPPERS:
+        yield from ((rule, words, rule, options) for words, options in wrapped(grid, rules))
     for rows in ROWS:
-        yield from ((f"**scout**, {rows} rows", *setting) for setting in wrapped("scout", "rows", (rows,), FEWER))
+        own = wrapped({"rows": (rows,)}, FEWER)
+        yield from ((f"**scout**, {rows} rows", words, "scout", options) for words, options in own)
 
 
 class Fixed(Scout):
@@ -162,8 +191,12 @@ class Bench:
         reference = [row.canvas for row in self.static.results]
         self.oracle = self.column("oracle", "told the answer", Oracle(reference))
         self.columns: list[Column] = []
-        for method, words, overrides in track(list(methods()), model.name, console=Console(stderr=True)):
-            self.columns.append(self.column(method, words, build_part("sampler", composed(overrides)["sampler"])))
+        self.refused: dict[str, str] = {}
+        for method, words, rule, options in track(list(methods()), model.name, console=Console(stderr=True)):
+            try:
+                self.columns.append(self.column(method, words, part("sampler", rule, **options)))
+            except UserError as error:
+                self.refused[method] = str(error)
 
     def column(self, method: str, setting: str, sampler: Sampler) -> Column:
         decoder = Decoder(self.model, sampler, eos="keep", gen_length=ANSWER, batch_size=BATCH)
@@ -249,6 +282,18 @@ def perfect() -> str:
     return markdown.table(("task", *RULES), lines)
 
 
+def sections(models: Sequence[str], count: int, seed: int) -> Iterator[str]:
+    """The tables in Markdown, each as soon as it is made."""
+    for name in models:
+        bench = Bench(load(name), count, seed)
+        for half, words in enumerate(("first", "second")):
+            items = len(bench.of(half, bench.static.right))
+            yield f"### {bench.model.name}, {words} half, {items} items\n\n{bench.table(half)}"
+        yield from (f"Not run: {reason}" for reason in bench.refused.values())
+        yield f"### {bench.model.name}, ingredients, {len(bench.items)} items\n\n{bench.ablation()}"
+    yield f"### Forwards on perfect models\n\n{perfect()}"
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -259,17 +304,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    parts = []
-    for name in options.models:
-        bench = Bench(load(name), options.count, options.seed)
-        for half, words in enumerate(("first", "second")):
-            count = len(bench.of(half, bench.static.right))
-            parts.append(f"### {name}, {words} half, {count} items\n\n{bench.table(half)}")
-        parts.append(f"### {name}, ingredients, {len(bench.items)} items\n\n{bench.ablation()}")
-    parts.append(f"### Forwards on perfect models\n\n{perfect()}")
-    print("\n\n".join(parts))
+    found = []
+    for section in sections(options.models, options.count, options.seed):
+        print(section, end="\n\n", flush=True)
+        found.append(section)
     if options.write:
-        write_marked(PAGE, "own_sampler", "\n\n".join(parts) + "\n")
+        write_marked(PAGE, "own_sampler", "\n\n".join(found) + "\n")
     return 0
 
 

@@ -125,8 +125,8 @@ def pictures(cells: Sequence[Cell], out: Path, mark: str) -> list[Piece]:
 def picture(cells: Sequence[Cell], file: Path, x: plots.X, label: str, timed: bool = False) -> Picture:
     plots.save(plots.tradeoff(cells, x, label, timed), file)
     caption = f"Score against {label.removesuffix(' (log scale)')}; vertical lines: 95 % intervals; filled: nothing is "
-    crossed = "; crossed: the machine was busy, so the speed is too low" if timed else ""
-    return Picture(file, f"{caption}better in both; star: one token per step{crossed}.")
+    more = "crossed: the machine was busy, so the speed is too low" if timed else "hollow: its lossless minimum"
+    return Picture(file, f"{caption}better in both; star: one token per step; {more}.")
 
 
 if __name__ == "__main__":

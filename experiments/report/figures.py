@@ -69,6 +69,12 @@ def tpf_of(cell: Cell, task: str) -> float:
     return sum(row["useful_tokens"] for row in rows) / max(1, sum(row["nfe"] for row in rows))
 
 
+def lossless_tpf(oracle: Cell) -> float:
+    """Useful tokens per forward at the lossless minimum of an oracle's cell, whose texts are those of one token per
+    step."""
+    return oracle.measures.tokens / max(1, sum(row["lossless"] for row in oracle.rows))
+
+
 def steps_of(method: Method) -> list[tuple[float, float]]:
     return [(cell.tokens_per_step, cell.quality) for cell in method.cells]
 

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from experiments.report.cells import Cell
-from experiments.report.figures import pareto, tpf_of
+from experiments.report.figures import lossless_tpf, pareto, tpf_of
 from experiments.report.methods import Method, baseline, by_model
 from experiments.report.tables import plain
 
@@ -36,6 +36,8 @@ STYLE = {
 }  # fmt: skip
 # Marks that are no method's; their names in the legend.
 STAR, FILLED, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
+LOSSLESS = "lossless minimum"
+STAR_MARK: dict[str, Any] = {"marker": "*", "markersize": 12, "linestyle": "none"}
 X = Callable[[Cell], float]
 Styles = dict[str, tuple[str, str]]  # method to colour and marker
 
@@ -57,6 +59,7 @@ def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Fi
     """Quality against ``x``: a panel for each model, a line for each method, Pareto-optimal points filled.
 
     timed: ``x`` is a speed. A cell whose times are in doubt is crossed and never filled, and no speed-up refers to it.
+    Else ``x`` is useful tokens per forward, at which the lossless minimum of an oracle's cell has its place, too.
     """
     with plt.rc_context(STYLE):
         groups, style = by_model(cells), styles(cells)
@@ -74,7 +77,7 @@ def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Fi
 
 
 def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool = False) -> set[str]:
-    """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, FILLED and CROSS.
+    """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, LOSSLESS, FILLED, CROSS.
 
     Cells without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star stands in for
     its cell's own marker, and lies below others of the same place.
@@ -104,7 +107,11 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
                 axis.plot(x(cell), cell.quality, marker="x", color="black", markersize=7, zorder=4)
     if start is not None:
         drawn.add(STAR)
-        axis.plot(x(start), start.quality, marker="*", color="black", markersize=12, zorder=2.5, linestyle="none")
+        axis.plot(x(start), start.quality, color="black", zorder=2.5, **STAR_MARK)
+    for cell in every if not timed else ():
+        if "lossless" in cell.rows[0]:
+            drawn.add(LOSSLESS)
+            axis.plot(lossless_tpf(cell), cell.quality, color="black", markerfacecolor="white", zorder=2.5, **STAR_MARK)
     axis.set_xscale("log", base=2)
     low, high = axis.get_xlim()
     # Powers of two, if the axis shows several.
@@ -151,10 +158,13 @@ def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
                markerfacecolor="white" if FILLED in drawn else colour)
         for name, (colour, marker) in style.items()
     ]  # fmt: skip
-    star = Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=STAR)
+    star, hollow = (
+        Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=label, markerfacecolor=face)
+        for label, face in ((STAR, "black"), (LOSSLESS, "white"))
+    )
     full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILLED)
     cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
-    entries = [handle for handle in (*handles, star, full, cross) if handle.get_label() in drawn]
+    entries = [handle for handle in (*handles, star, hollow, full, cross) if handle.get_label() in drawn]
     figure.legend(handles=entries, loc="outside right upper", frameon=False, handlelength=2.2)
 
 

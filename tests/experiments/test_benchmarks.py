@@ -9,7 +9,7 @@ import torch
 
 from dllm.record.cost import Machine
 from dllm.runtime.runtime import Runtime
-from experiments import bench_fused, bench_kernels, bench_scheduler, bench_step
+from experiments import bench_attention, bench_cache, bench_fused, bench_kernels, bench_scheduler, bench_step
 
 CPU = torch.device("cpu")
 QUICK = ("add_norm", "rope_scatter", "sparse_credit", "attention_received")
@@ -85,3 +85,11 @@ def test_every_way_of_batching_serves_everybody(way: str) -> None:
     assert len(found.latencies) == 3 and min(found.latencies) > 0 and found.computed >= found.wanted > 0
     assert found.seconds > 1  # the clock waits for who arrives late
     assert scheduler.told.forwards < 3 + 9 + 5  # the second one ends early
+
+
+@pytest.mark.parametrize("words", bench_attention.ASKED)
+def test_attention_weights_are_timed_against_forwards_without(words: str) -> None:
+    small = replace(bench_cache.CONFIG, width=32, heads=2, kv_heads=2, head_dim=16, rotary_dim=16, mlp_width=48)
+    cells = bench_attention.line(bench_cache.random_model(small), "dual", words, 5, 64).strip("| ").split(" | ")
+    assert cells[:2] == ["dual", words]
+    assert float(cells[2]) > 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
-from dllm import Result
-from dllm.compose.parts import build_part, composed
+from dllm import Result, part
+from dllm.compose.parts import choices
 from dllm.tasks.mini import tasks as mini
 from experiments.marked import marks, write_marked
-from experiments.own_sampler import PAGE, PUBLISHED, Bench, Column, methods, saving
+from experiments.own_sampler import PAGE, Bench, Column, methods, saving
 
 
 def column(method: str, setting: str, nfe: list[int], right: list[float]) -> Column:
@@ -57,17 +58,18 @@ def test_figures_replace_the_older_ones(tmp_path: Path) -> None:
     assert PAGE.read_text().count(begin) == PAGE.read_text().count(end) == 1
 
 
-def test_settings_differ_and_can_be_built() -> None:
+def test_every_sampler_that_ships_takes_part_with_settings_that_differ() -> None:
     found = list(methods())
-    assert len({(method, words) for method, words, _ in found}) == len(found) > 60
-    assert len({method for method, *_ in found}) == len(PUBLISHED) + 4
-    for _, _, overrides in (found[0], found[-1]):
-        assert build_part("sampler", composed(overrides)["sampler"])
+    assert len({(method, words) for method, words, *_ in found}) == len(found) > 100
+    assert {rule for _, _, rule, _ in found} == set(choices("sampler")) - {"oracle"}
+    assert min(Counter(method for method, *_ in found).values()) > 1  # nobody at its defaults alone
+    for _, _, rule, options in found:
+        assert part("sampler", rule, **options)
 
 
 def test_freedave_meets_every_rule_that_scout_meets() -> None:
     inner = {
-        word: {words.partition(" over ")[2] for method, words, _ in methods() if word in method}
+        word: {words.partition(" over ")[2] for _, words, rule, _ in methods() if rule == word}
         for word in ("scout", "freedave")
     }
-    assert inner["scout"] < inner["freedave"] and len(inner["scout"]) == 6
+    assert inner["scout"] < inner["freedave"] and len(inner["scout"]) == 8

@@ -243,5 +243,9 @@ def test_a_legend_has_no_entry_without_a_point(tmp_path: Path) -> None:
 def test_the_legends_of_a_sweep_are_whole(sweep: Path) -> None:
     figure = plots.tradeoff(read(sweep)[0], lambda one: one.measures.tpf, "forwards")
     labels = [entry.get_label() for entry in figure.legends[0].legend_handles]
-    assert labels == ["static", "confidence", "oracle", "one token per step", "filled: Pareto-optimal"]
+    assert labels == [
+        "static", "confidence", "oracle", "one token per step", "lossless minimum", "filled: Pareto-optimal"]
     assert unseen(figure) == []
+    stars = [line for axis in figure.axes for line in axis.lines if line.get_marker() == "*"]
+    # Four useful tokens of each item, in 8 forwards one by one and in 3 at least; all are right.
+    assert sorted((*line.get_xdata(), *line.get_ydata()) for line in stars) == [(4 / 8, 100), (4 / 3, 100)]
