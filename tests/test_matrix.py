@@ -17,7 +17,7 @@ from dllm import UserError
 
 
 def test_every_refusal_names_something_that_works(capsys: pytest.CaptureFixture[str]) -> None:
-    works, refused, named = 0, 0, re.compile(r"The nearest that works is cache=(\w+)\.")
+    works, refused, named = 0, 0, re.compile(r"The nearest that works is cache=(\w+)[.;]")
     for sampler, cache, blocks, name in product(*map(choices, ("sampler", "cache", "blocks")), MODELS):
         try:
             parts_of(Combination(sampler, blocks, cache, model=name))

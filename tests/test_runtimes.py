@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import PROMPTS, Combination, forward_of, model, parts_of, requests
+from harness import PROMPTS, Combination, forward_of, full, model, parts_of, requests
 from recording import FakeGraph
 from torch import Tensor
 
@@ -91,6 +91,7 @@ def test_models_of_other_shapes(name: str) -> None:
     assert "replay" in log
 
 
+@pytest.mark.skipif(not full(), reason="16 s; runs under DLLM_LAWS=all")
 def test_kernels_of_ours_are_recorded_too() -> None:
     combination = Combination("confidence", "fixed", "dual")
     network, log = graphs()
@@ -198,6 +199,7 @@ def test_compiled_layers_decode_what_the_loop_decodes(cache: str) -> None:
     assert counter.frame_count == variants
 
 
+@pytest.mark.skipif(not full(), reason="23 s; runs under DLLM_LAWS=all")
 def test_compiled_by_inductor_the_answer_is_the_same() -> None:
     prompts: list[Any] = ['Sort the list:\n["Kai", "Emma", "Hugo"]', 'Copy the list:\n["Ann"]']
     options: dict[str, Any] = {"gen_length": 32, "batch_size": 2, "cache": "dual"}

@@ -28,13 +28,13 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
-        count, spare = len(rows), rounded(len(rows)) - len(rows)
+        count, spare = len(rows), padded_rows(len(rows)) - len(rows)
         padded = F.pad(rows, (0, 0, 0, spare)) if spare else rows
         out = torch.ops.mkldnn._linear_pointwise(padded, self.packed, self.bias, "none", [], "")
         return out[:count].view(*x.shape[:-1], self.out_features)
 
 
-def rounded(rows: int) -> int:
+def padded_rows(rows: int) -> int:
     """The least number from ``rows`` on that has four significant binary digits: 17 is 18, 33 is 36, 130 is 144.
     Octaves have eight of them, so at most an eighth is added; blocks of 8 or 32 in up to 8 rows stay as they are."""
     step = 1 << max(0, rows.bit_length() - 4)

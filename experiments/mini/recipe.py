@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +137,10 @@ def embeddings(texts: Sequence[str], width: int, kinship: float, generator: torc
             vectors[key] = torch.randn(width, generator=generator)
         return vectors[key]
 
+    @cache
     def letter(place: int, text: str) -> Tensor:
-        """Unit variance, smooth in the letter's place in the alphabet."""
-        at = torch.tensor((ord(text[0]) - ord("a")) / 26 if "a" <= text[:1] <= "z" else -0.2)
+        """Of one character, or none. Unit variance, smooth in the letter's place in the alphabet."""
+        at = torch.tensor((ord(text) - ord("a")) / 26 if "a" <= text <= "z" else -0.2)
         angles = torch.pi * at * torch.arange(1, WAVES + 1) / 2
         parts = [vector((place, wave)) * angles[wave].cos() + vector((place, -1 - wave)) * angles[wave].sin()
                  for wave in range(WAVES)]  # fmt: skip
@@ -159,16 +161,15 @@ def build_model(recipe: Recipe, texts: Sequence[str]) -> Transformer:
     """A model for a vocabulary of these ``texts``, fresh or with its base's weights: what the base lacks (biases, a
     last layer) begins afresh. Raises UserError for a base of other sizes."""
     model = Transformer(ModelConfig.from_published(published_config(recipe, len(texts))))
-    init_weights(model, recipe, texts)
-    if not recipe.base:
-        return model.train()
-    weights = load_model(base_of(recipe), fuse=False).state_dict()
+    weights = load_model(base_of(recipe), fuse=False).state_dict() if recipe.base else {}
     shapes = {name: one.shape for name, one in model.state_dict().items()}
     if any(shapes.get(name) != one.shape for name, one in weights.items()):
         raise UserError(
             f"base={recipe.base!r} has other tensors than {recipe.model}. Give a model of the same width and "
             "vocabulary and at most as many layers, or change these."
         )
+    if shapes.keys() - weights.keys():  # spelling the first embeddings takes a second
+        init_weights(model, recipe, texts)
     model.load_state_dict(weights, strict=False)
     return model.train()
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dllm import load
-from dllm.kernels.packed import PackedLinear, can_pack, pack_weights, rounded
+from dllm.kernels.packed import PackedLinear, can_pack, pack_weights, padded_rows
 
 pytestmark = pytest.mark.skipif(
     not can_pack(torch.device("cpu"), torch.float32), reason="this PyTorch has no oneDNN operators to pack with"
@@ -27,11 +27,11 @@ def test_a_packed_layer_is_the_layer(rows: int, inner: int, outer: int, bias: bo
 
 
 def test_few_numbers_of_rows_reach_the_library() -> None:
-    assert [rounded(rows) for rows in (0, 1, 15, 16, 17, 33, 64, 130, 257)] == [0, 1, 15, 16, 18, 36, 64, 144, 288]
-    found = {rounded(rows) for rows in range(1, 1025)}
+    assert [padded_rows(rows) for rows in (0, 1, 15, 16, 17, 33, 64, 130, 257)] == [0, 1, 15, 16, 18, 36, 64, 144, 288]
+    found = {padded_rows(rows) for rows in range(1, 1025)}
     assert len(found) == 15 + 6 * 8 + 1
-    assert all(rows <= rounded(rows) <= rows * 9 / 8 for rows in range(1, 1025))
-    assert all(rounded(length * rows) == length * rows for length in (8, 16, 32) for rows in range(1, 9))
+    assert all(rows <= padded_rows(rows) <= rows * 9 / 8 for rows in range(1, 1025))
+    assert all(padded_rows(length * rows) == length * rows for length in (8, 16, 32) for rows in range(1, 9))
 
 
 def test_packing_drops_the_plain_weights_and_keeps_special_layers() -> None:
