@@ -201,7 +201,7 @@ ENTRIES = [
     ),
     Entry(
         "scout", "docs/samplers/scout.md",
-        (("-m", "experiments.own_sampler", "--count", "6"),), 10, same_tables, Tolerance(2, 0.05),
+        (("-m", "experiments.own_sampler", "--count", "6"),), 12, same_tables, Tolerance(2, 0.05),
         columns={9: ANY},
     ),
     Entry(
