@@ -28,7 +28,9 @@ from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.samplers.static import Static
 from dllm.setting import Sampling
+from experiments import markdown
 from experiments.bench_cache import BLOCK, CONFIG, random_model, request
+from experiments.scripts import refusing
 
 ANSWER = 256
 ASKED = {
@@ -69,9 +71,10 @@ def line(model: Transformer, cache: str, words: str, count: int, answer: int = A
     pair = zip(forwards(model, cache, None, answer), forwards(model, cache, ASKED[words], answer), strict=False)
     times = [one for _, one in zip(range(count), pair, strict=False)]
     plain, added = statistics.median(one for one, _ in times), statistics.median(other - one for one, other in times)
-    return f"| {cache} | {words} | {plain:.1f} | {added:.1f} | {100 * added / plain:.1f} % |"
+    return markdown.line((cache, words, f"{plain:.1f}", f"{added:.1f}", f"{100 * added / plain:.1f} %"))
 
 
+@refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--caches", nargs="+", default=["none", "dual"])
@@ -81,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     model = random_model(CONFIG)
     print(f"{options.threads} threads, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}\n")
-    print(f"| {' | '.join(HEADS)} |\n|---|---|---:|---:|---:|")
+    print(markdown.head(HEADS, words=2))
     for cache in options.caches:
         for words in ASKED:
             print(line(model, cache, words, options.count), flush=True)

@@ -22,6 +22,7 @@ from safetensors import safe_open
 
 from dllm import load
 from dllm.errors import UserError
+from dllm.models.bundle import locate, shipped_models
 from dllm.models.weights import read_model_config
 from dllm.tasks.mini import tasks
 from experiments import markdown
@@ -168,6 +169,7 @@ def card(name: str, made: Mapping[str, Any], trained: str, scores: Mapping[str, 
 def trained(training: Mapping[str, Any]) -> str:
     """How experiments.mini.train made a model, from card_training.md."""
     recipe = {"base": "", **training["recipe"]}
+    recipe["base"] = shipped_as(recipe["base"], training.get("base"))
     name = recipe["model"]
     command = " ".join(["python -m experiments.mini.train", name, *options_of(recipe), f"--out runs/{name}"])
     base = f", base\n{recipe['base']} (weights {training['base']})" if recipe["base"] else ""
@@ -177,6 +179,12 @@ def trained(training: Mapping[str, Any]) -> str:
         "torch": training["versions"]["torch"], "command": command, "from_base": base, "learnt": ABOUT[name].learnt,
     }  # fmt: skip
     return Path(__file__).with_name("card_training.md").read_text().format_map({**recipe, **training, **figures})
+
+
+def shipped_as(base: str, weights: str | None) -> str:
+    """The name under which the base comes along, if a shipped model of its folder's name has its ``weights``."""
+    name = Path(base).name
+    return name if name in shipped_models() and weights_digest(locate(name)) == weights else base
 
 
 def distilled(report: Mapping[str, Any]) -> str:

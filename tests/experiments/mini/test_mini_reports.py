@@ -10,6 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from dllm import load
+from dllm.models.bundle import locate
 from dllm.tasks.mini import tasks
 from experiments.mini import card, curve, derive, evaluate, train
 from experiments.mini.recipe import Recipe, recipe_of
@@ -58,6 +59,13 @@ def test_causal_models_are_measured_by_their_ways_to_decode(
     text = (tmp_path / "README.md").read_text()
     assert "| task | left to right | threshold 0.1 | threshold 0.4 | threshold 0.8 |" in text
     assert "in WeDLM's architecture" in text and "as much of the" in text
+
+
+def test_a_base_that_comes_along_goes_by_its_name_and_another_by_its_path() -> None:
+    weights = evaluate.weights_digest(locate("mini-ar"))
+    assert card.shipped_as("/anywhere/mini-ar", weights) == card.shipped_as("mini-ar", weights) == "mini-ar"
+    assert card.shipped_as("/anywhere/mini-ar", "other") == "/anywhere/mini-ar"
+    assert card.shipped_as("/anywhere/mine", weights) == "/anywhere/mine"
 
 
 def test_the_card_of_a_distilled_model_has_its_report(folder: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from experiments.mini.decoders import settings_of
 from experiments.mini.evaluate import answers, cache_of, fixed, whole
 
 KINDS = {name: read_model_config(locate(name)).attention for name in shipped_models()}
+# The distilled model answers as its teacher one token at a time; docs/distillation.md says what it loses at several.
 MODELS = [name for name, kind in KINDS.items() if kind == FULL and name != "mini-llada-distilled"]
 
 
