@@ -5,8 +5,8 @@ packed weights oneDNN reaches 2.2 times the FLOP/s at 16 to 48 rows and at 512 r
 GFLOP/s at 16 rows, 220 instead of 96 at 512). The operators are those of torch.compile's frozen graphs.
 
 oneDNN makes code for every number of rows that it meets: 0.56 MB for each layer shape, of which its cache of primitives
-bounds one half and nothing the other (5 shapes, 320 numbers of rows: 450 MB). So numbers of rows are rounded up. That costs
-2 to 15 % of a product between such numbers (one Xeon core), 7 % of a decode of mini-llada over 147 columns.
+bounds one half and nothing the other (5 shapes, 320 numbers of rows: 450 MB). So numbers of rows are rounded up. That
+costs 2 to 15 % of a product between such numbers (one Xeon core), 7 % of a decode of mini-llada over 147 columns.
 """
 
 from __future__ import annotations
