@@ -44,7 +44,7 @@ class Transitions:
         elif symbol >= self.end and kind == TAIL_CELL:
             found[-1] = (members & self.ending).any()
         source, target = self._moves(symbol)
-        found[target[members[source]]] = True
+        found[target.compress(members.take(source))] = True
         return found
 
     def before(self, members: Bits, symbol: int, kind: int) -> Bits:
@@ -55,16 +55,18 @@ class Transitions:
         elif symbol >= self.end and kind == TAIL_CELL and members[-1]:
             found |= self.ending
         source, target = self._moves(symbol)
-        found[source[members[target]]] = True
+        found[source.compress(members.take(target))] = True
         return found
 
     def fitting(self, forward: Bits, backward: Bits, kind: int) -> Bits:
         """The classes [C + 1], ends last, that lead from a state before a cell to one behind it."""
         edges, found = self.tokens.edges, np.zeros(self.end + 1, bool)
+        crossed = forward.take(edges.source)
+        crossed &= backward.take(edges.target)
         labels = np.zeros(len(edges.label), bool)  # far fewer are used
-        labels[edges.label[forward[edges.source] & backward[edges.target]]] = True
+        labels[edges.label.compress(crossed)] = True
         label, symbol = edges.pairs
-        found[symbol[labels[label]]] = True
+        found[symbol.compress(labels.take(label))] = True
         if kind == GAP_CELL:
             found[-1] = (forward & backward).any()
         elif kind == TAIL_CELL:

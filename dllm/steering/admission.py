@@ -20,7 +20,7 @@ from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.transitions import Bits
 from dllm.contract import Step, View
-from dllm.steering.steered import Ints, Steered
+from dllm.steering.steered import Ints, Steered, on_host
 
 
 @dataclass
@@ -43,7 +43,8 @@ class Decided:
     def order(self) -> list[int]:
         """The columns of its commits, in the order in which they are admitted."""
         columns = np.flatnonzero(self.commit)
-        sure = np.nan_to_num(self.confidence[columns], nan=-np.inf)
+        sure = self.confidence[columns]
+        sure = np.where(np.isnan(sure), -np.inf, sure)
         return columns[np.lexsort((columns, -sure, ~self.forced[columns]))].tolist()
 
 
@@ -77,17 +78,14 @@ def copied_steps(rows: Sequence[Steered | None], step: Step, view: View) -> tupl
     """The candidates of steered rows by number, and their steps, in one copy from the device."""
     owners = list(range(len(rows))) if step.owner.is_single else step.owner.row.tolist()
     numbers = [number for number, row in enumerate(owners) if rows[row]]
-    at = torch.tensor(numbers, device=step.commit.device)
     judged = torch.zeros_like(step.commit) if step.accepted is None else step.accepted
     edit = torch.zeros_like(step.commit) if step.edit is None else step.edit
-    parts = (step.commit, step.tokens, step.confidence, judged, step.owner.each(view.forced), step.remask, edit)
-    told = torch.stack([part[at].double() for part in parts], 1).cpu().numpy()
-    out = []
-    for number, line in zip(numbers, told, strict=True):
-        commit, judged_, forced, remask, edited = (line[place] > 0 for place in (0, 3, 4, 5, 6))
-        none = np.zeros_like(commit)
-        out.append(Decided(owners[number], commit, line[1].astype(np.int64), line[2], judged_, forced, remask, edited,
-                           none, none.copy()))  # fmt: skip
+    parts = (step.tokens, step.confidence, step.commit, judged, step.owner.each(view.forced), step.remask, edit)
+    told = on_host(torch.stack([part.double() for part in parts]).transpose(0, 1), numbers).swapaxes(0, 1)
+    commit, *flags = told[2:] > 0
+    other, waits = np.zeros((2, *commit.shape), bool)
+    lines = zip(commit, told[0].astype(np.int64), told[1], *flags, other, waits, strict=True)
+    out = [Decided(owners[number], *line) for number, line in zip(numbers, lines, strict=True)]
     return numbers, out
 
 

@@ -21,7 +21,7 @@ from dllm.contract import Scores, Step, View
 from dllm.steering.admission import admitted
 from dllm.steering.fits import SteeredCell, banned, proposed_anew
 from dllm.steering.joint import jointly
-from dllm.steering.steered import Ints, Steered, clock
+from dllm.steering.steered import Ints, Steered, clock, on_host
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,9 @@ class Steering:
         """The candidates of steered rows, their sets brought up to date, in one copy from the device."""
         rows = list(range(len(self.rows))) if owner.is_single else owner.row.tolist()
         numbers = [number for number, row in enumerate(rows) if self.rows[row]]
-        at = torch.tensor(numbers, device=canvas.start.device)
         parts = [canvas.tokens, canvas.masked, *([] if scores is None else [scores.scored, scores.token])]
-        ends = canvas.end[at, None], (canvas.temperature[at, None] > 0).long()
-        told = torch.cat([*(part[at].long() for part in parts), *ends], 1).cpu().numpy()
+        ends = canvas.end[:, None], canvas.temperature[:, None] > 0
+        told = on_host(torch.cat([*parts, *ends], 1), numbers)
         places: dict[int, int] = {}
         for number, line in zip(numbers, told, strict=True):
             row = self.rows[rows[number]]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dllm.constraints.exchanged import ConstraintReport
 from dllm.constraints.rows import RowSets
@@ -54,6 +57,13 @@ class Steered:
         return ConstraintReport(
             compiled.kind, language.tokens.states, language.end, language.fewest, compiled.seconds, self.seconds,
             self.steered, self.refused, self.replaced, self.restored)
+
+
+def on_host(parts: Tensor, numbers: Sequence[int]) -> NDArray[Any]:
+    """Some of the rows of ``parts`` [N, ...], in one copy from the device."""
+    if len(numbers) < len(parts):
+        parts = parts[torch.tensor(numbers, device=parts.device)]
+    return parts.cpu().numpy()
 
 
 @contextmanager
