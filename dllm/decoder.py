@@ -65,13 +65,12 @@ class Decoder:
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.constraint = constraint
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
-        rule: Sampler = part("sampler", sampler)
-        schedule: Blocks = part("blocks", blocks)
+        rule = part("sampler", sampler)
+        schedule = part("blocks", blocks)
         ids_of = None if model.tokenizer is None else self.prompts.ids_of
         self.blocks = schedule if ids_of is None else schedule.resolved(ids_of)
-        self.cache: Cache = part("cache", cache)
-        policy: EndOfText = part("eos", eos)
-        ends = policy.resolved(model.ids)
+        self.cache = part("cache", cache)
+        ends = part("eos", eos).resolved(model.ids)
         self.eos = StopStrings(ends, stop, self.prompts.text) if stop else ends
         self.sampling = (sampling or sampling_from(options)).under(rule)
         if batch_size < 1:
@@ -91,7 +90,7 @@ class Decoder:
         return self.runner.sampler
 
     def __call__(
-        self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
+        self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
         observe: Observer | None = None, constraints: Sequence[Constraint | None] | None = None,
     ) -> list[Result]:  # fmt: skip
         """Decode one prompt or several, each ``samples`` times with distinct seeds, in the order given. constraints:
@@ -100,7 +99,7 @@ class Decoder:
             prompts, samples=samples, seed=seed, trace=trace, observe=observe, constraints=constraints))
 
     def iterate(
-        self, prompts: Prompt | list[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
+        self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
         observe: Observer | None = None, constraints: Sequence[Constraint | None] | None = None,
     ) -> Iterator[Result]:  # fmt: skip
         """Like a call, but yields each result as soon as it and all before it are ready."""

@@ -142,9 +142,9 @@ def is_ids(prompt: list[Any]) -> bool:
     return all(isinstance(token, int) for token in prompt)
 
 
-def as_list(prompts: Prompt | list[Prompt]) -> list[Prompt]:
+def as_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """Several prompts as they are, one prompt as a list of one."""
     single = isinstance(prompts, str | PrefilledPrompt | Request)
     if single or (prompts and (is_ids(cast(list[Any], prompts)) or isinstance(cast(list[Any], prompts)[0], dict))):
         return [cast(Prompt, prompts)]
-    return cast(list[Prompt], prompts)
+    return cast(Sequence[Prompt], prompts)

@@ -71,7 +71,7 @@ def measure(name: str, tokenizer: Tokenizer, table: Vocabulary, end: int, gen_le
     with TemporaryDirectory() as folder:
         Store(Path(folder)).get(name, table, lambda: automaton)
         read = timed(lambda: Store(Path(folder)).get(name, table, lambda: automaton))[0]
-    draw, rows, language = random.Random(0), [], TokenLanguage(tokens, [end])
+    draw, rows, language = random.Random(0), list[list[int]](), TokenLanguage(tokens, [end])
     while len(rows) <= ROWS:
         ids = tokenizer.encode(text(draw))
         if len(ids) <= gen_length:
@@ -96,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     tokenizer = Tokenizer.from_folder(options.tokenizer or trained(TRAINED))
     end = tokenizer.backend.token_to_id(END)
+    assert end is not None, "the vocabulary has the id that ends a text"
     seconds, table = timed(lambda: Vocabulary.of(tokenizer, ends=[end]))
     seconds += timed(lambda: (table.trie, table.fingerprint))[0]
     size, length, block = len(table), options.gen_length, options.block_length

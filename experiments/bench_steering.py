@@ -174,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     tokenizer = Tokenizer.from_folder(options.tokenizer or trained(TRAINED))
     end = tokenizer.eos_id or tokenizer.backend.token_to_id(END)
+    assert end is not None, "the vocabulary has an id that ends a text"
     table = Vocabulary.of(tokenizer, ends=[end])
     print(f"{len(table):,} tokens, answer {options.gen_length}, blocks of {BLOCK}, load {os.getloadavg()[0]:.1f}")
     print(f"{'language':8}{'proposals':>12}{'rows':>6}{'steered':>9}{'free':>10}{'with':>10}{'vocabulary':>12}"

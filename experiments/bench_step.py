@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,7 +92,7 @@ def prompt_of(length: int, seed: int = 0, below: int = 50_000) -> list[int]:
 
 Runs = tuple[Network, TakeTurn]
 KEEP = Keep()
-named = functools.cache(part)  # composing a configuration takes 0.1 s, and a recorded turn belongs to its parts
+named: Any = functools.cache(part)  # composing a configuration takes 0.1 s, and a recorded turn belongs to its parts
 
 
 def parts_for(kv: str, load: Workload) -> tuple[Sampler, Blocks]:
@@ -152,7 +153,8 @@ def against_plain(load: Workload, repeats: int) -> None:
     ours = copy.deepcopy(network)
     if can_pack(ours.device, ours.dtype):  # as ``dllm.load`` does
         pack_weights(ours)
-    prompt, times, equal = prompt_of(load.prompt), ([], []), True
+    prompt, equal = prompt_of(load.prompt), True
+    times: tuple[list[float], list[float]] = [], []
     for _ in range(repeats + 1):
         began = time.perf_counter()
         expected, closest = plain(network, prompt, load)

@@ -102,7 +102,7 @@ class Comparison:
     def table(self) -> str:
         before = autoregressive(self.items)
         nfe, tpf = interval([row.nfe for row in before.rows], 1), interval([row.tpf for row in before.rows], 2)
-        lines = [(before.label, percent(before.right), nfe, tpf, "", "", "", "")]
+        lines: list[tuple[str, ...]] = [(before.label, percent(before.right), nfe, tpf, "", "", "", "")]
         lines += [self._line(column) for column in self.columns.values()]
         bounds = {"lossless minimum": self.minimum, f"... drafting {DRAFT} ahead": self.minimum_at_depth}
         for name, values in bounds.items():

@@ -18,6 +18,7 @@ from functools import cache
 from html import escape
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import torch
 from rich.console import Console
@@ -190,6 +191,7 @@ def screenshots(folder: Path) -> None:
     other = Pane("one token per forward", decoded(SHUFFLE, 24, "static").traced(), {"sampler": "static"})
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        scheme: Literal["light", "dark"]
         for name, panes, scheme, step in (("viewer", [one], "light", 3), ("viewer_two", [one, other], "dark", 4)):
             file = folder / f"{name}.html"
             file.write_text(trace_page(panes))
@@ -209,6 +211,7 @@ def playground_screenshots(folder: Path) -> None:
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
     with serving() as url, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        scheme: Literal["light", "dark"]
         for name, scheme, compared in (("playground", "light", False), ("playground_two", "dark", True)):
             tab = browser.new_page(viewport={"width": 1100, "height": 760}, color_scheme=scheme)
             tab.set_default_timeout(240_000)  # on a busy machine
@@ -231,7 +234,7 @@ def playground_screenshots(folder: Path) -> None:
 def serving() -> Iterator[str]:
     """The address of a server with the small model, in a thread of this process."""
     from dllm.app.command_line.main import resolved
-    from dllm.app.commands.serve import plan_of, service_of
+    from dllm.app.runs.service import plan_of, service_of
     from dllm.serve.server import bound_socket, server_of
     from dllm.serve.settings import ServeSettings
 

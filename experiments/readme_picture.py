@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 
 import torch
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -57,7 +57,7 @@ def lane(model: Model, name: str, prompt: str) -> Racer:
 def screens(race: Race, prompt: str) -> Iterator[tuple[float, list[LineOf]]]:
     """What the terminal shows, and from which second on, at every moment at which a lane moves."""
     console = race.brush.console
-    typed = [Text("$ python run.py compare=true"), Text(prompt, "dim"), Text()]
+    typed: list[RenderableType] = [Text("$ python run.py compare=true"), Text(prompt, "dim"), Text()]
     moments = sorted({0.0, *(second for lane in race.lanes for second in lane.film.seconds)})
     for moment in moments:
         shown = [line for part in [*typed, race.frame(moment)] for line in console.render_lines(part, pad=False)]
@@ -118,8 +118,8 @@ def marks(line: LineOf, number: int) -> Iterator[str]:
             yield f'<rect x="{x:.1f}" y="{y}" width="{wide:.1f}" height="{LINE}" fill="{ground}"/>'
         if text.strip():
             flags = [name for name, on in (("d", style.dim), ("b", style.bold), ("u", style.underline)) if on]
-            known = style.color is not None and style.color.triplet is not None
-            fill = f' fill="{style.color.triplet.hex}"' if known else ""
+            colour = style.color.triplet if style.color else None
+            fill = f' fill="{colour.hex}"' if colour else ""
             look = f' class="{" ".join(flags)}"' * bool(flags)
             yield f'<text x="{x:.1f}" y="{y + 14}" textLength="{wide:.1f}"{fill}{look}>{escape(text)}</text>'
         x += wide

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -22,10 +22,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dllm import Decoder, Model, UserError, load
-from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas
-from dllm.contract import Need, State, Step, Turn, View
+from dllm.contract import Need, Schedule, State, Step, Turn, View
 from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import WEIGHTS
@@ -55,7 +54,7 @@ class Options:
     @staticmethod
     def of(arguments: Sequence[str]) -> Options:
         """Raises UserError for what is no option, or no value of its kind."""
-        kinds = {entry.name: type(entry.default) for entry in fields(Options)}
+        kinds = {entry.name: type(getattr(Options(), entry.name)) for entry in fields(Options)}
         given: dict[str, object] = {}
         for argument in arguments:
             name, _, value = argument.removeprefix("--").partition("=")
@@ -85,7 +84,7 @@ class Replay(Sampler):
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True),)
 
-    def start(self, canvas: Canvas, blocks: Blocks) -> State:
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
         right = canvas.tokens.clone()
         for row, number in enumerate(canvas.number.tolist()):
             start = int(canvas.start[row])
@@ -152,7 +151,7 @@ def record(model: Model, options: Options) -> tuple[Tensor, Tensor]:
     return torch.stack(records.confidence)[order], torch.stack(records.right)[order]
 
 
-def logits(weights: dict[str, Tensor], confidence: Tensor) -> Tensor:
+def logits(weights: Mapping[str, Tensor], confidence: Tensor) -> Tensor:
     hidden = F.relu(F.linear(confidence, weights["linear1.weight"], weights["linear1.bias"]))
     return F.linear(hidden, weights["linear2.weight"], weights["linear2.bias"])
 

@@ -15,10 +15,16 @@ from functools import cache
 from importlib.resources.abc import Traversable
 from pkgutil import resolve_name
 from threading import RLock
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from dllm.common.kinds import MAPPING, VALUE_KINDS, of_kind, words_of
 from dllm.errors import UserError, nearest
+
+if TYPE_CHECKING:  # a part's class is imported when it is built
+    from dllm.blocks.base import Blocks
+    from dllm.cache.base import Cache
+    from dllm.eos.base import EndOfText
+    from dllm.samplers.base import Sampler
 
 _T = TypeVar("_T")
 BASE_CLASSES = {
@@ -32,6 +38,16 @@ MORE = {"experiment": "published"}  # folders in a group that are no groups of t
 COMPOSING = RLock()  # Hydra keeps what it composes from in one place of the process
 
 
+@overload
+def part(group: Literal["sampler"], choice: Sampler | str, **options: Any) -> Sampler: ...
+@overload
+def part(group: Literal["blocks"], choice: Blocks | str, **options: Any) -> Blocks: ...
+@overload
+def part(group: Literal["cache"], choice: Cache | str, **options: Any) -> Cache: ...
+@overload
+def part(group: Literal["eos"], choice: EndOfText | str, **options: Any) -> EndOfText: ...
+@overload
+def part(group: str, choice: _T | str, **options: Any) -> _T: ...
 def part(group: str, choice: _T | str, **options: Any) -> _T:
     """``choice`` itself if it is an object already, else the part of that name from the configuration group.
 

@@ -200,8 +200,9 @@ def cut_vocabulary(model: Transformer, seen: int) -> list[Tensor]:
 
 def add_vocabulary(model: Transformer, rest: Sequence[Tensor]) -> None:
     """Undo ``cut_vocabulary``."""
-    for part, rows in zip((model.embed, model.lm_head), rest, strict=True):
-        part.weight = nn.Parameter(torch.cat([part.weight.detach(), rows]))
+    parts: tuple[nn.Module, nn.Module] = model.embed, model.lm_head
+    for part, rows in zip(parts, rest, strict=True):
+        part.weight = nn.Parameter(torch.cat([part.get_parameter("weight").detach(), rows]))
 
 
 def build_optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimizer]:

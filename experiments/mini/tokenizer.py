@@ -115,7 +115,8 @@ def new_ids(tokenizer: Tokenizer) -> list[int]:
 def item_ids(tokenizer: Tokenizer) -> list[int]:
     """The ids of what lists are made of: names, towns, pieces of spelt words, and words that training never sees."""
     known = [tokenizer.encode(word).ids[0] for word in (*words.NAMES, *words.TOWNS)]
-    pieces = [tokenizer.token_to_id("".join(pair)) for pair in merges()]
+    spelt = (tokenizer.token_to_id("".join(pair)) for pair in merges())
+    pieces = [number for number in spelt if number is not None]
     return sorted({*known, *pieces, *new_ids(tokenizer)})
 
 
