@@ -20,7 +20,7 @@ from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.transitions import Bits
 from dllm.contract import Step, View
-from dllm.steering.steered import Ints, Steered, on_host
+from dllm.steering.steered import Ints, Steered, told_rows
 
 
 @dataclass
@@ -81,7 +81,7 @@ def copied_steps(rows: Sequence[Steered | None], step: Step, view: View) -> tupl
     judged = torch.zeros_like(step.commit) if step.accepted is None else step.accepted
     edit = torch.zeros_like(step.commit) if step.edit is None else step.edit
     parts = (step.tokens, step.confidence, step.commit, judged, step.owner.each(view.forced), step.remask, edit)
-    told = on_host(torch.stack([part.double() for part in parts]).transpose(0, 1), numbers).swapaxes(0, 1)
+    told = told_rows(torch.stack([part.double() for part in parts]).transpose(0, 1), numbers).swapaxes(0, 1)
     commit, *flags = told[2:] > 0
     other, waits = np.zeros((2, *commit.shape), bool)
     lines = zip(commit, told[0].astype(np.int64), told[1], *flags, other, waits, strict=True)

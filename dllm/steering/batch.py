@@ -21,7 +21,7 @@ from dllm.contract import Scores, Step, View
 from dllm.steering.admission import admitted
 from dllm.steering.fits import SteeredCell, banned, proposed_anew
 from dllm.steering.joint import jointly
-from dllm.steering.steered import Ints, Steered, clock, on_host
+from dllm.steering.steered import Ints, Steered, clock, told_rows
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Steering:
         numbers = [number for number, row in enumerate(rows) if self.rows[row]]
         parts = [canvas.tokens, canvas.masked, *([] if scores is None else [scores.scored, scores.token])]
         ends = canvas.end[:, None], canvas.temperature[:, None] > 0
-        told = on_host(torch.cat([*parts, *ends], 1), numbers)
+        told = told_rows(torch.cat([*parts, *ends], 1), numbers)
         places: dict[int, int] = {}
         for number, line in zip(numbers, told, strict=True):
             row = self.rows[rows[number]]

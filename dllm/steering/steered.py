@@ -59,7 +59,7 @@ class Steered:
             self.steered, self.refused, self.replaced, self.restored)
 
 
-def on_host(parts: Tensor, numbers: Sequence[int]) -> NDArray[Any]:
+def told_rows(parts: Tensor, numbers: Sequence[int]) -> NDArray[Any]:
     """Some of the rows of ``parts`` [N, ...], in one copy from the device."""
     if len(numbers) < len(parts):
         parts = parts[torch.tensor(numbers, device=parts.device)]
