@@ -30,7 +30,7 @@ from dllm.samplers.static import Static
 from dllm.setting import Sampling
 from experiments import markdown
 from experiments.bench_cache import BLOCK, CONFIG, random_model, request
-from experiments.scripts import refusing
+from experiments.scripts import counted, refusing
 
 ANSWER = 256
 ASKED = {
@@ -78,7 +78,7 @@ def line(model: Transformer, cache: str, words: str, count: int, answer: int = A
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--caches", nargs="+", default=["none", "dual"])
-    parser.add_argument("--count", type=int, default=25, help="forwards of each line")
+    parser.add_argument("--count", type=counted, default=25, help="forwards of each line")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)

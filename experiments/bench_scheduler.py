@@ -35,7 +35,7 @@ from dllm.serve.jobs import Chosen, Done, Event, Job, Limits
 from dllm.serve.scheduler import Scheduler
 from dllm.setting import Sampling
 from experiments.bench_step import SMALL, random_model
-from experiments.scripts import refusing
+from experiments.scripts import counted, refusing
 
 ROWS = 8
 
@@ -158,7 +158,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--vocab", type=int, default=8192)
-    parser.add_argument("--count", type=int, default=192)
+    parser.add_argument("--count", type=counted, default=192)
     parser.add_argument("--sampler", default="static", choices=("static", "confidence"))
     parser.add_argument("--cache", default="dual")
     parser.add_argument("--block-length", type=int, default=8)

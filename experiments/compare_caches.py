@@ -26,7 +26,7 @@ from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments import markdown
 from experiments.markdown import percent
-from experiments.scripts import refusing
+from experiments.scripts import counted, refusing
 
 BATCH = 52
 HEADS = ("cache", "score", "as none", "NFE", "query rows", "FLOPs")
@@ -101,7 +101,7 @@ def label(schedule: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=int, default=16, help="items per task")
+    parser.add_argument("--count", type=counted, default=16, help="items per task")
     parser.add_argument("--tasks", nargs="+", default=list(mini.SHORT_ANSWERS), choices=mini.TASKS, metavar="TASK")
     parser.add_argument("--samplers", nargs="+", default=["static", "confidence", "order"])
     parser.add_argument("--block", type=int, default=8, help="block length, for the caches that go by blocks")

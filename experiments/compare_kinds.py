@@ -29,7 +29,7 @@ from experiments import markdown
 from experiments.markdown import percent
 from experiments.marked import write_marked
 from experiments.mini.decoders import decoder, settings_of
-from experiments.scripts import refusing
+from experiments.scripts import counted, refusing
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff", "mini-llada")
@@ -79,7 +79,7 @@ def one_forward_each(one: Line) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS), help="names or folders")
-    parser.add_argument("--count", type=int, default=16, help="items per task")
+    parser.add_argument("--count", type=counted, default=16, help="items per task")
     parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS), choices=mini.TASKS, metavar="TASK")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     parser.add_argument("--write", action="store_true", help="put the table into docs/models.md")

@@ -28,7 +28,7 @@ from experiments import markdown
 from experiments.compare_kinds import Line, line
 from experiments.markdown import percent
 from experiments.mini.decoders import LEFT_TO_RIGHT
-from experiments.scripts import refusing
+from experiments.scripts import counted, refusing
 
 ANSWER, BATCH = 32, 52
 HEADS = ("sampler", "score", "NFE", "TPF", "as one per step", "forced", "bits a forward", "oracle / NFE")
@@ -163,7 +163,7 @@ class Comparison:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=int, default=16, help="items per task; 13 tasks have short answers")
+    parser.add_argument("--count", type=counted, default=16, help="items per task; 13 tasks have short answers")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     parser.add_argument("--dtype", default="float32", help="of the arithmetic")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")

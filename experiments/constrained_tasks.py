@@ -25,7 +25,7 @@ from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as suite
 from dllm.tasks.parallelbench.scoring import write_list
 from experiments import markdown
-from experiments.scripts import refusing
+from experiments.scripts import counted, refusing
 
 TOKENS_PER_STEP = (1, 4, 32)
 BLOCK, SIZES = 32, (3, 5)
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="mini-llada", help="mini-llada, mini-dream, or a folder")
     parser.add_argument("--tasks", nargs="+", default=list(CONSTRAINTS), choices=CONSTRAINTS)
-    parser.add_argument("--count", type=int, default=100, help="items per task")
+    parser.add_argument("--count", type=counted, default=100, help="items per task")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args(arguments)

@@ -44,7 +44,7 @@ from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
 from dllm.tasks.parallelbench.theory import outputs
 from experiments import markdown
 from experiments.marked import write_marked
-from experiments.scripts import refusing
+from experiments.scripts import counted, refusing
 
 ANSWER, BATCH = 32, 52
 SLACK = 0.01  # of the score: one item of a half of 104
@@ -298,7 +298,7 @@ def sections(models: Sequence[str], count: int, seed: int) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=int, default=16, help="items per task; there are 13 tasks")
+    parser.add_argument("--count", type=counted, default=16, help="items per task; there are 13 tasks")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -10,6 +11,13 @@ from typing import ParamSpec
 from dllm.errors import UserError
 
 P = ParamSpec("P")
+
+
+def counted(text: str) -> int:
+    """A whole number from 1 on, as an option of a command."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
+    return int(text)
 
 
 def refusing(main: Callable[P, int]) -> Callable[P, int]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Sample
 from experiments import token_frequencies, train_filter
-from experiments.scripts import refusing
+from experiments.scripts import counted, refusing
 
 
 def corpus(count: int, seed: int) -> Iterator[Sample]:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="the checkpoint that training left")
     parser.add_argument("--block", type=int, default=32, help="block length of the filter")
     parser.add_argument("--gen-length", type=int, default=128, help="canvas that its records come from")
-    parser.add_argument("--count", type=int, default=20, help="prompts per task for the filter, fifty times for tokens")
+    parser.add_argument("--count", type=counted, default=20, help="prompts a task for the filter, 50 times for tokens")
     parser.add_argument("--epochs", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)

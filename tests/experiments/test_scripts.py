@@ -24,6 +24,15 @@ def test_a_model_that_there_is_not(name: str, given: list[str], capsys: pytest.C
     assert said.startswith("error: ") and "'nosuch'" in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize("given", ["0", "-1", "many"])
+@pytest.mark.parametrize("name", ["compare_caches", "compare_kinds", "compare_samplers", "own_sampler", "bench_scheduler"])
+def test_a_count_that_counts_nothing(name: str, given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        import_module(f"experiments.{name}").main(["--count", given])
+    assert exit_.value.code == 2
+    assert f"argument --count: {given!r} must be a whole number from 1 on" in capsys.readouterr().err
+
+
 def test_only_what_the_user_can_put_right_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     @refusing
     def command(error: Exception | None, code: int = 0) -> int:
