@@ -25,7 +25,7 @@ def test_a_model_that_there_is_not(name: str, given: list[str], capsys: pytest.C
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many"])
-@pytest.mark.parametrize("name", ["compare_caches", "compare_kinds", "compare_samplers", "own_sampler", "bench_scheduler"])
+@pytest.mark.parametrize("name", ["compare_caches", "compare_kinds", "compare_samplers", "own_sampler"])
 def test_a_count_that_counts_nothing(name: str, given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         import_module(f"experiments.{name}").main(["--count", given])
