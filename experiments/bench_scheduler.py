@@ -67,9 +67,10 @@ def model_of(width: int, layers: int, vocab: int) -> Model:
     config = replace(SMALL, width=width, layers=layers, heads=width // 64, kv_heads=width // 64, mlp_width=3 * width,
                      vocab=vocab, mask_id=vocab - 1, eos_id=vocab - 2, pad_id=vocab - 2)  # fmt: skip
     network = random_model(config, torch.device("cpu"), torch.float32)
+    named = f"{sum(weight.numel() for weight in network.parameters()) / 1e6:.0f} M random parameters"
     if can_pack(network.device, network.dtype):  # as ``dllm.load`` does
         pack_weights(network)
-    return Model(network, config, None, Ids(vocab - 1, vocab - 2, ()), "random", Path("random"))
+    return Model(network, config, None, Ids(vocab - 1, vocab - 2, ()), named, Path("random"))
 
 
 def chosen(sampler: str, cache: str, lengths: Sequence[int], block_length: int = 8) -> Chosen:
@@ -128,8 +129,7 @@ def main() -> int:
     model, console = model_of(options.width, options.layers, options.vocab), Console()
     todo, lengths = requests(options.count, model, random.Random(options.seed))
     parts = chosen(options.sampler, options.cache, lengths, options.block_length)
-    size = sum(weight.numel() for weight in model.transformer.parameters()) / 1e6
-    print(f"{size:.0f} M parameters, sampler={options.sampler}, cache={options.cache}, blocks of "
+    print(f"{model.name}, sampler={options.sampler}, cache={options.cache}, blocks of "
           f"{options.block_length}, {len(todo)} requests, "
           f"{ROWS} rows, one thread, load {machine_load()} a core of {os.cpu_count()}")  # fmt: skip
     table = Table("load", "way", "throughput", "p50 ms", "p95 ms", "computed / wanted")
