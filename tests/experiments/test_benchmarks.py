@@ -74,17 +74,18 @@ def test_fused_products_are_timed_against_separate_ones(name: str) -> None:
 
 @pytest.mark.parametrize("way", bench_scheduler.WAYS)
 def test_every_way_of_batching_serves_everybody(way: str) -> None:
-    model, (rows, together) = bench_scheduler.model_of(64, 1, 100), bench_scheduler.WAYS[way]
+    model, asked = bench_scheduler.model_of(64, 1, 100), bench_scheduler.WAYS[way]
     todo = [
         replace(bench_scheduler.Request.answer([3, 4], length, 99, length), number=number)
         for number, length in enumerate((3, 9, 5))
     ]
-    scheduler = bench_scheduler.Scheduler(model, "eager", bench_scheduler.Limits(max_rows=rows))
-    parts = bench_scheduler.chosen("static", "dual", [3, 4, 5])
-    found = bench_scheduler.decode(scheduler, todo, parts, [0.0, 1.0, 1.0], together)
+    scheduler = bench_scheduler.Scheduler(model, "eager", bench_scheduler.Limits(max_rows=asked.rows))
+    parts = bench_scheduler.chosen("static", "dual", [3, 9 if asked.whole else 4, 5])
+    found = bench_scheduler.decode(scheduler, todo, parts, [0.0, 1.0, 1.0], asked)
     assert len(found.latencies) == 3 and min(found.latencies) > 0 and found.computed >= found.wanted > 0
     assert found.seconds > 1  # the clock waits for who arrives late
-    assert scheduler.told.forwards < 3 + 9 + 5  # the second one ends early
+    turns = {"one by one": 3 + 4 + 5, "static, as published": 3 + 9, "static": 3 + 5, "continuous": 3 + 5}
+    assert scheduler.told.turns == turns[way]  # the second one ends early
 
 
 @pytest.mark.parametrize("words", bench_attention.ASKED)
