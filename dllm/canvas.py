@@ -144,6 +144,11 @@ class Canvas(Rowwise):
         """Positions that this decode has decided [B, L]."""
         return self.valid & ~self.given & ~self.masked
 
+    @property
+    def revisable(self) -> Tensor:
+        """Those of them that may be decided anew [B, L]: nothing is behind ``end``, where no text depends on it."""
+        return self.committed & (self.columns < self.end[:, None])
+
     @cached_property
     def nothing(self) -> Tensor:
         """No position at all [B, L]. Whoever is handed this very mask knows that it is empty without asking for it."""
@@ -154,8 +159,8 @@ class Canvas(Rowwise):
         return replace(self, tokens=torch.where(where, tokens, self.tokens), masked=self.masked & ~where)
 
     def remask(self, where: Tensor, mask_id: int) -> Canvas:
-        """Undo commits at ``where`` [B, L]; given positions are left alone."""
-        where = where & ~self.given & self.valid
+        """Undo commits at ``where`` [B, L]; given positions, and what lies behind ``end``, are left alone."""
+        where = where & ~self.given & self.valid & (self.columns < self.end[:, None])
         return replace(self, tokens=self.tokens.masked_fill(where, mask_id), masked=self.masked | where)
 
     def stop_at(self, end: Tensor, rows: Tensor, attended: bool) -> Canvas:

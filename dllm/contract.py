@@ -181,7 +181,7 @@ class View:
         open_, editable = canvas.undecided & blocks.in_open & scores.committable, canvas.nothing
         acts = open_.any(1)
         if edits:
-            editable = canvas.committed & blocks.in_block & scores.scored
+            editable = canvas.revisable & blocks.in_block & scores.scored
             acts = acts | editable.any(1)
         if forced is not canvas.nothing:
             forced = forced & canvas.undecided

@@ -27,7 +27,7 @@ class RCR(Scheduled):
         return super().start(canvas, blocks) | {"record": torch.zeros_like(canvas.tokens, dtype=torch.float64)}
 
     def step(self, view: View, state: State) -> Step:
-        committed = view.blocks.in_block & view.canvas.committed
+        committed = view.blocks.in_block & view.canvas.revisable
         record = torch.where(committed, state["record"], view.scores.confidence)
         wanted = committed.sum(1) + self.due(view, state)
         keep = top(record, committed | view.open, wanted)

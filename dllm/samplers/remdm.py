@@ -54,7 +54,7 @@ class ReMDM(Scheduled):
         scheduled = view.index - extras  # forwards of the schedule before this one; extras: the further ones
         due = self.due(view, state, scheduled)
         chosen = top(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
-        committed = view.blocks.in_block & view.canvas.committed
+        committed = view.blocks.in_block & view.canvas.revisable
         record = torch.where(committed, state["record"], view.scores.confidence)
         had, extras = scheduled + (owed == 0), extras + (owed > 0)
         pause = torch.minimum(torch.minimum((7 * steps) // 8, steps - 1).clamp(min=1), steps)

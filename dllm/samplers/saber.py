@@ -40,7 +40,7 @@ class Saber(Sampler):
         commit = top(confidence, view.open, wanted)
         new = commit.sum(1)
         undo = torch.minimum(-(-new // self.backtrack), new - 1).clamp(min=0)
-        committed = view.scores.scored & view.canvas.committed & view.blocks.in_open
+        committed = view.scores.scored & view.canvas.revisable & view.blocks.in_open
         remask = top(-view.scores.stat("current"), committed, undo)
         changed = {"sum": state["sum"] + (confidence * commit).sum(1), "count": count + new}
         return view.step(commit, accepted=accepted, remask=remask, state=changed)

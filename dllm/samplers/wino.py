@@ -43,7 +43,7 @@ class WINO(Sampler):
         cap = (0.7 * view.open.sum(1)).long().clamp(5, 20)
         accepted = top(confidence, accepted, cap)
         commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
-        committed = view.blocks.in_block & view.canvas.committed
+        committed = view.blocks.in_block & view.canvas.revisable
         shadow = view.scores.stat("shadow")
         doubtful = committed & (shadow.exp() < state["back_threshold"][:, None])
         return view.step(commit, accepted=accepted, remask=top(-shadow, doubtful, commit.sum(1) - 1))

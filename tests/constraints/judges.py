@@ -24,9 +24,26 @@ def is_date_time(value: object) -> bool:
     return not isinstance(value, str) or bool(datetime.fromisoformat(value).tzinfo)
 
 
+class Real(float):
+    """A number as it is written: within floats, since jsonschema divides, and whole only if it is, which a float of 70
+    digits always is."""
+
+    def __new__(cls, text: str) -> Real:
+        return super().__new__(cls, max(-1e300, min(1e300, float(text))))
+
+    def __init__(self, text: str) -> None:
+        mantissa, _, exponent = text.lower().partition("e")
+        whole, _, fraction = mantissa.partition(".")
+        digits = (whole + fraction).rstrip("0")  # the exponent may have 20 digits, too many for Decimal
+        self.whole = not digits.strip("-") or len(digits) <= len(whole) + int(exponent or 0)
+
+    def is_integer(self) -> bool:
+        return self.whole
+
+
 def read(text: str) -> Any:
-    """As json.loads, with numbers beyond floats as large ones: jsonschema divides what it reads."""
-    return json.loads(text, parse_float=lambda number: max(-1e300, min(1e300, float(number))))
+    """As json.loads, with numbers as they are written."""
+    return json.loads(text, parse_float=Real)
 
 
 def validates(schema: Any, text: str) -> bool:
@@ -48,10 +65,10 @@ def other_judge(schema: Any) -> Callable[[str], str] | None:
 
     def judge(text: str) -> str:
         matcher = LLMatcher(_bytes(), grammar, log_level=0)
-        written = json.dumps(plain(json.loads(text)), ensure_ascii=False).replace("\x7f", "\\u007f").encode()
-        read = matcher.try_consume_tokens(list(written))
+        written = json.dumps(plain(read(text)), ensure_ascii=False).replace("\x7f", "\\u007f").encode()
+        taken = matcher.try_consume_tokens(list(written))
         ends = "" if matcher.is_accepting() else "the text goes on"
-        return ends if read == len(written) else f"nothing goes on behind {written[:read].decode(errors='replace')!r}"
+        return ends if taken == len(written) else f"nothing goes on behind {written[:taken].decode(errors='replace')!r}"
 
     return judge
 

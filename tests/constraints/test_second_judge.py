@@ -17,7 +17,7 @@ from judges import other_judge, validates
 from law import law
 from random_schemas import Schemas
 
-from dllm import Decoder, load
+from dllm import Decoder, load, part
 from dllm.constraints import Constraint, JsonSchema, Regex
 from dllm.errors import UserError
 from dllm.models.bundle import Model
@@ -116,6 +116,16 @@ def test_texts_of_the_demo_models_are_valid(combination: Combination) -> None:
         decoder = decoder_of(combination, **sampling)
     except UserError:
         decoder = decoder_of(combination)
+    asked, constraints = zip(*ASKED, strict=True)
+    texts = [result.text for result in decoder(list(asked), constraints=constraints)]
+    assert validates(LIST, texts[0]) and validates(RECORD, texts[2]) and re.fullmatch("[a-z]+( [a-z]+)*", texts[3])
+
+
+@pytest.mark.parametrize("sampler", ["saber", "rcr", "wino", "remdm"])
+def test_what_lies_behind_a_cut_is_not_taken_back(sampler: str) -> None:
+    """The cut ends the text in the middle of a block; a rule that remasks found columns behind it."""
+    parts = {"sampler": sampler, "cache": "none" if sampler == "wino" else "dpad", "eos": "cut_open"}
+    decoder = Decoder(demo("mini-llada"), blocks=part("blocks", "fixed", block_length=8), **parts, gen_length=32)
     asked, constraints = zip(*ASKED, strict=True)
     texts = [result.text for result in decoder(list(asked), constraints=constraints)]
     assert validates(LIST, texts[0]) and validates(RECORD, texts[2]) and re.fullmatch("[a-z]+( [a-z]+)*", texts[3])
