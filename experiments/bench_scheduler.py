@@ -163,7 +163,7 @@ def main() -> int:
     alone: Outcome | None = None
     for load in (None, *options.load):
         for name, way in WAYS.items():
-            if load is not None and way.rows == 1:
+            if load is not None and (way.rows == 1 or way.whole):
                 continue
             arrivals = [0.0] * len(todo)
             if load is not None and alone is not None:
