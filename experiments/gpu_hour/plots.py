@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
 
+from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from experiments.gpu_hour.store import Outcome
 from experiments.gpu_hour.targets import Figures, measured_cells
-from experiments.report.plots import COLOURS, MARKERS, STYLE, plt
+from experiments.report.plots import COLOURS, MARKERS, STYLE
 
 Cells = Mapping[str, Mapping[str, Outcome]]
 

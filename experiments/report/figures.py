@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, nan
+from typing import Any
 
 from dllm.analysis.limits import bits_bound
 from experiments.report.cells import Cell
@@ -85,7 +86,7 @@ def reference_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     return next(oracle, None)
 
 
-def pairs(cell: Cell, oracle: Cell) -> list[tuple[dict, dict]]:
+def pairs(cell: Cell, oracle: Cell) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The rows of the samples that both have."""
     there = {(row["id"], row["sample"]): row for row in oracle.rows}
     return [(row, there[key]) for row in cell.rows if (key := (row["id"], row["sample"])) in there]
@@ -127,7 +128,7 @@ def budget_use(cell: Cell) -> float | None:
     return 100 * sum(shares) / len(shares) if shares else None
 
 
-def width(cell: Cell, row: dict) -> int:
+def width(cell: Cell, row: dict[str, Any]) -> int:
     """The most positions that a forward may commit: a block."""
     length = cell.config["blocks"].get("block_length")
     return min(length, len(row["canvas"])) if length else len(row["canvas"])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import cycle
 from math import ceil, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from dllm.errors import not_installed
 
@@ -16,6 +15,7 @@ except ImportError:
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -28,7 +28,7 @@ from experiments.report.tables import plain
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#555555"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "d", "8")
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
     "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.color": "#dddddd", "grid.linewidth": 0.6, "svg.fonttype": "none", "figure.dpi": 100, "savefig.dpi": 200,
@@ -39,20 +39,32 @@ STAR, FILLED, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: 
 LOSSLESS = "lossless minimum"
 STAR_MARK: dict[str, Any] = {"marker": "*", "markersize": 12, "linestyle": "none"}
 X = Callable[[Cell], float]
-Styles = dict[str, tuple[str, str]]  # method to colour and marker
+LINE = 0.18  # inches of an entry of a legend: 8 points and half as much between them
+
+
+class Look(NamedTuple):
+    """Of a method in all pictures of a report. joined: its cells lie on a line."""
+
+    colour: str
+    marker: str
+    joined: bool
+
+
+Styles = dict[str, Look]
 
 
 def styles(cells: Sequence[Cell]) -> Styles:
-    """Colour and marker of each method, the same in all pictures of a report.
-
-    Methods with one setting are grey and differ by their markers, since there are more methods than colours that
-    everybody can distinguish.
-    """
+    """The look of each method. No two share both colour and marker, of up to 91: there are more methods than colours
+    that everybody can distinguish, and more than markers."""
     found = sorted((m for group in by_model(cells).values() for m in group), key=lambda m: (-len(m.cells), m.name))
-    several = dict.fromkeys(method.name for method in found if len(method.cells) > 1)
-    single = dict.fromkeys(method.name for method in found if method.name not in several)
-    colours = dict(zip(several, cycle(COLOURS), strict=False)) | dict.fromkeys(single, GREY)
-    return {name: (colour, marker) for (name, colour), marker in zip(colours.items(), cycle(MARKERS), strict=False)}
+    joined: dict[str, bool] = {}
+    for method in found:
+        joined[method.name] = joined.get(method.name, False) or len(method.cells) > 1
+    laps = [(place, place // len(COLOURS)) for place in range(len(joined))]
+    return {
+        name: Look(COLOURS[place % len(COLOURS)], MARKERS[(place + lap) % len(MARKERS)], line)
+        for (name, line), (place, lap) in zip(joined.items(), laps, strict=True)
+    }
 
 
 def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Figure:
@@ -64,7 +76,7 @@ def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Fi
     with plt.rc_context(STYLE):
         groups, style = by_model(cells), styles(cells)
         figure, axes = plt.subplots(
-            1, len(groups), figsize=(1.2 + 3.6 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
+            1, len(groups), figsize=(0.3 + 3.1 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
         )
         drawn: set[str] = set()
         for axis, (model, found) in zip(axes[0], groups.items(), strict=True):
@@ -90,7 +102,7 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
     chosen = [cell for method in found if not method.is_reference for cell in method.cells]
     best = dict(zip(map(id, chosen), optimal(chosen, x, timed), strict=True))
     for method in found:
-        colour, marker = style[method.name]
+        colour, marker, _ = style[method.name]
         line = joined(method, x)
         axis.plot([x(c) for c in line], [c.quality for c in line], color=colour, linewidth=1.1, alpha=0.7)
         for cell in method.cells:
@@ -142,7 +154,14 @@ def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> 
     if start is None or not x(start) > 0 or (timed and start.measures.doubt):
         return
     unit = x(start)
-    above = axis.secondary_xaxis("top", functions=(lambda v: v / unit, lambda v: v * unit))
+
+    def times(value: Any) -> Any:
+        return value / unit
+
+    def speed(value: Any) -> Any:
+        return value * unit
+
+    above = axis.secondary_xaxis("top", functions=(times, speed))
     above.set_xscale("log", base=2)
     above.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
     above.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
@@ -152,11 +171,12 @@ def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> 
 
 
 def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
-    """Entries for what was drawn: methods by name, hollow where filled ones have a meaning, and marks."""
+    """Entries for what was drawn: methods by name, hollow where filled ones have a meaning, and marks. They stand
+    right of the panels, in as many columns as their height asks for, and the figure grows by their width."""
     handles = [
-        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * (colour != GREY), label=name,
+        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * line, label=name,
                markerfacecolor="white" if FILLED in drawn else colour)
-        for name, (colour, marker) in style.items()
+        for name, (colour, marker, line) in style.items()
     ]  # fmt: skip
     star, hollow = (
         Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=label, markerfacecolor=face)
@@ -165,7 +185,12 @@ def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
     full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILLED)
     cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
     entries = [handle for handle in (*handles, star, hollow, full, cross) if handle.get_label() in drawn]
-    figure.legend(handles=entries, loc="outside right upper", frameon=False, handlelength=2.2)
+    columns = ceil(len(entries) / int(figure.get_figheight() / LINE))
+    box = figure.legend(
+        handles=entries, loc="outside right upper", frameon=False, handlelength=2.2, ncols=max(1, columns)
+    )
+    width = box.get_window_extent(FigureCanvasAgg(figure).get_renderer()).width
+    figure.set_figwidth(figure.get_figwidth() + width / figure.dpi)
 
 
 def curves_of_tasks(cells: Sequence[Cell]) -> dict[str, Figure]:
@@ -180,7 +205,7 @@ def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
     lines = -(-len(names) // columns)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
-            lines, columns, figsize=(2.0 * columns + 1.4, 1.65 * lines + 0.4), sharex=True, sharey=True, squeeze=False,
+            lines, columns, figsize=(2.0 * columns, 1.65 * lines + 0.4), sharex=True, sharey=True, squeeze=False,
             layout="constrained",
         )  # fmt: skip
         drawn: set[str] = set()
@@ -189,7 +214,7 @@ def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
                 here = [(tpf_of(cell, task), cell.scores[task]) for cell in method.cells if task in cell.scores]
                 points = sorted(point for point in here if point[0] > 0)
                 drawn |= {method.name} if points else set()
-                colour, marker = style[method.name]
+                colour, marker, _ = style[method.name]
                 xs, ys = zip(*points, strict=True) if points else ((), ())
                 width = 1.0 if len(method.differing) < 2 else 0.0
                 axis.plot(xs, ys, color=colour, marker=marker, markersize=3.2, linewidth=width)
@@ -202,7 +227,7 @@ def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
             above.tick_params(labelbottom=True)
         figure.supxlabel("useful tokens per forward", fontsize=9)
         figure.supylabel("score (%)", fontsize=9)
-        figure.suptitle(model, fontsize=10)
+        figure.suptitle(model, fontsize=10, x=0.01, ha="left")
         legend(figure, style, drawn)
     return figure
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,10 @@ from dllm.app.runs.environment import environment_stamp
 from dllm.record.cost import MACHINES, Machine
 from experiments.report import figures, plots, tables
 from experiments.report.__main__ import report
-from experiments.report.cells import read
+from experiments.report.cells import Cell, read
 from experiments.report.machines import warnings
 from experiments.report.methods import methods
-from tests.experiments.report_cells import cell
+from tests.experiments.report_cells import cell, config_of
 
 Point = tuple[float, float]
 
@@ -238,6 +239,24 @@ def test_a_legend_has_no_entry_without_a_point(tmp_path: Path) -> None:
             assert {"confidence", "eb"} <= labels and ("one token per step" in labels) == (starred in cells)
         (figure,) = plots.curves_of_tasks(cells).values()
         assert unseen(figure) == []
+
+
+def test_forty_methods_are_told_apart_by_a_legend_that_fits(tmp_path: Path) -> None:
+    samplers = ("confidence", "credit", "eb", "factor", "localleap", "prophet", "saber", "static")
+    caches = ("none", "prefix", "dual", "elastic", "window")
+    cells = []
+    for number, (sampler, cache) in enumerate(product(samplers, caches)):
+        one = cell(tmp_path / str(number), [f"sampler={sampler}"], {"copy": [1, 0]}, 1 + number % 9)
+        cells.append(Cell(one.folder, {**one.config, "cache": config_of(f"cache={cache}")["cache"]}, one.rows))
+    figures = [plots.tradeoff(cells, lambda one: one.measures.tpf, "speed"), *plots.curves_of_tasks(cells).values()]
+    for figure in figures:
+        figure.draw_without_rendering()
+        (box,) = figure.legends
+        inside, extent = figure.bbox, box.get_window_extent()
+        assert inside.x0 <= extent.x0 and extent.x1 <= inside.x1 and inside.y0 <= extent.y0 and extent.y1 <= inside.y1
+        looks = {(entry.get_marker(), entry.get_color()) for entry in box.legend_handles}
+        assert len(looks) == len(box.legend_handles) >= 40
+        assert all(axis.get_window_extent().width > 100 for axis in figure.axes)
 
 
 def test_the_legends_of_a_sweep_are_whole(sweep: Path) -> None:
