@@ -83,6 +83,8 @@ def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Fi
             drawn |= panel(axis, found, x, style, timed)
             axis.set(title=model, xlabel=label)
             speedups(axis, found, x, timed)
+        lows = [cell.interval[0] for found in groups.values() for one in found for cell in one.cells if x(cell) > 0]
+        axes[0][0].set_ylim(min(50.0, *lows) - 2, 103)  # of all panels
         axes[0][0].set_ylabel("score, mean over tasks (%)")
         legend(figure, style, drawn)
     return figure
@@ -130,7 +132,6 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
     axis.xaxis.set_major_locator(LogLocator(base=2, numticks=9) if high / low >= 4 else MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.set_ylim(min(50.0, *(cell.interval[0] for cell in every)) - 2, 103)
     return drawn
 
 

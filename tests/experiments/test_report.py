@@ -241,6 +241,13 @@ def test_a_legend_has_no_entry_without_a_point(tmp_path: Path) -> None:
         assert unseen(figure) == []
 
 
+def test_panels_that_share_an_axis_show_the_points_of_all(tmp_path: Path) -> None:
+    poor = cell(tmp_path / "a", ["model=mini-dream", "sampler=eb"], {"copy": [0] * 40}, 4)
+    good = cell(tmp_path / "b", ["model=mini-llada", "sampler=eb"], {"copy": [1] * 40}, 4)
+    figure = plots.tradeoff([poor, good], lambda one: one.measures.tpf, "speed")
+    assert all(points_of(axis) for axis in figure.axes)
+
+
 def test_forty_methods_are_told_apart_by_a_legend_that_fits(tmp_path: Path) -> None:
     samplers = ("confidence", "credit", "eb", "factor", "localleap", "prophet", "saber", "static")
     caches = ("none", "prefix", "dual", "elastic", "window")
