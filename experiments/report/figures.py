@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, nan
-from typing import Any
 
 from dllm.analysis.limits import bits_bound
-from experiments.report.cells import Cell
+from experiments.report.cells import Cell, Row
 from experiments.report.methods import Method
 
 Points = Sequence[tuple[float, float]]  # (tokens per forward or step, score in percent)
@@ -86,7 +85,7 @@ def reference_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
     return next(oracle, None)
 
 
-def pairs(cell: Cell, oracle: Cell) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def pairs(cell: Cell, oracle: Cell) -> list[tuple[Row, Row]]:
     """The rows of the samples that both have."""
     there = {(row["id"], row["sample"]): row for row in oracle.rows}
     return [(row, there[key]) for row in cell.rows if (key := (row["id"], row["sample"])) in there]
@@ -128,7 +127,7 @@ def budget_use(cell: Cell) -> float | None:
     return 100 * sum(shares) / len(shares) if shares else None
 
 
-def width(cell: Cell, row: dict[str, Any]) -> int:
+def width(cell: Cell, row: Row) -> int:
     """The most positions that a forward may commit: a block."""
     length = cell.config["blocks"].get("block_length")
     return min(length, len(row["canvas"])) if length else len(row["canvas"])

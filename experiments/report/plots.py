@@ -1,10 +1,14 @@
-"""Pictures of quality against speed. Each method has a marker, and a colour-blind-safe colour (Okabe and Ito 2008)."""
+"""Pictures of quality against speed. A method has a colour-blind-safe colour (Okabe and Ito 2008) and a marker.
+
+Both are needed: nobody can tell 35 colours, or 35 markers, apart. Whether a marker is filled says something of a point.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from math import ceil, sqrt
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dllm.errors import not_installed
 
@@ -13,9 +17,9 @@ try:
 except ImportError:
     raise not_installed("a report", "matplotlib", "report") from None
 matplotlib.use("Agg")
+import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -25,45 +29,47 @@ from experiments.report.figures import lossless_tpf, pareto, tpf_of
 from experiments.report.methods import Method, baseline, by_model
 from experiments.report.tables import plain
 
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#555555"
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "d", "8")
-STYLE: dict[Any, Any] = {
+# Ten, and seven colours: cycled together they make 70 pairs, since the numbers have no common divisor. Left out are
+# markers that look alike where they are small ("p", "h", "8"). A black "X", which resembles CROSS, is the last pair.
+MARKERS = ("o", "s", "^", "D", "v", "P", "<", ">", "d", "X")
+STYLE: dict[RcKeyType, Any] = {
     "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
     "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.color": "#dddddd", "grid.linewidth": 0.6, "svg.fonttype": "none", "figure.dpi": 100, "savefig.dpi": 200,
-    "savefig.bbox": "tight", "axes.axisbelow": True,
+    "axes.axisbelow": True,
 }  # fmt: skip
 # Marks that are no method's; their names in the legend.
 STAR, FILLED, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
 LOSSLESS = "lossless minimum"
+PAD = 6.0  # dots of a figure that a legend leaves free above and below
 STAR_MARK: dict[str, Any] = {"marker": "*", "markersize": 12, "linestyle": "none"}
 X = Callable[[Cell], float]
-LINE = 0.18  # inches of an entry of a legend: 8 points and half as much between them
 
 
 class Look(NamedTuple):
-    """Of a method in all pictures of a report. joined: its cells lie on a line."""
+    """How a method is drawn. is_curve: it has several settings, which a line may join."""
 
     colour: str
     marker: str
-    joined: bool
+    is_curve: bool
 
 
-Styles = dict[str, Look]
+Styles = dict[str, Look]  # by method
 
 
 def styles(cells: Sequence[Cell]) -> Styles:
-    """The look of each method. No two share both colour and marker, of up to 91: there are more methods than colours
-    that everybody can distinguish, and more than markers."""
+    """The look of each method, the same in all pictures of a report. 70 methods look different, curves first."""
     found = sorted((m for group in by_model(cells).values() for m in group), key=lambda m: (-len(m.cells), m.name))
-    joined: dict[str, bool] = {}
-    for method in found:
-        joined[method.name] = joined.get(method.name, False) or len(method.cells) > 1
-    laps = [(place, place // len(COLOURS)) for place in range(len(joined))]
+    curves = {method.name for method in found if len(method.cells) > 1}
+    names = dict.fromkeys(method.name for method in found)
     return {
-        name: Look(COLOURS[place % len(COLOURS)], MARKERS[(place + lap) % len(MARKERS)], line)
-        for (name, line), (place, lap) in zip(joined.items(), laps, strict=True)
+        name: Look(colour, marker, name in curves)
+        for name, colour, marker in zip(names, cycle(COLOURS), cycle(MARKERS), strict=False)
     }
 
 
@@ -76,7 +82,7 @@ def tradeoff(cells: Sequence[Cell], x: X, label: str, timed: bool = False) -> Fi
     with plt.rc_context(STYLE):
         groups, style = by_model(cells), styles(cells)
         figure, axes = plt.subplots(
-            1, len(groups), figsize=(0.3 + 3.1 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
+            1, len(groups), figsize=(0.3 + 3.6 * len(groups), 3.7), sharey=True, squeeze=False, layout="constrained"
         )
         drawn: set[str] = set()
         for axis, (model, found) in zip(axes[0], groups.items(), strict=True):
@@ -94,7 +100,8 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
     """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, LOSSLESS, FILLED, CROSS.
 
     Cells without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star stands in for
-    its cell's own marker, and lies below others of the same place.
+    its cell's own marker, and lies below others of the same place. Hollow markers are see-through: methods that commit
+    the same tokens have the same place.
     """
     found = [shown for method in found if (shown := method.only(lambda cell: x(cell) > 0)).cells]
     every, start = [cell for method in found for cell in method.cells], baseline(found)
@@ -113,7 +120,7 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
             if cell is not start:
                 axis.plot(
                     x(cell), cell.quality, marker=marker, color=colour, markersize=5.5, markeredgewidth=1.1,
-                    markerfacecolor=colour if best.get(id(cell)) else "white", zorder=3,
+                    markerfacecolor=colour if best.get(id(cell)) else "none", zorder=3,
                 )  # fmt: skip
                 drawn |= {FILLED} if best.get(id(cell)) else set()
             if timed and cell.measures.doubt:
@@ -155,14 +162,7 @@ def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> 
     if start is None or not x(start) > 0 or (timed and start.measures.doubt):
         return
     unit = x(start)
-
-    def times(value: Any) -> Any:
-        return value / unit
-
-    def speed(value: Any) -> Any:
-        return value * unit
-
-    above = axis.secondary_xaxis("top", functions=(times, speed))
+    above = axis.secondary_xaxis("top", functions=(lambda v: np.asarray(v) / unit, lambda v: np.asarray(v) * unit))
     above.set_xscale("log", base=2)
     above.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
     above.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
@@ -172,12 +172,14 @@ def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> 
 
 
 def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
-    """Entries for what was drawn: methods by name, hollow where filled ones have a meaning, and marks. They stand
-    right of the panels, in as many columns as their height asks for, and the figure grows by their width."""
+    """Entries for what was drawn, beside the panels: methods, hollow where filled ones have a meaning, and marks.
+
+    In as few columns as the figure's height allows. The figure grows in width by them, so that panels keep their size.
+    """
     handles = [
-        Line2D([], [], color=colour, marker=marker, markersize=5.5, linewidth=1.1 * line, label=name,
-               markerfacecolor="white" if FILLED in drawn else colour)
-        for name, (colour, marker, line) in style.items()
+        Line2D([], [], color=look.colour, marker=look.marker, markersize=5.5, linewidth=1.1 * look.is_curve, label=name,
+               markerfacecolor="none" if FILLED in drawn else look.colour)
+        for name, look in style.items()
     ]  # fmt: skip
     star, hollow = (
         Line2D([], [], color="black", marker="*", markersize=9, linestyle="none", label=label, markerfacecolor=face)
@@ -186,12 +188,15 @@ def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
     full = Line2D([], [], color=GREY, marker="o", markersize=5.5, linestyle="none", label=FILLED)
     cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
     entries = [handle for handle in (*handles, star, hollow, full, cross) if handle.get_label() in drawn]
-    columns = ceil(len(entries) / int(figure.get_figheight() / LINE))
-    box = figure.legend(
-        handles=entries, loc="outside right upper", frameon=False, handlelength=2.2, ncols=max(1, columns)
-    )
-    width = box.get_window_extent(FigureCanvasAgg(figure).get_renderer()).width
-    figure.set_figwidth(figure.get_figwidth() + width / figure.dpi)
+    for columns in range(1, len(entries) + 1):
+        box = figure.legend(
+            handles=entries, loc="outside right upper", ncols=columns, frameon=False, handlelength=2.2
+        )
+        extent = box.get_window_extent()
+        if extent.height <= figure.bbox.height - 2 * PAD:
+            figure.set_figwidth((figure.bbox.width + extent.width) / figure.dpi)
+            return
+        box.remove()
 
 
 def curves_of_tasks(cells: Sequence[Cell]) -> dict[str, Figure]:
@@ -206,7 +211,7 @@ def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
     lines = -(-len(names) // columns)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
-            lines, columns, figsize=(2.0 * columns, 1.65 * lines + 0.4), sharex=True, sharey=True, squeeze=False,
+            lines, columns, figsize=(2.0 * columns + 0.5, 1.65 * lines + 0.4), sharex=True, sharey=True, squeeze=False,
             layout="constrained",
         )  # fmt: skip
         drawn: set[str] = set()
@@ -234,5 +239,6 @@ def _task_panels(model: str, found: Sequence[Method], style: Styles) -> Figure:
 
 
 def save(figure: Figure, path: Any) -> None:
-    figure.savefig(path)
+    with plt.rc_context(STYLE):  # whose resolution is read when saving
+        figure.savefig(path)
     plt.close(figure)

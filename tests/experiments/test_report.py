@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,16 @@ from experiments.report.__main__ import report
 from experiments.report.cells import Cell, read
 from experiments.report.machines import warnings
 from experiments.report.methods import methods
-from tests.experiments.report_cells import cell, config_of
+from tests.experiments.report_cells import cell
 
 Point = tuple[float, float]
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """pyplot keeps every figure until it is closed, and warns of twenty."""
+    yield
+    plots.plt.close("all")
 
 
 def test_aup_is_the_published_one() -> None:
@@ -215,7 +221,7 @@ def unseen(figure: Figure) -> list[str]:
     """Entries of the legend that no point stands for."""
     points = [point for axis in figure.axes for point in points_of(axis)]
     looks = {(point.get_marker(), str(point.get_color())) for point in points}
-    filled = [p for p in points if p.get_marker() not in "*x" and p.get_markerfacecolor() != "white"]
+    filled = [p for p in points if p.get_marker() not in "*x" and p.get_markerfacecolor() != "none"]
     return [
         entry.get_label() for entry in figure.legends[0].legend_handles
         if not (filled if entry.get_label().startswith("filled") else (entry.get_marker(), entry.get_color()) in looks)
@@ -241,31 +247,6 @@ def test_a_legend_has_no_entry_without_a_point(tmp_path: Path) -> None:
         assert unseen(figure) == []
 
 
-def test_panels_that_share_an_axis_show_the_points_of_all(tmp_path: Path) -> None:
-    poor = cell(tmp_path / "a", ["model=mini-dream", "sampler=eb"], {"copy": [0] * 40}, 4)
-    good = cell(tmp_path / "b", ["model=mini-llada", "sampler=eb"], {"copy": [1] * 40}, 4)
-    figure = plots.tradeoff([poor, good], lambda one: one.measures.tpf, "speed")
-    assert all(points_of(axis) for axis in figure.axes)
-
-
-def test_forty_methods_are_told_apart_by_a_legend_that_fits(tmp_path: Path) -> None:
-    samplers = ("confidence", "credit", "eb", "factor", "localleap", "prophet", "saber", "static")
-    caches = ("none", "prefix", "dual", "elastic", "window")
-    cells = []
-    for number, (sampler, cache) in enumerate(product(samplers, caches)):
-        one = cell(tmp_path / str(number), [f"sampler={sampler}"], {"copy": [1, 0]}, 1 + number % 9)
-        cells.append(Cell(one.folder, {**one.config, "cache": config_of(f"cache={cache}")["cache"]}, one.rows))
-    figures = [plots.tradeoff(cells, lambda one: one.measures.tpf, "speed"), *plots.curves_of_tasks(cells).values()]
-    for figure in figures:
-        figure.draw_without_rendering()
-        (box,) = figure.legends
-        inside, extent = figure.bbox, box.get_window_extent()
-        assert inside.x0 <= extent.x0 and extent.x1 <= inside.x1 and inside.y0 <= extent.y0 and extent.y1 <= inside.y1
-        looks = {(entry.get_marker(), entry.get_color()) for entry in box.legend_handles}
-        assert len(looks) == len(box.legend_handles) >= 40
-        assert all(axis.get_window_extent().width > 100 for axis in figure.axes)
-
-
 def test_the_legends_of_a_sweep_are_whole(sweep: Path) -> None:
     figure = plots.tradeoff(read(sweep)[0], lambda one: one.measures.tpf, "forwards")
     labels = [entry.get_label() for entry in figure.legends[0].legend_handles]
@@ -275,3 +256,58 @@ def test_the_legends_of_a_sweep_are_whole(sweep: Path) -> None:
     stars = [line for axis in figure.axes for line in axis.lines if line.get_marker() == "*"]
     # Four useful tokens of each item, in 8 forwards one by one and in 3 at least; all are right.
     assert sorted((*line.get_xdata(), *line.get_ydata()) for line in stars) == [(4 / 8, 100), (4 / 3, 100)]
+
+
+def test_panels_that_share_an_axis_show_the_points_of_all(tmp_path: Path) -> None:
+    poor = cell(tmp_path / "a", ["model=mini-dream", "sampler=eb"], {"copy": [0] * 40}, 4)
+    good = cell(tmp_path / "b", ["model=mini-llada", "sampler=eb"], {"copy": [1] * 40}, 4)
+    figure = plots.tradeoff([poor, good], lambda one: one.measures.tpf, "speed")
+    assert all(points_of(axis) for axis in figure.axes)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> list[Cell]:
+    """A setting of each of 40 methods with long names, of which some have several."""
+    one = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 0], "shuffle": [1, 1]}, 4)
+
+    def of(method: int, setting: int) -> Cell:
+        words = {"score": f"a_rule_with_a_name_as_long_as_a_sentence_{method:02}", "per_step": setting}
+        return replace(one, config={**one.config, "sampler": {**one.config["sampler"], **words}})
+
+    return [of(method, setting) for method in range(40) for setting in range(1, 3 if method % 9 == 4 else 2)]
+
+
+def drawn(cells: Sequence[Cell]) -> list[Figure]:
+    return [plots.tradeoff(cells, lambda one: one.measures.tpf, "tokens"), *plots.curves_of_tasks(cells).values()]
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_legend_is_within_its_picture_and_beside_the_panels(many: list[Cell], count: int) -> None:
+    names = [method.name for method in methods(many)][:count]
+    for figure in drawn([one for method in methods(many)[:count] for one in method.cells]):
+        figure.draw_without_rendering()
+        (shown,) = figure.legends
+        box, canvas = shown.get_window_extent(), figure.bbox
+        assert canvas.x0 <= box.x0 and box.x1 <= canvas.x1 and canvas.y0 <= box.y0 and box.y1 <= canvas.y1
+        panels = [axis.get_tightbbox() for axis in figure.axes if axis.get_visible()]
+        assert all(panel is not None and panel.x1 <= box.x0 for panel in panels)
+        assert min(axis.bbox.width for axis in figure.axes) > 100  # dots: no legend leaves its panels a sliver
+        assert {text.get_text() for text in shown.get_texts()} & set(names)
+
+
+def test_forty_methods_look_different_in_colour_and_marker(many: list[Cell]) -> None:
+    looks = [(look.colour, look.marker) for look in plots.styles(many).values()]
+    assert len(set(looks)) == len(looks) == 40  # filled or not is a point's, and tells no methods apart
+    assert plots.GREY not in {colour for colour, _ in looks}
+    entries = drawn(many)[0].legends[0].legend_handles[:40]
+    assert len({(entry.get_color(), entry.get_marker()) for entry in entries}) == 40
+    lines = [entry.get_linewidth() > 0 for entry in entries]
+    assert lines == sorted(lines, reverse=True) and sum(lines) == 4  # curves first; a single setting has no line
+    assert unseen(drawn(many)[0]) == []
+
+
+def test_methods_at_the_same_place_are_all_seen(many: list[Cell]) -> None:
+    best = replace(many[0], rows=[row | {"nfe": 1, "scores": {"score": 1}} for row in many[0].rows])
+    axis = plots.tradeoff([best, *many[1:4]], lambda one: one.measures.tpf, "tokens").axes[0]
+    faces = [line.get_markerfacecolor() for line in axis.lines if line.get_marker() in plots.MARKERS]
+    assert faces == [plots.COLOURS[0], "none", "none", "none"]  # one beats the others, which share a place
