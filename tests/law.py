@@ -40,7 +40,7 @@ class Law:
 
     def sample(self) -> list[Case]:
         """``daily`` cases that together show every part, and as many pairs of parts as they can."""
-        return self._enough(widest_first(self.cases)[: self.daily], min(self.least, self.daily))
+        return self._enough(widest_first(self.cases, self.daily), min(self.least, self.daily))
 
     def _enough(self, cases: list[Case], least: int) -> list[Case]:
         assert len(cases) >= least, f"{self.name} has {len(cases)} cases, and should have {least} at least"
@@ -70,18 +70,22 @@ def every(cases: Callable[[], Iterable[Case]]) -> list[Case]:
 
 
 @cache
-def widest_first(cases: Callable[[], Iterable[Case]], most: int = 2000) -> list[Case]:
-    """The first cases so that each shows as many pairs of parts as possible which those before it do not.
+def first(cases: Callable[[], Iterable[Case]], most: int = 2000) -> list[Case]:
+    return list(islice(cases(), most))
+
+
+def widest_first(cases: Callable[[], Iterable[Case]], count: int) -> list[Case]:
+    """So many of the first cases, that each shows as many pairs of parts as possible which those before it do not.
 
     What a case adds can only shrink, so the first one of the heap whose number still holds is the best of all.
     """
-    listed = list(islice(cases(), most))
+    listed = first(cases) if count else []
     shown = [set(pairs(parts_shown(case), 2)) for case in listed]
     heap = [(-len(new), at) for at, new in enumerate(shown)]
     seen: set[Any] = set()
     order: list[Case] = []
     heapify(heap)
-    while heap:
+    while heap and len(order) < count:
         promised, at = heap[0]
         adds = -len(shown[at] - seen)
         if adds > promised:

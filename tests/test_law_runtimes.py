@@ -63,6 +63,9 @@ def cases(runtime: str) -> Iterator[Case]:
             yield case
 
 
+static_cases = partial(cases, "static")
+
+
 @cache
 def network(runtime: str, name: str) -> Network | None:
     """The model as the runtime runs it, if it does not record whole turns; what it has made serves all cases."""
@@ -88,7 +91,7 @@ def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], in
     return [(one.canvas, one.nfe, one.turns, one.query_tokens) for one in found]
 
 
-@law(partial(cases, "static"), daily=14, least=10000)
+@law(static_cases, daily=14, least=10000)
 def test_static_turns_are_eager_ones(case: Case) -> None:
     assert outcome(case, eager=False) == outcome(case, eager=True)
 

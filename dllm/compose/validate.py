@@ -73,8 +73,14 @@ def models_for(setting: Setting, policy: Cache) -> str:
     """The shipped models to choose where a policy serves another kind of attention than full, and not the model's."""
     if "full" in policy.kinds or setting.model.attention.name in policy.kinds:
         return ""
-    names = [name for name in shipped_models() if read_model_config(locate(name)).attention.name in policy.kinds]
+    names = [name for name, kind in _shipped_kinds().items() if kind in policy.kinds]
     return f"; models for cache={name_of(policy)}: {', '.join(f'model={name}' for name in names)}" if names else ""
+
+
+@cache  # reading all configurations takes longer than checking the parts
+def _shipped_kinds() -> dict[str, str]:
+    """The kind of attention of every shipped model."""
+    return {name: read_model_config(locate(name)).attention.name for name in shipped_models()}
 
 
 @cache  # a run checks its parts more than once
