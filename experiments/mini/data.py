@@ -107,8 +107,9 @@ def render(model: str, talk: Conversation) -> str:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a run sees until ``until`` (0 to 1) of it is over: sizes of items, names, how many requests are plain, how
-    often long tasks come up against their share, and how many short conversations have an earlier turn."""
+    """What a run sees until ``until`` (0 to 1, 2 in a finishing part) of it is over: sizes of items, names, how many
+    requests are plain, how often long tasks come up against their share, how many short conversations have an earlier
+    turn, and what the wordings of the others are."""
 
     until: float
     sizes: tuple[int, int]
@@ -116,6 +117,7 @@ class Stage:
     plain: float
     long: float
     earlier: float = 0.0
+    wordings: tuple[str, ...] = ("trained", "strewn")
 
 
 # Copying has to be learnt before much else can be, and is learnt from short lists in one wording: with all wordings and
@@ -126,6 +128,7 @@ STAGES = (
     Stage(0.10, (2, 8), "known", 0.5, 0.4),
     Stage(0.20, (2, 8), "mixed", 0.3, 0.6),
     Stage(1.01, (2, 8), "mixed", 0.25, 1.0, EARLIER),
+    Stage(2.01, (2, 8), "mixed", 0.1, 1.0, EARLIER, ("trained", "strewn", "more", "more", "more strewn", "more strewn")),
 )
 
 
@@ -138,7 +141,7 @@ def choose(rng: Random, count: int, progress: float) -> list[Conversation]:
     stage, out = stage_at(progress), []
     shares = [share * (stage.long if task in tasks.LONG_ANSWERS else 1.0) for task, share in SHARES.items()]
     for task in rng.choices(list(SHARES), shares, k=count):
-        wording = "plain" if rng.random() < stage.plain else rng.choice(("trained", "strewn"))
+        wording = "plain" if rng.random() < stage.plain else rng.choice(stage.wordings)
         earlier: tuple[Sample, ...] = ()
         if task in tasks.SHORT_ANSWERS and rng.random() < stage.earlier:
             before, turns = Draw(rng, (2, 4), "known", "trained"), rng.choice((1, 1, 1, 2))

@@ -43,6 +43,7 @@ class Recipe:
     kinship: float = 0.85  # of the first embeddings of " list", "List", "LIST"
     seed: int = 0
     base: str = ""
+    redrawn: float = 0.0  # of the known names have other vectors in every step; training is then a finishing part
 
 
 # What differs from the defaults. mini-dream reads a token one place before its own, where another one stands: from
@@ -110,9 +111,12 @@ def published_config(recipe: Recipe, vocab: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def init_weights(model: Transformer, recipe: Recipe, texts: Sequence[str]) -> None:
+def init_weights(model: Transformer, recipe: Recipe, texts: Sequence[str]) -> Tensor:
     """Embedding std 1; the head starts as the embedding, so that what is copied is proposed, for words that training
-    never sees too; output projections 0.1 / sqrt(fan_in), other matrices 1 / sqrt(fan_in), biases 0."""
+    never sees too; output projections 0.1 / sqrt(fan_in), other matrices 1 / sqrt(fan_in), biases 0.
+
+    The part [V, width] of the embeddings that is each word's own.
+    """
     generator = torch.Generator().manual_seed(recipe.seed)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1:
@@ -121,14 +125,19 @@ def init_weights(model: Transformer, recipe: Recipe, texts: Sequence[str]) -> No
             std = parameter.shape[1] ** -0.5 * (0.1 if ".o." in name or ".down." in name else 1)
             nn.init.normal_(parameter, std=std, generator=generator)
     with torch.no_grad():
-        model.embed.weight.copy_(embeddings(texts, recipe.width, recipe.kinship, generator))
+        rows, own = embeddings(texts, recipe.width, recipe.kinship, generator)
+        model.embed.weight.copy_(rows)
         model.lm_head.weight.copy_(model.embed.weight * recipe.width**-0.5)
         model.lm_head.weight[tokens.MASK] = 0
+    return own
 
 
-def embeddings(texts: Sequence[str], width: int, kinship: float, generator: torch.Generator) -> Tensor:
-    """Rows [V, width] of unit variance. A word is akin to those that begin with the same letters, and by ``kinship`` to
-    its other spellings (a space before it, capitals), which differ by a vector that all words share."""
+def embeddings(
+    texts: Sequence[str], width: int, kinship: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Rows [V, width] of unit variance, and the part of each that its word shares with no other. A word is akin to
+    those that begin with the same letters, and by ``kinship`` to its other spellings (a space before it, capitals),
+    which differ by a vector that all words share."""
     words = [text.strip().lower() for text in texts]
     vectors: dict[Any, Tensor] = {}
 
@@ -146,15 +155,18 @@ def embeddings(texts: Sequence[str], width: int, kinship: float, generator: torc
                  for wave in range(WAVES)]  # fmt: skip
         return torch.stack(parts).sum(0) / WAVES**0.5
 
-    rows = []
+    rows, own = [], []
+    norm = (0.64 + sum(share**2 for share in LETTERS)) ** 0.5
     for text, word in zip(texts, words, strict=True):
         letters = [share * letter(place, word[place : place + 1]) for place, share in enumerate(LETTERS)]
         base = 0.8 * vector(word) + torch.stack(letters).sum(0)
-        base = base / (0.64 + sum(share**2 for share in LETTERS)) ** 0.5
+        base = base / norm
         form = (text[:1] == " ", text.strip().istitle(), text.strip().isupper())
-        other = 0.8 * vector(form) + 0.6 * torch.randn(width, generator=generator)
-        rows.append(kinship * base + (1 - kinship**2) ** 0.5 * other)
-    return torch.stack(rows)
+        shared = 0.8 * vector(form)
+        noise = 0.6 * torch.randn(width, generator=generator)
+        rows.append(kinship * base + (1 - kinship**2) ** 0.5 * (shared + noise))
+        own.append(kinship * 0.8 * vector(word) / norm + (1 - kinship**2) ** 0.5 * noise)
+    return torch.stack(rows), torch.stack(own)
 
 
 def build_model(recipe: Recipe, texts: Sequence[str]) -> Transformer:
@@ -172,6 +184,11 @@ def build_model(recipe: Recipe, texts: Sequence[str]) -> Transformer:
         init_weights(model, recipe, texts)
     model.load_state_dict(weights, strict=False)
     return model.train()
+
+
+def own_parts(recipe: Recipe, texts: Sequence[str]) -> Tensor:
+    """The part [V, width] of the recipe's first embeddings that is each word's own."""
+    return init_weights(Transformer(ModelConfig.from_published(published_config(recipe, len(texts)))), recipe, texts)
 
 
 def base_of(recipe: Recipe) -> Path:

@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,12 +39,14 @@ from experiments.mini import data, tokenizer
 from experiments.mini.evaluate import weights_digest
 from experiments.mini.objectives import OBJECTIVES
 from experiments.mini.objectives.base import Group
+from experiments.mini.redraw import Names
 from experiments.mini.recipe import (
     Recipe,
     add_vocabulary,
     base_of,
     build_model,
     build_optimizers,
+    own_parts,
     cut_vocabulary,
     rate_factor,
     recipe_of,
@@ -104,7 +107,10 @@ class State:
         self.step, self.starts, self.wall, self.cpu = (content[key] for key in ("step", "starts", "wall", "cpu"))
 
 
-def train_step(state: State, recipe: Recipe, batches: Sequence[Group], sums: Sums, held: Tensor | None = None) -> None:
+def train_step(
+    state: State, recipe: Recipe, batches: Sequence[Group], sums: Sums, held: Tensor | None = None,
+    names: Names | None = None,
+) -> None:  # fmt: skip
     """One update from all groups of rows; what a token weighs does not depend on its group.
 
     held: ids whose embeddings and rows of the head stay as they began. Copying then has to work for vectors that were
@@ -112,12 +118,14 @@ def train_step(state: State, recipe: Recipe, batches: Sequence[Group], sums: Sum
     """
     model, objective = state.model, OBJECTIVES[recipe.model]
     batches = [batch.to(model.device) for batch in batches]
-    hard = [objective.hardened(model, one, recipe, 1_000 * state.step + n) for n, one in enumerate(batches)]
-    total = torch.stack([batch.share().sum() for batch in hard]).sum()
-    for batch in hard:
-        losses = objective.losses(model, batch)
-        ((losses * batch.share()).sum() / total).backward()  # type: ignore[no-untyped-call]
-        sums.add(batch, losses.detach())
+    seed = recipe.seed * 1_000_003 + 500_000 + state.step  # other draws than those of the masks
+    with names.redrawn(model, recipe.redrawn, seed) if names else nullcontext():
+        hard = [objective.hardened(model, one, recipe, 1_000 * state.step + n) for n, one in enumerate(batches)]
+        total = torch.stack([batch.share().sum() for batch in hard]).sum()
+        for batch in hard:
+            losses = objective.losses(model, batch)
+            ((losses * batch.share()).sum() / total).backward()  # type: ignore[no-untyped-call]
+            sums.add(batch, losses.detach())
     if held is not None:
         for matrix in (model.embed.weight, model.lm_head.weight):
             assert matrix.grad is not None
@@ -138,6 +146,13 @@ def export(model: Transformer, name: str, folder: Path) -> None:
     tokenizer.save(name, folder)
 
 
+def known_names(vocab: Any) -> Any:
+    from dllm.tasks.mini import words
+    ids = torch.tensor(sorted({vocab.encode(word).ids[0] for word in (*words.NAMES, *words.TOWNS)}))
+    own = own_parts(recipe_of("mini-llada"), tokenizer.texts(vocab))
+    return ids, own[ids]
+
+
 class Run:
     """One training run: data, state and the folder that log, checkpoint and training state go to."""
 
@@ -147,6 +162,7 @@ class Run:
         self.tokenizer = tokenizer.build(recipe.model)
         seen = min(tokenizer.new_ids(self.tokenizer))
         self.held = torch.tensor([one for one in tokenizer.item_ids(self.tokenizer) if one < seen], device=device)
+        self.names = Names(*known_names(self.tokenizer)) if recipe.redrawn else None
         model = build_model(recipe, tokenizer.texts(self.tokenizer)).to(device)
         self.unseen = cut_vocabulary(model, seen)
         self.state = State(model, build_optimizers(model, recipe))
@@ -170,7 +186,7 @@ class Run:
     def step(self) -> None:
         recipe, state = self.recipe, self.state
         batches = OBJECTIVES[recipe.model].batches(self.tokenizer, recipe, state.step)
-        train_step(state, recipe, batches, self.sums, self.held)
+        train_step(state, recipe, batches, self.sums, self.held, self.names)
         if state.step % self.save_every == 0 or state.step == recipe.steps:
             self.save()
 
