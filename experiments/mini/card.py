@@ -167,18 +167,30 @@ def card(name: str, made: Mapping[str, Any], trained: str, scores: Mapping[str, 
 
 
 def trained(training: Mapping[str, Any]) -> str:
-    """How experiments.mini.train made a model, from card_training.md."""
-    recipe = {"base": "", **training["recipe"]}
+    """How experiments.mini.train made a model, from card_training.md, and from card_finish.md what its finishing part
+    did if the report holds that of the first."""
+    recipe = {"base": "", "redrawn": 0.0, **training["recipe"]}
+    if training.get("first"):
+        figures = {**recipe, **training, **counted(training), "first": trained(training["first"]).rstrip()}
+        return Path(__file__).with_name("card_finish.md").read_text().format_map(figures)
     recipe["base"] = shipped_as(recipe["base"], training.get("base"))
     name = recipe["model"]
     command = " ".join(["python -m experiments.mini.train", name, *options_of(recipe), f"--out runs/{name}"])
     base = f", base\n{recipe['base']} (weights {training['base']})" if recipe["base"] else ""
     figures = {
-        "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
-        "commit": f"{training['commit'] or 'unknown'}{' with changes' if training['dirty'] else ''}",
-        "torch": training["versions"]["torch"], "command": command, "from_base": base, "learnt": ABOUT[name].learnt,
+        **recipe, **training, **counted(training), "command": command, "from_base": base, "learnt": ABOUT[name].learnt,
     }  # fmt: skip
-    return Path(__file__).with_name("card_training.md").read_text().format_map({**recipe, **training, **figures})
+    return Path(__file__).with_name("card_training.md").read_text().format_map(figures)
+
+
+def counted(training: Mapping[str, Any]) -> dict[str, str]:
+    """What a run took and ran on, as cards say it."""
+    return {
+        "steps": f"{training['recipe']['steps']:,}",
+        **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
+        "commit": f"{training['commit'] or 'unknown'}{' with changes' if training['dirty'] else ''}",
+        "torch": training["versions"]["torch"],
+    }
 
 
 def shipped_as(base: str, weights: str | None) -> str:

@@ -4,8 +4,8 @@ that decoding meets, and prompts that in two thirds of the rows do not see their
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -22,6 +22,14 @@ SHARES = {
     "copy": 0.4, "reverse": 1.0, "sort": 2.6, "shuffle": 2.8, "insert_index": 1.0, "insert_random": 1.7,
     "remove_index": 0.8, "remove_random": 0.9, "replace_index": 0.8, "replace_random": 2.2,
     "latin_square": 1.8, "sudoku": 1.8, "words_to_sentence": 1.0,
+    "records": 0.8, "assign": 1.0,
+}  # fmt: skip
+# In a finishing part, where every task has as many templates to learn: after 2,000 steps of the shares above copying,
+# which comes up least, was right in 60 of 100 requests of templates that training saw.
+EVEN_SHARES = {
+    "copy": 1.6, "reverse": 1.6, "sort": 2.4, "shuffle": 2.4, "insert_index": 1.6, "insert_random": 1.7,
+    "remove_index": 1.6, "remove_random": 1.5, "replace_index": 1.6, "replace_random": 2.0,
+    "latin_square": 1.2, "sudoku": 1.2, "words_to_sentence": 1.0,
     "records": 0.8, "assign": 1.0,
 }  # fmt: skip
 ALONE = 2 / 3  # of the rows: the prompt's positions do not see the answer's, as under a cache that freezes them
@@ -109,7 +117,7 @@ def render(model: str, talk: Conversation) -> str:
 class Stage:
     """What a run sees until ``until`` (0 to 1, 2 in a finishing part) of it is over: sizes of items, names, how many
     requests are plain, how often long tasks come up against their share, how many short conversations have an earlier
-    turn, and what the wordings of the others are."""
+    turn, what the wordings of the others are, and the weights of the tasks."""
 
     until: float
     sizes: tuple[int, int]
@@ -118,6 +126,7 @@ class Stage:
     long: float
     earlier: float = 0.0
     wordings: tuple[str, ...] = ("trained", "strewn")
+    shares: Mapping[str, float] = field(default_factory=lambda: SHARES)
 
 
 # Copying has to be learnt before much else can be, and is learnt from short lists in one wording: with all wordings and
@@ -128,7 +137,7 @@ STAGES = (
     Stage(0.10, (2, 8), "known", 0.5, 0.4),
     Stage(0.20, (2, 8), "mixed", 0.3, 0.6),
     Stage(1.01, (2, 8), "mixed", 0.25, 1.0, EARLIER),
-    Stage(2.01, (2, 8), "mixed", 0.1, 1.0, EARLIER, ("trained", "strewn", "more", "more", "more strewn", "more strewn")),
+    Stage(2.01, (2, 8), "mixed", 0.05, 1.0, EARLIER, ("trained", "strewn", *3 * ("more",), "more strewn"), EVEN_SHARES),
 )
 
 
@@ -139,8 +148,8 @@ def stage_at(progress: float) -> Stage:
 def choose(rng: Random, count: int, progress: float) -> list[Conversation]:
     """Items of one step."""
     stage, out = stage_at(progress), []
-    shares = [share * (stage.long if task in tasks.LONG_ANSWERS else 1.0) for task, share in SHARES.items()]
-    for task in rng.choices(list(SHARES), shares, k=count):
+    shares = [share * (stage.long if task in tasks.LONG_ANSWERS else 1.0) for task, share in stage.shares.items()]
+    for task in rng.choices(list(stage.shares), shares, k=count):
         wording = "plain" if rng.random() < stage.plain else rng.choice(stage.wordings)
         earlier: tuple[Sample, ...] = ()
         if task in tasks.SHORT_ANSWERS and rng.random() < stage.earlier:
@@ -280,14 +289,14 @@ def moved(batch: object, device: torch.device) -> dict[str, Any]:
     return {name: value.to(device) for name, value in vars(batch).items() if isinstance(value, Tensor)}
 
 
-def digest(seed: int) -> str:
-    """A hash of what the generator draws at three points of a run: whatever changes the items changes it."""
+def digest(seed: int, points: Sequence[float] = (0.0, 0.1, 0.5)) -> str:
+    """A hash of what the generator draws at these points of a run: whatever changes the items changes it."""
     found = hashlib.sha256()
-    for step, progress in enumerate((0.0, 0.1, 0.5)):
+    for step, progress in enumerate(points):
         for talk in choose(Random(f"{seed}/{step}"), 200, progress):
             said = [(one.prompt, one.answer) for one in (*talk.earlier, talk.sample)]
             found.update(repr(said).encode())
     return found.hexdigest()[:16]
 
 
-assert set(SHARES) == set(tasks.TASKS)
+assert set(SHARES) == set(EVEN_SHARES) == set(tasks.TASKS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from experiments.mini.muon import Muon
 LETTERS = (0.4, 0.35, 0.3, 0.25)  # how much of a first embedding the first letters of a word make
 WAVES = 6  # of a letter's vector: letters that are near in the alphabet are akin, so that order shows
 NBDIFF_BLOCK = 32  # as published
+FINISHING = 2.0  # where a finishing part is in the stages of the data
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,26 @@ class Recipe:
     kinship: float = 0.85  # of the first embeddings of " list", "List", "LIST"
     seed: int = 0
     base: str = ""
-    redrawn: float = 0.0  # of the known names have other vectors in every step; training is then a finishing part
+    redrawn: float = 0.0  # of the known names have other vectors in every step; the run is then a finishing part
+
+    def progress(self, step: int) -> float:
+        """Where a step is in the stages of the data. Easy items first are for who cannot copy yet."""
+        if self.redrawn:
+            return FINISHING
+        return 1.0 if self.base else step / self.steps
 
 
 # What differs from the defaults. mini-dream reads a token one place before its own, where another one stands: from
 # scratch in 16,500 steps its number agreement never came right (words_to_sentence 62 of 100, mini-llada's 100). So it
-# begins with mini-llada's weights, and has a layer more to move what was read. 0.41 s a step: 44 minutes.
+# begins with the weights of mini-llada's first part, and has a layer more to move what was read. 0.41 s a step: 44
+# minutes.
 # An adapted model begins at what an autoregressive one knows, so it moves more slowly.
 # A step takes 0.17, 0.28 and 0.32 s of a core of its own: 22, 19 and 19 minutes. Batches have seeds of their own, so
 # that an adapted model meets other items than its base.
 ADAPTED: dict[str, Any] = {"base": "mini-ar", "hard_share": 0.0, "muon_rate": 0.004, "adam_rate": 1.5e-3}
 USUAL: dict[str, dict[str, Any]] = {
     "mini-dream": {
-        "base": "mini-llada", "layers": 5, "steps": 6400, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
+        "base": "runs/mini-llada/first", "layers": 5, "steps": 6400, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
     },
     "mini-ar": {"steps": 8000, "hard_share": 0.0},
     "mini-wedlm": {**ADAPTED, "steps": 4000, "seed": 1},
@@ -63,9 +71,21 @@ USUAL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+# The second part of these models' training: requests of the further templates, and names whose vectors change.
+FINISHED = ("mini-llada", "mini-dream")
+FINISH: dict[str, Any] = {"steps": 4500, "muon_rate": 0.004, "adam_rate": 2e-3, "seed": 11, "redrawn": 0.3}
+
+
 def recipe_of(model: str, **changed: Any) -> Recipe:
-    """The model's recipe, with what is ``changed``."""
+    """The recipe of the model's first part, with what is ``changed``."""
     return Recipe(model, **{**USUAL.get(model, {}), **changed})
+
+
+def finish_of(recipe: Recipe, first: Path) -> Recipe | None:
+    """The recipe of the part that finishes what ``recipe`` left in ``first``; None for a model without one."""
+    if recipe.redrawn or recipe.model not in FINISHED:
+        return None
+    return replace(recipe, base=str(first), **FINISH)
 
 
 # What config.json says besides the keys that Qwen's layout shares. An autoregressive model is NBDiff's of blocks of 1.
@@ -186,9 +206,11 @@ def build_model(recipe: Recipe, texts: Sequence[str]) -> Transformer:
     return model.train()
 
 
-def own_parts(recipe: Recipe, texts: Sequence[str]) -> Tensor:
-    """The part [V, width] of the recipe's first embeddings that is each word's own."""
-    return init_weights(Transformer(ModelConfig.from_published(published_config(recipe, len(texts)))), recipe, texts)
+def first_embeddings(recipe: Recipe, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """The embeddings [V, width] that a recipe without a base begins with, and the part of each that is its own."""
+    model = Transformer(ModelConfig.from_published(published_config(recipe, len(texts))))
+    own = init_weights(model, recipe, texts)
+    return model.embed.weight.detach(), own
 
 
 def base_of(recipe: Recipe) -> Path:
@@ -197,7 +219,8 @@ def base_of(recipe: Recipe) -> Path:
     if recipe.base not in shipped_models() and not folder.is_dir():
         raise UserError(
             f"base={recipe.base!r} is neither a shipped model nor a folder. Train it first (python -m "
-            "experiments.mini.train mini-ar --out FOLDER), and give --base FOLDER."
+            "experiments.mini.train mini-ar --out FOLDER), and give --base FOLDER; mini-dream begins with FOLDER/first "
+            "of mini-llada."
         )
     return locate(recipe.base)
 

@@ -7,14 +7,23 @@ sorting reads the letters.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
+from dllm.errors import UserError
+from dllm.models.bundle import shipped_models
 from dllm.models.transformer import Transformer
+from dllm.tasks.mini import words
+from experiments.mini import tokenizer
+from experiments.mini.recipe import Recipe, base_of, first_embeddings, recipe_of
+
+ROUNDED = 0.02  # bfloat16 moves an entry of an embedding by at most so much
 
 
 @dataclass(frozen=True)
@@ -43,3 +52,27 @@ class Names:
             with torch.no_grad():
                 for matrix, rows in zip(matrices, before, strict=True):
                     matrix[ids] = rows
+
+
+def known_names(model: Transformer, recipe: Recipe, vocab: Tokenizer) -> Names:
+    """The names of training but towns, which are always the same sixteen, as they were first drawn. Raises UserError
+    where the model has other rows."""
+    alone = [word for word in words.NAMES if word not in words.TOWNS]
+    ids = torch.tensor(sorted({vocab.encode(word).ids[0] for word in alone}))
+    first, own = first_embeddings(origin(recipe), tokenizer.texts(vocab))
+    if first.shape[1] != recipe.width or (model.embed.weight.detach().cpu()[ids] - first[ids]).abs().max() > ROUNDED:
+        raise UserError(
+            f"base={recipe.base!r} has names of other vectors than its recipe draws. Give the folder that training "
+            "left, with its training.json, and those of its bases."
+        )
+    return Names(ids, own[ids])
+
+
+def origin(recipe: Recipe) -> Recipe:
+    """The recipe that drew the first embeddings: that of the last base. What comes along began as mini-llada."""
+    if not recipe.base:
+        return recipe
+    report = base_of(recipe) / "training.json"
+    if recipe.base in shipped_models() or not report.is_file():
+        return recipe_of("mini-llada")
+    return origin(Recipe(**json.loads(report.read_text())["recipe"]))

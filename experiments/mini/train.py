@@ -1,6 +1,7 @@
 """Train a mini model: ``python -m experiments.mini.train mini-llada --out runs/mini-llada``.
 
 What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights.
+mini-llada and mini-dream learn in two parts, the first in ``--out``/first; mini-dream begins with mini-llada's first.
 
 The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
 machine and one thread). ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and training.pt, the state.
@@ -39,21 +40,22 @@ from experiments.mini import data, tokenizer
 from experiments.mini.evaluate import weights_digest
 from experiments.mini.objectives import OBJECTIVES
 from experiments.mini.objectives.base import Group
-from experiments.mini.redraw import Names
 from experiments.mini.recipe import (
+    FINISHING,
     Recipe,
     add_vocabulary,
     base_of,
     build_model,
     build_optimizers,
-    own_parts,
     cut_vocabulary,
+    finish_of,
     rate_factor,
     recipe_of,
 )
+from experiments.mini.redraw import Names, known_names
 from experiments.scripts import refusing
 
-STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
+STATE, LOG, REPORT, FIRST = "training.pt", "log.jsonl", "training.json", "first"
 SAVE_EVERY = 100  # steps between states, each with a line of the log
 
 
@@ -114,7 +116,8 @@ def train_step(
     """One update from all groups of rows; what a token weighs does not depend on its group.
 
     held: ids whose embeddings and rows of the head stay as they began. Copying then has to work for vectors that were
-    drawn, so that it works for words that training never sees: without, 95 of 100 fell to 4 for those.
+    drawn, so that it works for words that training never sees: without, 95 of 100 fell to 4 for those. names: of whom
+    the recipe's share has other vectors in this step.
     """
     model, objective = state.model, OBJECTIVES[recipe.model]
     batches = [batch.to(model.device) for batch in batches]
@@ -146,13 +149,6 @@ def export(model: Transformer, name: str, folder: Path) -> None:
     tokenizer.save(name, folder)
 
 
-def known_names(vocab: Any) -> Any:
-    from dllm.tasks.mini import words
-    ids = torch.tensor(sorted({vocab.encode(word).ids[0] for word in (*words.NAMES, *words.TOWNS)}))
-    own = own_parts(recipe_of("mini-llada"), tokenizer.texts(vocab))
-    return ids, own[ids]
-
-
 class Run:
     """One training run: data, state and the folder that log, checkpoint and training state go to."""
 
@@ -162,8 +158,8 @@ class Run:
         self.tokenizer = tokenizer.build(recipe.model)
         seen = min(tokenizer.new_ids(self.tokenizer))
         self.held = torch.tensor([one for one in tokenizer.item_ids(self.tokenizer) if one < seen], device=device)
-        self.names = Names(*known_names(self.tokenizer)) if recipe.redrawn else None
         model = build_model(recipe, tokenizer.texts(self.tokenizer)).to(device)
+        self.names = known_names(model, recipe, self.tokenizer) if recipe.redrawn else None
         self.unseen = cut_vocabulary(model, seen)
         self.state = State(model, build_optimizers(model, recipe))
         self.made_from = made_from(recipe, tokenizer.digest(self.tokenizer))
@@ -209,7 +205,7 @@ class Run:
         place = environment_stamp(self.state.model.device, torch.float32, self.recipe.seed)
         report = {
             "recipe": asdict(self.recipe), **{key: self.made_from[key] for key in ("data", "tokenizer")},
-            "base": self.made_from.get("base"),
+            "base": self.made_from.get("base"), "first": report_of(base_of(self.recipe)) if self.names else None,
             "step": self.state.step, "starts": self.state.starts,
             "wall_minutes": self.state.wall / 60, "cpu_minutes": self.state.cpu / 60,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -225,9 +221,19 @@ class Run:
 def made_from(recipe: Recipe, spelling: str) -> dict[str, Any]:
     """Everything that decides a run's weights; spelling: the tokenizer's digest. A base counts by its weights, wherever
     they lie."""
-    found = {**asdict(recipe), "data": data.digest(recipe.seed), "tokenizer": spelling}
+    drawn = data.digest(recipe.seed, (FINISHING,)) if recipe.redrawn else data.digest(recipe.seed)
+    found = {**asdict(recipe), "data": drawn, "tokenizer": spelling}
+    if not recipe.redrawn:
+        del found["redrawn"]
     del found["base"]
     return {**found, "base": weights_digest(base_of(recipe))} if recipe.base else found
+
+
+def report_of(folder: Path) -> dict[str, Any] | None:
+    """What a run that ended left of itself."""
+    file = folder / REPORT
+    found: dict[str, Any] | None = json.loads(file.read_text()) if file.is_file() else None
+    return found
 
 
 def complete(line: str) -> bool:
@@ -272,6 +278,32 @@ def train(
     return run.export()
 
 
+def train_whole(
+    recipe: Recipe, folder: Path, stop_at: int = 0, save_every: int = SAVE_EVERY, device: str = "cpu"
+) -> None:
+    """The recipe's run and, of models that have one, the finishing part: the first then goes to ``folder``/first and is
+    not repeated where it ended before. ``stop_at`` counts the steps of both."""
+    first = folder / FIRST
+    finish = finish_of(recipe, first)
+    if finish is None:
+        train(recipe, folder, stop_at, save_every, device)
+        return
+    if not is_whole(first, recipe):
+        train(recipe, first, min(stop_at, recipe.steps), save_every, device)
+    if not 0 < stop_at <= recipe.steps:
+        train(finish, folder, max(stop_at - recipe.steps, 0), save_every, device)
+
+
+def is_whole(folder: Path, recipe: Recipe) -> bool:
+    """Whether the recipe's run ended there. Raises UserError where another one did."""
+    report = report_of(folder)
+    if report is None:
+        return False
+    before = {**report["recipe"], **{key: report[key] for key in ("data", "tokenizer", "base")}}
+    refuse_other(folder, before, made_from(recipe, tokenizer.digest(tokenizer.build(recipe.model))))
+    return bool(report["step"] == recipe.steps)
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -285,7 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     out, stop_at, device = (given.pop(name) for name in ("out", "stop_at", "device"))
     recipe = recipe_of(**{name: value for name, value in given.items() if value is not None})
-    train(recipe, out, stop_at, device=parse_device(device))
+    train_whole(recipe, out, stop_at, device=parse_device(device))
     return 0
 
 

@@ -23,10 +23,7 @@ class Masked(Objective[Batch]):
 
     def batches(self, vocab: Tokenizer, recipe: Recipe, step: int) -> Sequence[Batch]:
         marks = marks_of(recipe.model)
-        progress = 1.0 if recipe.base else step / recipe.steps  # easy items first are for who cannot copy yet
-        if recipe.redrawn:
-            progress = 2.0
-        return data.make_batches(vocab, recipe.model, marks, recipe.batch, progress, recipe.seed, step)
+        return data.make_batches(vocab, recipe.model, marks, recipe.batch, recipe.progress(step), recipe.seed, step)
 
     def hardened(self, model: Transformer, batch: Batch, recipe: Recipe, seed: int) -> Batch:
         return harden(model, batch, recipe.hard_share, seed)

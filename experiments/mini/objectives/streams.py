@@ -99,11 +99,9 @@ class FromStreams(Objective[Streams]):
 def drawn(
     vocab: Tokenizer, recipe: Recipe, step: int, canvas_of: Callable[[Random, int], int]
 ) -> tuple[Rows, torch.Generator]:
-    """The texts of a step, and the generator that goes on. canvas_of: a row's canvas, from the length of its answer. A
-    model that is adapted meets all items from the start."""
+    """The texts of a step, and the generator that goes on. canvas_of: a row's canvas, from the length of its answer."""
     rng, generator = data.seeded(recipe.seed, step)
-    progress = 1.0 if recipe.base else step / recipe.steps
-    names, prompts, answers = data.rows_of(vocab, recipe.model, rng, recipe.batch, progress)
+    names, prompts, answers = data.rows_of(vocab, recipe.model, rng, recipe.batch, recipe.progress(step))
     lengths = torch.tensor([len(answer) for answer in answers])
     canvas = torch.tensor([canvas_of(rng, length) for length in lengths.tolist()])
     widest = int(canvas.max())
