@@ -190,7 +190,8 @@ def test_models_without_a_finishing_part_learn_in_one() -> None:
     assert finish_of(recipe.recipe_of("mini-ar"), Path("first")) is None
     assert finish_of(replace(TINY, redrawn=0.5), Path("first")) is None
     finish = finish_of(recipe.recipe_of("mini-dream"), Path("first"))
-    assert finish is not None and finish.base == "first" and finish.layers == 5 and finish.redrawn == recipe.FINISH["redrawn"]
+    assert finish is not None and finish.base == "first" and finish.layers == 5
+    assert finish.steps == recipe.FINISH["steps"] and finish.redrawn == recipe.FINISH["redrawn"]
 
 
 def test_the_card_tells_of_both_parts(tmp_path: Path) -> None:
