@@ -73,7 +73,7 @@ USUAL: dict[str, dict[str, Any]] = {
 
 # The second part of these models' training: requests of the further templates, and names whose vectors change.
 FINISHED = ("mini-llada", "mini-dream")
-FINISH: dict[str, Any] = {"steps": 4500, "muon_rate": 0.004, "adam_rate": 2e-3, "seed": 11, "redrawn": 0.3}
+FINISH: dict[str, Any] = {"steps": 6000, "muon_rate": 0.004, "adam_rate": 2e-3, "seed": 11, "redrawn": 0.15}
 
 
 def recipe_of(model: str, **changed: Any) -> Recipe:
