@@ -108,7 +108,8 @@ def render(model: str, talk: Conversation) -> str:
 @dataclass(frozen=True)
 class Stage:
     """What a run sees until ``until`` (0 to 1) of it is over: sizes of items, names, how many requests are plain, how
-    often long tasks come up against their share, and how many short conversations have an earlier turn."""
+    often long tasks come up against their share, how many short conversations have an earlier turn, and how the requests
+    that are not plain are worded. tight: canvases are the least that the answer fits into."""
 
     until: float
     sizes: tuple[int, int]
@@ -116,29 +117,33 @@ class Stage:
     plain: float
     long: float
     earlier: float = 0.0
+    wordings: tuple[str, ...] = ("trained", "trained strewn")
+    tight: bool = False
 
 
 # Copying has to be learnt before much else can be, and is learnt from short lists in one wording: with all wordings and
 # ways to write a list from the start, four names were copied right in 59 % of their tokens after 1,800 steps. All tasks
 # are there from the start: one that came later undid what was learnt (copying from a loss of 0.33 back to 1.4).
 STAGES = (
-    Stage(0.05, (2, 4), "known", 1.0, 0.2),
+    Stage(0.05, (2, 4), "known", 1.0, 0.2, tight=True),
     Stage(0.10, (2, 8), "known", 0.5, 0.4),
     Stage(0.20, (2, 8), "mixed", 0.3, 0.6),
     Stage(1.01, (2, 8), "mixed", 0.25, 1.0, EARLIER),
 )
+MORE = ("trained", "trained strewn", "more", "more", "more strewn", "more strewn")
+FINISHING = Stage(1.01, (2, 8), "mixed", 0.15, 1.0, EARLIER, MORE)
 
 
 def stage_at(progress: float) -> Stage:
     return next(stage for stage in STAGES if progress < stage.until)
 
 
-def choose(rng: Random, count: int, progress: float) -> list[Conversation]:
+def choose(rng: Random, count: int, stage: Stage) -> list[Conversation]:
     """Items of one step."""
-    stage, out = stage_at(progress), []
+    out = []
     shares = [share * (stage.long if task in tasks.LONG_ANSWERS else 1.0) for task, share in SHARES.items()]
     for task in rng.choices(list(SHARES), shares, k=count):
-        wording = "plain" if rng.random() < stage.plain else rng.choice(("trained", "strewn"))
+        wording = "plain" if rng.random() < stage.plain else rng.choice(stage.wordings)
         earlier: tuple[Sample, ...] = ()
         if task in tasks.SHORT_ANSWERS and rng.random() < stage.earlier:
             before, turns = Draw(rng, (2, 4), "known", "trained"), rng.choice((1, 1, 1, 2))
@@ -162,9 +167,9 @@ def structure(tokenizer: Tokenizer) -> Tensor:
     return torch.tensor([index in ids for index in range(tokenizer.get_vocab_size())])
 
 
-def canvas_for(rng: Random, task: str, answer: int, progress: float) -> int:
+def canvas_for(rng: Random, task: str, answer: int, stage: Stage) -> int:
     """The length of a row's canvas: as drawn, or the next that the answer and its end fit into; at first the least."""
-    if progress < STAGES[0].until:
+    if stage.tight:
         return max(12, answer + 1)
     lengths, shares = CANVASES[task in tasks.LONG_ANSWERS]
     drawn = rng.choices(lengths, shares)[0]
@@ -242,20 +247,20 @@ def seeded(seed: int, step: int) -> tuple[Random, torch.Generator]:
 
 
 def rows_of(
-    tokenizer: Tokenizer, model: str, rng: Random, count: int, progress: float
+    tokenizer: Tokenizer, model: str, rng: Random, count: int, stage: Stage
 ) -> tuple[list[str], list[list[int]], list[list[int]]]:
     """Tasks, prompt ids and answer ids of a step's rows."""
-    talks = choose(rng, count, progress)
+    talks = choose(rng, count, stage)
     return [talk.sample.task for talk in talks], *encode(tokenizer, model, talks)
 
 
 def make_batches(
-    tokenizer: Tokenizer, model: str, marks: Tensor, count: int, progress: float, seed: int, step: int
+    tokenizer: Tokenizer, model: str, marks: Tensor, count: int, stage: Stage, seed: int, step: int
 ) -> list[Batch]:
     """The groups of rows of a step, a function of the arguments alone, so that a resumed run sees the same data."""
     rng, generator = seeded(seed, step)
-    names, prompts, answers = rows_of(tokenizer, model, rng, count, progress)
-    canvases = [canvas_for(rng, *pair, progress) for pair in zip(names, map(len, answers), strict=True)]
+    names, prompts, answers = rows_of(tokenizer, model, rng, count, stage)
+    canvases = [canvas_for(rng, *pair, stage) for pair in zip(names, map(len, answers), strict=True)]
     padded = torch.tensor([answer + [EOS] * (max(canvases) - len(answer)) for answer in answers])
     masked = draw_masks(padded, torch.tensor(canvases), marks, generator)
     alone, kept = (torch.rand(count, generator=generator) < share for share in (ALONE, KEPT))
@@ -277,11 +282,13 @@ def moved(batch: object, device: torch.device) -> dict[str, Any]:
     return {name: value.to(device) for name, value in vars(batch).items() if isinstance(value, Tensor)}
 
 
-def digest(seed: int) -> str:
-    """A hash of what the generator draws at three points of a run: whatever changes the items changes it."""
+def digest(seed: int, finishing: bool = False) -> str:
+    """A hash of what the generator draws at three points of a run, or of its finishing part: whatever changes the items
+    changes it."""
     found = hashlib.sha256()
-    for step, progress in enumerate((0.0, 0.1, 0.5)):
-        for talk in choose(Random(f"{seed}/{step}"), 200, progress):
+    stages = [FINISHING] if finishing else [stage_at(progress) for progress in (0.0, 0.1, 0.5)]
+    for step, stage in enumerate(stages):
+        for talk in choose(Random(f"{seed}/{step}"), 200, stage):
             said = [(one.prompt, one.answer) for one in (*talk.earlier, talk.sample)]
             found.update(repr(said).encode())
     return found.hexdigest()[:16]

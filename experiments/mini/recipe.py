@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from experiments.mini import tokenizer as tokens
+from experiments.mini.data import FINISHING, Stage, stage_at
 from experiments.mini.muon import Muon
 
 LETTERS = (0.4, 0.35, 0.3, 0.25)  # how much of a first embedding the first letters of a word make
@@ -65,6 +67,21 @@ USUAL: dict[str, dict[str, Any]] = {
 def recipe_of(model: str, **changed: Any) -> Recipe:
     """The model's recipe, with what is ``changed``."""
     return Recipe(model, **{**USUAL.get(model, {}), **changed})
+
+
+@dataclass(frozen=True)
+class Finish(Recipe):
+    """The finishing part of a training: from the weights of the first part, in more wordings, and in each step with
+    other vectors for a share of the known names (``redrawn``)."""
+
+    redrawn: float = 0.5
+
+
+def stage_of(recipe: Recipe, step: int) -> Stage:
+    """What a step sees. Easy items first are for who cannot copy yet."""
+    if isinstance(recipe, Finish):
+        return FINISHING
+    return stage_at(1.0 if recipe.base else step / recipe.steps)
 
 
 # What config.json says besides the keys that Qwen's layout shares. An autoregressive model is NBDiff's of blocks of 1.
@@ -124,6 +141,12 @@ def init_weights(model: Transformer, recipe: Recipe, texts: Sequence[str]) -> No
         model.embed.weight.copy_(embeddings(texts, recipe.width, recipe.kinship, generator))
         model.lm_head.weight.copy_(model.embed.weight * recipe.width**-0.5)
         model.lm_head.weight[tokens.MASK] = 0
+
+
+def letter_waves(text: str) -> list[float]:
+    """What the vector of one character, or none, is made of: smooth in its place in the alphabet."""
+    at = (ord(text) - ord("a")) / 26 if "a" <= text <= "z" else -0.2
+    return [wave for n in range(1, WAVES + 1) for wave in (cos(pi * at * n / 2), sin(pi * at * n / 2))]
 
 
 def embeddings(texts: Sequence[str], width: int, kinship: float, generator: torch.Generator) -> Tensor:

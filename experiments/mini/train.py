@@ -20,12 +20,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import dllm
@@ -34,11 +36,13 @@ from dllm.errors import UserError
 from dllm.models.bundle import parse_device
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
+from dllm.tasks.mini import words
 from experiments.mini import data, tokenizer
 from experiments.mini.evaluate import weights_digest
 from experiments.mini.objectives import OBJECTIVES
 from experiments.mini.objectives.base import Group
 from experiments.mini.recipe import (
+    Finish,
     Recipe,
     add_vocabulary,
     base_of,
@@ -48,6 +52,7 @@ from experiments.mini.recipe import (
     rate_factor,
     recipe_of,
 )
+from experiments.mini.redraw import Redraw, redraw_of
 from experiments.scripts import refusing
 
 STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
@@ -148,6 +153,7 @@ class Run:
         seen = min(tokenizer.new_ids(self.tokenizer))
         self.held = torch.tensor([one for one in tokenizer.item_ids(self.tokenizer) if one < seen], device=device)
         model = build_model(recipe, tokenizer.texts(self.tokenizer)).to(device)
+        self.redraw = names_of(self.tokenizer, model.embed.weight.detach())
         self.unseen = cut_vocabulary(model, seen)
         self.state = State(model, build_optimizers(model, recipe))
         self.made_from = made_from(recipe, tokenizer.digest(self.tokenizer))
@@ -170,9 +176,17 @@ class Run:
     def step(self) -> None:
         recipe, state = self.recipe, self.state
         batches = OBJECTIVES[recipe.model].batches(self.tokenizer, recipe, state.step)
-        train_step(state, recipe, batches, self.sums, self.held)
+        with self.other_names():
+            train_step(state, recipe, batches, self.sums, self.held)
         if state.step % self.save_every == 0 or state.step == recipe.steps:
             self.save()
+
+    def other_names(self) -> AbstractContextManager[None]:
+        """Other vectors for names while a step of a finishing part lasts."""
+        if not isinstance(self.recipe, Finish):
+            return nullcontext()
+        seed = 1_000_003 * self.recipe.seed + self.state.step
+        return self.redraw.drawn(self.state.model, self.recipe.redrawn, seed)
 
     def save(self) -> None:
         """The log's line first: a kill in between writes it again."""
@@ -206,10 +220,17 @@ class Run:
         return model
 
 
+def names_of(vocab: Tokenizer, rows: Tensor) -> Redraw:
+    """The names that training knows, of the embeddings ``rows`` [V, D]."""
+    known = (*words.NAMES, *words.TOWNS)
+    names = (*known, *words.NEW_NAMES)
+    return redraw_of(names, [vocab.encode(name).ids[0] for name in names], rows.cpu(), len(known))
+
+
 def made_from(recipe: Recipe, spelling: str) -> dict[str, Any]:
     """Everything that decides a run's weights; spelling: the tokenizer's digest. A base counts by its weights, wherever
     they lie."""
-    found = {**asdict(recipe), "data": data.digest(recipe.seed), "tokenizer": spelling}
+    found = {**asdict(recipe), "data": data.digest(recipe.seed, isinstance(recipe, Finish)), "tokenizer": spelling}
     del found["base"]
     return {**found, "base": weights_digest(base_of(recipe))} if recipe.base else found
 

@@ -15,7 +15,7 @@ from experiments.mini import data, tokenizer
 from experiments.mini.data import Batch
 from experiments.mini.forward import logits_at
 from experiments.mini.objectives.base import Objective
-from experiments.mini.recipe import Recipe
+from experiments.mini.recipe import Recipe, stage_of
 
 
 class Masked(Objective[Batch]):
@@ -23,8 +23,8 @@ class Masked(Objective[Batch]):
 
     def batches(self, vocab: Tokenizer, recipe: Recipe, step: int) -> Sequence[Batch]:
         marks = marks_of(recipe.model)
-        progress = 1.0 if recipe.base else step / recipe.steps  # easy items first are for who cannot copy yet
-        return data.make_batches(vocab, recipe.model, marks, recipe.batch, progress, recipe.seed, step)
+        stage = stage_of(recipe, step)
+        return data.make_batches(vocab, recipe.model, marks, recipe.batch, stage, recipe.seed, step)
 
     def hardened(self, model: Transformer, batch: Batch, recipe: Recipe, seed: int) -> Batch:
         return harden(model, batch, recipe.hard_share, seed)

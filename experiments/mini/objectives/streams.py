@@ -23,7 +23,7 @@ from dllm.models.transformer import Transformer
 from experiments.mini import data
 from experiments.mini.forward import logits_at
 from experiments.mini.objectives.base import Objective
-from experiments.mini.recipe import Recipe
+from experiments.mini.recipe import Recipe, stage_of
 from experiments.mini.tokenizer import EOS, MASK
 
 NEXT = "next token"  # in the log: of the clean text beside a noisy copy
@@ -102,8 +102,7 @@ def drawn(
     """The texts of a step, and the generator that goes on. canvas_of: a row's canvas, from the length of its answer. A
     model that is adapted meets all items from the start."""
     rng, generator = data.seeded(recipe.seed, step)
-    progress = 1.0 if recipe.base else step / recipe.steps
-    names, prompts, answers = data.rows_of(vocab, recipe.model, rng, recipe.batch, progress)
+    names, prompts, answers = data.rows_of(vocab, recipe.model, rng, recipe.batch, stage_of(recipe, step))
     lengths = torch.tensor([len(answer) for answer in answers])
     canvas = torch.tensor([canvas_of(rng, length) for length in lengths.tolist()])
     widest = int(canvas.max())
