@@ -167,18 +167,29 @@ def card(name: str, made: Mapping[str, Any], trained: str, scores: Mapping[str, 
 
 
 def trained(training: Mapping[str, Any]) -> str:
-    """How experiments.mini.train made a model, from card_training.md."""
+    """How experiments.mini.train made a model, from card_training.md, and of two parts card_finishing.md."""
+    if training.get("first"):
+        share = f"{100 * training['recipe']['redrawn']:.0f} %"
+        made = {**training["recipe"], **training, **figures_of(training), "share": share}
+        return Path(__file__).with_name("card_finishing.md").read_text().rstrip().format_map(
+            {**made, "first": trained(training["first"])}
+        )
     recipe = {"base": "", **training["recipe"]}
     recipe["base"] = shipped_as(recipe["base"], training.get("base"))
     name = recipe["model"]
     command = " ".join(["python -m experiments.mini.train", name, *options_of(recipe), f"--out runs/{name}"])
     base = f", base\n{recipe['base']} (weights {training['base']})" if recipe["base"] else ""
-    figures = {
-        "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
-        "commit": f"{training['commit'] or 'unknown'}{' with changes' if training['dirty'] else ''}",
-        "torch": training["versions"]["torch"], "command": command, "from_base": base, "learnt": ABOUT[name].learnt,
-    }  # fmt: skip
+    figures = {**figures_of(training), "command": command, "from_base": base, "learnt": ABOUT[name].learnt}
     return Path(__file__).with_name("card_training.md").read_text().format_map({**recipe, **training, **figures})
+
+
+def figures_of(training: Mapping[str, Any]) -> dict[str, str]:
+    """What a run took and was made with, as cards write it."""
+    return {
+        "steps": f"{training['recipe']['steps']:,}", "torch": training["versions"]["torch"],
+        **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
+        "commit": f"{training['commit'] or 'unknown'}{' with changes' if training['dirty'] else ''}",
+    }  # fmt: skip
 
 
 def shipped_as(base: str, weights: str | None) -> str:

@@ -108,7 +108,7 @@ def render(model: str, talk: Conversation) -> str:
 @dataclass(frozen=True)
 class Stage:
     """What a run sees until ``until`` (0 to 1) of it is over: sizes of items, names, how many requests are plain, how
-    often long tasks come up against their share, how many short conversations have an earlier turn, and how the requests
+    often long tasks come up against their share, how many short conversations have an earlier turn, and how requests
     that are not plain are worded. tight: canvases are the least that the answer fits into."""
 
     until: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from math import cos, pi, sin
 from pathlib import Path
@@ -49,14 +49,15 @@ class Recipe:
 
 # What differs from the defaults. mini-dream reads a token one place before its own, where another one stands: from
 # scratch in 16,500 steps its number agreement never came right (words_to_sentence 62 of 100, mini-llada's 100). So it
-# begins with mini-llada's weights, and has a layer more to move what was read. 0.41 s a step: 44 minutes.
+# begins with the weights of mini-llada's first part, and has a layer more to move what was read. 0.41 s a step: 44
+# minutes.
 # An adapted model begins at what an autoregressive one knows, so it moves more slowly.
 # A step takes 0.17, 0.28 and 0.32 s of a core of its own: 22, 19 and 19 minutes. Batches have seeds of their own, so
 # that an adapted model meets other items than its base.
 ADAPTED: dict[str, Any] = {"base": "mini-ar", "hard_share": 0.0, "muon_rate": 0.004, "adam_rate": 1.5e-3}
 USUAL: dict[str, dict[str, Any]] = {
     "mini-dream": {
-        "base": "mini-llada", "layers": 5, "steps": 6400, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
+        "base": "runs/mini-llada/first", "layers": 5, "steps": 6400, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
     },
     "mini-ar": {"steps": 8000, "hard_share": 0.0},
     "mini-wedlm": {**ADAPTED, "steps": 4000, "seed": 1},
@@ -71,10 +72,27 @@ def recipe_of(model: str, **changed: Any) -> Recipe:
 
 @dataclass(frozen=True)
 class Finish(Recipe):
-    """The finishing part of a training: from the weights of the first part, in more wordings, and in each step with
-    other vectors for a share of the known names (``redrawn``)."""
+    """A second part of a training, that begins with the weights of the first one. Its requests are worded in many more
+    ways, and in each step a share of the known names (``redrawn``) have other vectors.
+
+    It is a part of its own because words that the tokenizer has to spell come in with it: all mini models share that
+    tokenizer, and begin with what is worded in its own words.
+    """
 
     redrawn: float = 0.5
+
+
+# Of the models that have one, what differs from the first part.
+FINISHES: dict[str, dict[str, Any]] = {
+    "mini-llada": {"steps": 2500, "seed": 11, "muon_rate": 0.003, "adam_rate": 1e-3},
+    "mini-dream": {"steps": 2500, "seed": 12, "muon_rate": 0.003, "adam_rate": 1e-3},
+}
+
+
+def finish_of(first: Recipe, folder: Path) -> Finish | None:
+    """The part that follows upon ``first``, whose checkpoint is in ``folder``, or None."""
+    changed = FINISHES.get(first.model)
+    return Finish(**{**asdict(first), "base": str(folder), **changed}) if changed else None
 
 
 def stage_of(recipe: Recipe, step: int) -> Stage:
@@ -201,9 +219,10 @@ def base_of(recipe: Recipe) -> Path:
     """The folder of the base. Raises UserError when there is none."""
     folder = Path(recipe.base).expanduser()
     if recipe.base not in shipped_models() and not folder.is_dir():
+        needed = "mini-llada" if recipe.model == "mini-dream" else "mini-ar"
         raise UserError(
             f"base={recipe.base!r} is neither a shipped model nor a folder. Train it first (python -m "
-            "experiments.mini.train mini-ar --out FOLDER), and give --base FOLDER."
+            f"experiments.mini.train {needed} --out runs/{needed}), and give its folder as --base."
         )
     return locate(recipe.base)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import Random
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from dllm.models.transformer import Transformer
+from dllm.tasks.mini import words
 from experiments.mini.recipe import LETTERS, letter_waves
 
 
@@ -23,18 +26,20 @@ class Redraw:
     spread: float
 
     @contextmanager
-    def drawn(self, model: Transformer, share: float, seed: int) -> Iterator[None]:
+    def drawn(self, model: Transformer, share: float, seed: str) -> Iterator[None]:
         """A ``share`` of the names with other rows in embedding and head, until the block ends. Training holds these
         rows fixed, so that nothing learnt is lost when the old ones come back."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(Random(f"names/{seed}").getrandbits(63))
         chosen = torch.rand(len(self.ids), generator=generator) < share
         rest = self.spread * torch.randn(self.spelt.shape, generator=generator)
         rows, at = (self.spelt + rest)[chosen], self.ids[chosen].to(model.device)
         scaled = ((model.embed.weight, 1.0), (model.lm_head.weight, rows.shape[1] ** -0.5))
         before = [matrix.detach()[at].clone() for matrix, _ in scaled]
         put(at, [(matrix, (scale * rows).to(model.device)) for matrix, scale in scaled])
-        yield
-        put(at, [(matrix, old) for (matrix, _), old in zip(scaled, before, strict=True)])
+        try:
+            yield
+        finally:
+            put(at, [(matrix, old) for (matrix, _), old in zip(scaled, before, strict=True)])
 
 
 @torch.no_grad()
@@ -44,15 +49,21 @@ def put(at: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         matrix[at] = rows
 
 
-def redraw_of(words: Sequence[str], ids: Sequence[int], rows: Tensor, known: int) -> Redraw:
-    """Of the first ``known`` of these words, which are names; ids of all; rows [V, D]: embeddings.
+def redraw_of(vocab: Tokenizer, rows: Tensor) -> Redraw:
+    """Of the names and towns that training knows; rows [V, D]: the embeddings.
 
-    The letters' part is what a linear function of the letters' waves says of a row, the rest is drawn for each word by
-    itself: least squares find the one from all of them.
+    The letters' part is what a linear function of the letters' waves says of a row, the rest was drawn for each word by
+    itself: least squares over all names, new ones too, find the one.
     """
-    waves = [[value for place in range(len(LETTERS)) for value in letter_waves(word.lower()[place : place + 1])]
-             for word in words]  # fmt: skip
-    given = torch.cat([torch.tensor(waves, dtype=torch.float64), torch.ones(len(words), 1, dtype=torch.float64)], 1)
-    spelt = given @ torch.linalg.lstsq(given, rows[ids].double(), driver="gelsd").solution
-    spread = float((rows[ids] - spelt).std())
-    return Redraw(torch.tensor(ids[:known]), spelt[:known].float(), spread)
+    known = (*words.NAMES, *words.TOWNS)
+    names = (*known, *words.NEW_NAMES)
+    ids = torch.tensor([vocab.encode(name).ids[0] for name in names])
+    given = torch.tensor([[1.0, *waves(name.lower())] for name in names], dtype=torch.float64)
+    held = rows.cpu()[ids].double()
+    spelt = given @ torch.linalg.lstsq(given, held, driver="gelsd").solution
+    return Redraw(ids[: len(known)], spelt[: len(known)].float(), float((held - spelt).std()))
+
+
+def waves(word: str) -> list[float]:
+    """Of the letters that count for an embedding."""
+    return [wave for place in range(len(LETTERS)) for wave in letter_waves(word[place : place + 1])]

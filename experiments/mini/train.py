@@ -1,6 +1,8 @@
 """Train a mini model: ``python -m experiments.mini.train mini-llada --out runs/mini-llada``.
 
-What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights.
+What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights,
+mini-dream with those of mini-llada's first part. mini-llada and mini-dream are trained in two parts; the first one is
+left in OUT/first, and is not repeated where that is complete.
 
 The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
 machine and one thread). ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and training.pt, the state.
@@ -19,15 +21,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 import dllm
@@ -36,7 +37,6 @@ from dllm.errors import UserError
 from dllm.models.bundle import parse_device
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
-from dllm.tasks.mini import words
 from experiments.mini import data, tokenizer
 from experiments.mini.evaluate import weights_digest
 from experiments.mini.objectives import OBJECTIVES
@@ -49,13 +49,14 @@ from experiments.mini.recipe import (
     build_model,
     build_optimizers,
     cut_vocabulary,
+    finish_of,
     rate_factor,
     recipe_of,
 )
-from experiments.mini.redraw import Redraw, redraw_of
+from experiments.mini.redraw import redraw_of
 from experiments.scripts import refusing
 
-STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
+STATE, LOG, REPORT, FIRST = "training.pt", "log.jsonl", "training.json", "first"
 SAVE_EVERY = 100  # steps between states, each with a line of the log
 
 
@@ -153,10 +154,11 @@ class Run:
         seen = min(tokenizer.new_ids(self.tokenizer))
         self.held = torch.tensor([one for one in tokenizer.item_ids(self.tokenizer) if one < seen], device=device)
         model = build_model(recipe, tokenizer.texts(self.tokenizer)).to(device)
-        self.redraw = names_of(self.tokenizer, model.embed.weight.detach())
+        self.redraw = redraw_of(self.tokenizer, model.embed.weight.detach()) if isinstance(recipe, Finish) else None
         self.unseen = cut_vocabulary(model, seen)
         self.state = State(model, build_optimizers(model, recipe))
         self.made_from = made_from(recipe, tokenizer.digest(self.tokenizer))
+        self.first = report_of(base_of(recipe)) if isinstance(recipe, Finish) else None
         self._go_on()
         self.state.starts += 1
         self.began = time.monotonic() - self.state.wall, time.process_time() - self.state.cpu
@@ -183,10 +185,9 @@ class Run:
 
     def other_names(self) -> AbstractContextManager[None]:
         """Other vectors for names while a step of a finishing part lasts."""
-        if not isinstance(self.recipe, Finish):
+        if not isinstance(self.recipe, Finish) or self.redraw is None:
             return nullcontext()
-        seed = 1_000_003 * self.recipe.seed + self.state.step
-        return self.redraw.drawn(self.state.model, self.recipe.redrawn, seed)
+        return self.redraw.drawn(self.state.model, self.recipe.redrawn, f"{self.recipe.seed}/{self.state.step}")
 
     def save(self) -> None:
         """The log's line first: a kill in between writes it again."""
@@ -207,7 +208,7 @@ class Run:
         place = environment_stamp(self.state.model.device, torch.float32, self.recipe.seed)
         report = {
             "recipe": asdict(self.recipe), **{key: self.made_from[key] for key in ("data", "tokenizer")},
-            "base": self.made_from.get("base"),
+            "base": self.made_from.get("base"), "first": self.first,
             "step": self.state.step, "starts": self.state.starts,
             "wall_minutes": self.state.wall / 60, "cpu_minutes": self.state.cpu / 60,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -220,19 +221,21 @@ class Run:
         return model
 
 
-def names_of(vocab: Tokenizer, rows: Tensor) -> Redraw:
-    """The names that training knows, of the embeddings ``rows`` [V, D]."""
-    known = (*words.NAMES, *words.TOWNS)
-    names = (*known, *words.NEW_NAMES)
-    return redraw_of(names, [vocab.encode(name).ids[0] for name in names], rows.cpu(), len(known))
-
-
 def made_from(recipe: Recipe, spelling: str) -> dict[str, Any]:
     """Everything that decides a run's weights; spelling: the tokenizer's digest. A base counts by its weights, wherever
     they lie."""
     found = {**asdict(recipe), "data": data.digest(recipe.seed, isinstance(recipe, Finish)), "tokenizer": spelling}
     del found["base"]
     return {**found, "base": weights_digest(base_of(recipe))} if recipe.base else found
+
+
+def report_of(folder: Path) -> dict[str, Any] | None:
+    """What a run left beside its checkpoint; None if it was stopped while it wrote it, or before."""
+    try:
+        found: dict[str, Any] = json.loads((folder / REPORT).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
 
 
 def complete(line: str) -> bool:
@@ -277,6 +280,31 @@ def train(
     return run.export()
 
 
+def train_all(
+    first: Recipe, folder: Path, stop_at: int = 0, save_every: int = SAVE_EVERY, device: str = "cpu"
+) -> None:
+    """Run a recipe and the part that follows upon it, if the model has one; that begins with the checkpoint that the
+    first part leaves in its own folder. ``stop_at`` counts the steps of both. Raises UserError as ``train`` does."""
+    finish = finish_of(first, folder / FIRST)
+    if finish is None:
+        train(first, folder, stop_at, save_every, device)
+        return
+    if not is_complete(first, folder / FIRST):
+        train(first, folder / FIRST, min(stop_at, first.steps), save_every, device)
+    if not 0 < stop_at <= first.steps:
+        train(finish, folder, max(stop_at - first.steps, 0), save_every, device)
+
+
+def is_complete(recipe: Recipe, folder: Path) -> bool:
+    """Whether ``folder`` holds the checkpoint that the recipe ends with. Raises UserError for that of another one."""
+    report = report_of(folder)
+    if report is None or report["step"] < report["recipe"]["steps"]:
+        return False
+    before = {**report["recipe"], **{key: report.get(key) for key in ("data", "tokenizer", "base")}}
+    refuse_other(folder, before, made_from(recipe, tokenizer.digest(tokenizer.build(recipe.model))))
+    return True
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -290,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     out, stop_at, device = (given.pop(name) for name in ("out", "stop_at", "device"))
     recipe = recipe_of(**{name: value for name, value in given.items() if value is not None})
-    train(recipe, out, stop_at, device=parse_device(device))
+    train_all(recipe, out, stop_at, device=parse_device(device))
     return 0
 
 
