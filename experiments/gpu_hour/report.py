@@ -31,7 +31,7 @@ def drawn(cells: Mapping[str, Mapping[str, Outcome]], folder: Path) -> list[str]
         return []
     try:
         from experiments.gpu_hour.plots import draw
-    except ValueError:  # matplotlib is not installed: the tables are enough
+    except ImportError:  # matplotlib is not installed: the tables are enough
         return []
     return draw(cells, folder)
 

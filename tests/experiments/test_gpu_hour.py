@@ -23,6 +23,7 @@ from experiments.gpu_hour import cells, parts, profiled, suite, timed
 from experiments.gpu_hour.cards import peak_bytes
 from experiments.gpu_hour.docs import NOTHING, write_section
 from experiments.gpu_hour.follow import Follow, recorded_tpf, trace
+from experiments.gpu_hour.report import drawn
 from experiments.gpu_hour.store import ROOT, Store, parts_in
 from experiments.gpu_hour.targets import verdicts
 from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, Task, work
@@ -251,3 +252,11 @@ def test_the_command_itself(tmp_path: Path) -> None:
     ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     assert "| device | 2 |" in (tmp_path / "report.md").read_text()
+
+
+def test_without_matplotlib_there_are_no_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"row_statistics": {"figures": {"256 x 9": {"triton": {"share": 0.79}}}}}
+    assert drawn({"kernels": rows}, tmp_path) == ["gpu_kernels.svg"]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "experiments.gpu_hour.plots")
+    assert drawn({"kernels": rows}, tmp_path) == []
