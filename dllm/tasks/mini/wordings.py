@@ -208,7 +208,11 @@ LABELS = ("People", "Towns", "Names")  # of lists in a request
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """The words of the requests that training sees, in lower case."""
+    """The words of the requests that all training sees, in lower case."""
     texts = [text for templates in TRAINED.values() for text in templates]
-    plain = re.sub(r"\{\w+\}", " ", " ".join([*texts, *BEFORE, *AFTER, *LABELS])).lower()
-    return tuple(sorted({*re.findall("[a-z]+", plain), "name", "age", "town"}))
+    return tuple(sorted({*words_of(" ".join([*texts, *BEFORE, *AFTER, *LABELS])), "name", "age", "town"}))
+
+
+def words_of(text: str) -> set[str]:
+    """The words of templates, in lower case."""
+    return set(re.findall("[a-z]+", re.sub(r"\{\w+\}", " ", text).lower()))

@@ -56,12 +56,12 @@ def test_training_renders_the_shipped_template(model: str) -> None:
     assert data.render(model, data.Conversation(now, (before,))) == wanted
 
 
-@pytest.mark.parametrize("progress", [0.0, 0.06, 0.15, 0.5])
-def test_batches_mask_answers_only(progress: float) -> None:
+@pytest.mark.parametrize("stage", [*data.STAGES, data.FINISHING])
+def test_batches_mask_answers_only(stage: data.Stage) -> None:
     built = tokenizer.build("mini-llada")
     marks = data.structure(built)
     for step in range(4):
-        batches = data.make_batches(built, "mini-llada", marks, 12, progress, 0, step)
+        batches = data.make_batches(built, "mini-llada", marks, 12, stage, 0, step)
         assert sum(len(batch.tasks) for batch in batches) == 12
         for batch in batches:
             assert batch.masked.any(1).all() and not (batch.masked & ~batch.answer).any()
@@ -74,7 +74,7 @@ def test_all_canvases_and_names_and_earlier_turns_come_up() -> None:
     built = tokenizer.build("mini-llada")
     marks, lengths, turns = data.structure(built), set(), set()
     for step in range(40):
-        for batch in data.make_batches(built, "mini-llada", marks, 40, 0.5, 0, step):
+        for batch in data.make_batches(built, "mini-llada", marks, 40, data.STAGES[-1], 0, step):
             lengths |= set(batch.answer.sum(1).tolist())
             starts = (batch.target == built.token_to_id("<|start_header_id|>")).sum(1)
             turns |= {int(count) // 2 for count in starts}
@@ -84,16 +84,15 @@ def test_all_canvases_and_names_and_earlier_turns_come_up() -> None:
 def test_batches_are_a_function_of_seed_and_step() -> None:
     built = tokenizer.build("mini-dream")
     marks = data.structure(built)
-    one, two, other = (data.make_batches(built, "mini-dream", marks, 9, 0.5, seed, 4) for seed in (1, 1, 2))
+    one, two, other = (data.make_batches(built, "mini-dream", marks, 9, data.STAGES[-1], seed, 4) for seed in (1, 1, 2))
     assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(one, two, strict=True))
     assert len(one) != len(other) or any(a.tokens.shape != b.tokens.shape for a, b in zip(one, other, strict=True))
 
 
 def test_the_least_expected_are_masked() -> None:
     built = tokenizer.build("mini-llada")
-    batch = max(
-        data.make_batches(built, "mini-llada", data.structure(built), 6, 0.5, 0, 0), key=lambda one: len(one.tokens)
-    )
+    batches = data.make_batches(built, "mini-llada", data.structure(built), 6, data.STAGES[-1], 0, 0)
+    batch = max(batches, key=lambda one: len(one.tokens))
     expected = torch.rand(batch.answer[-2:].shape, generator=torch.Generator().manual_seed(0))
     hard = data.mask_least_expected(batch, expected, 2, torch.Generator().manual_seed(1))
     for row in (-2, -1):
@@ -105,6 +104,7 @@ def test_the_least_expected_are_masked() -> None:
 
 def test_the_digest_follows_the_items() -> None:
     assert data.digest(0) == data.digest(0) != data.digest(1)
+    assert data.digest(0, finishing=True) != data.digest(0)
     assert tasks.draw("copy", Draw(Random(0)), "train").split == "train"
 
 
@@ -113,7 +113,7 @@ def test_committed_tokens_that_are_kept_do_not_see_later_ones(shift: int) -> Non
     """Brute force over every query and key of a row; what predicts a mask sees all of the answer."""
     name = "mini-dream" if shift else "mini-llada"
     vocab = tokenizer.build(name)
-    batch = data.make_batches(vocab, name, data.structure(vocab), 12, 0.5, 0, 3)[0]
+    batch = data.make_batches(vocab, name, data.structure(vocab), 12, data.STAGES[-1], 0, 3)[0]
     batch = replace(batch, alone=torch.zeros_like(batch.alone), kept=torch.arange(len(batch.tasks)) % 2 == 0)
     visible, hidden = batch.visible(shift), 0
     for row in range(len(batch.tasks)):

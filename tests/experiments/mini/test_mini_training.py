@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from dllm.models.fused import apart
 from dllm.models.memory import Fresh
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
-from dllm.tasks.mini import wordings
-from experiments.mini import data, tokenizer, train
+from dllm.tasks.mini import wordings, words
+from experiments.mini import data, recipe, tokenizer, train
 from experiments.mini.forward import logits_at
 from experiments.mini.muon import Muon
 from experiments.mini.objectives import masked
 from experiments.mini.recipe import Recipe, build_model, embeddings, published_config, recipe_of
+from experiments.mini.redraw import redraw_of
 from tests.fake_gpu import GPU, FakeGPUs, place_of, put
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=16, hard_share=0.34)
@@ -41,9 +43,9 @@ def one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-def killed(folder: Path, seconds: float) -> None:
+def killed(folder: Path, seconds: float, command: Callable[..., object] = train.train) -> None:
     """Train in another process and kill it with SIGKILL after so long."""
-    other = multiprocessing.get_context("fork").Process(target=train.train, args=(TINY, folder, 0, 2))
+    other = multiprocessing.get_context("fork").Process(target=command, args=(TINY, folder, 0, 2))
     other.start()
     time.sleep(seconds)
     os.kill(other.pid or 0, signal.SIGKILL)
@@ -69,6 +71,36 @@ def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path: Path) -> 
     assert 1 <= report["starts"] <= 3 and report["step"] == TINY.steps
 
 
+def test_a_run_of_two_parts_killed_in_each_ends_as_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A complete first part is left as it is, and is what a run of it alone leaves."""
+    monkeypatch.setitem(recipe.FINISHES, "mini-llada", {"steps": 8, "seed": 5})
+    began = time.monotonic()
+    train.train_all(TINY, tmp_path / "straight", save_every=2)
+    whole = time.monotonic() - began
+    killed(tmp_path / "stopped", 0.3 * whole, train.train_all)
+    train.train_all(TINY, tmp_path / "stopped", TINY.steps, save_every=2)
+    first = (tmp_path / "stopped" / train.FIRST / train.REPORT).read_bytes()
+    assert not (tmp_path / "stopped" / train.STATE).exists()
+    killed(tmp_path / "stopped", 0.3 * whole, train.train_all)
+    train.train_all(TINY, tmp_path / "stopped", TINY.steps + 6, save_every=2)
+    train.train_all(TINY, tmp_path / "stopped", save_every=2)
+    assert (tmp_path / "stopped" / train.FIRST / train.REPORT).read_bytes() == first
+    for part in (".", train.FIRST):
+        one, two = (tmp_path / name / part for name in ("straight", "stopped"))
+        assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+        assert losses(one) == losses(two)
+    train.train(TINY, tmp_path / "alone", save_every=2)
+    weights = (tmp_path / "alone" / "model.safetensors").read_bytes()
+    assert weights == (tmp_path / "straight" / train.FIRST / "model.safetensors").read_bytes()
+    assert weights != (tmp_path / "straight" / "model.safetensors").read_bytes()
+    report = json.loads((tmp_path / "stopped" / train.REPORT).read_text())
+    assert report["step"] == 8 and 2 <= report["starts"] <= 3 and report["first"] == json.loads(first)
+    with pytest.raises(UserError, match="begun with seed=0, not 1"):
+        train.train_all(replace(TINY, seed=1), tmp_path / "stopped")
+
+
 def losses(folder: Path) -> list[Any]:
     lines = [json.loads(line) for line in (folder / train.LOG).read_text().splitlines()]
     return [(line["step"], line["loss"]) for line in lines]
@@ -77,18 +109,18 @@ def losses(folder: Path) -> list[Any]:
 def test_a_run_goes_on_only_with_its_own_recipe_data_and_tokenizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train.train(TINY, tmp_path, stop_at=2)
+    train.train_all(TINY, tmp_path, stop_at=2)
     with pytest.raises(UserError, match=r"begun with batch=3, not 4; .* or another folder"):
-        train.train(replace(TINY, batch=4), tmp_path)
+        train.train_all(replace(TINY, batch=4), tmp_path)
     assert train.main(["mini-llada", "--out", str(tmp_path)]) == 2
     assert "begun with width=16, not 128" in capsys.readouterr().err
     with monkeypatch.context() as other:
         other.setitem(wordings.TRAINED, "copy", ("Say it",))
         with pytest.raises(UserError, match="begun with other data;"):
-            train.train(TINY, tmp_path)
+            train.train_all(TINY, tmp_path)
     monkeypatch.setattr(tokenizer, "entries", lambda: ["one", "two"])
     with pytest.raises(UserError, match="begun with another tokenizer"):
-        train.train(TINY, tmp_path)
+        train.train_all(TINY, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
@@ -96,7 +128,7 @@ def test_losses_on_a_gpu_are_those_on_a_cpu(name: str) -> None:
     """On a GPU that is not there: every tensor is where it must be, and draws are the same."""
     vocab = tokenizer.build(name)
     model = build_model(replace(TINY, model=name), tokenizer.texts(vocab))
-    batch = data.make_batches(vocab, name, data.structure(vocab), 6, 0.5, 0, 0)[0]
+    batch = data.make_batches(vocab, name, data.structure(vocab), 6, data.STAGES[-1], 0, 0)[0]
 
     def losses(batch: data.Batch) -> tuple[torch.Tensor, data.Batch, dict[str, float]]:
         hard, sums = masked.harden(model, batch, 0.5, 3), train.Sums()
@@ -153,7 +185,7 @@ def test_chosen_logits_are_those_of_the_whole_network(name: str) -> None:
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     shift = model.config.prediction_shift
-    for batch in data.make_batches(vocab, name, data.structure(vocab), 7, 0.5, 0, 3):
+    for batch in data.make_batches(vocab, name, data.structure(vocab), 7, data.STAGES[-1], 0, 3):
         rows, columns = batch.masked.nonzero(as_tuple=True)
         positions = torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens)
         hidden = model(batch.tokens, positions, Fresh(Visible(batch.visible(shift))))[0]
@@ -169,7 +201,7 @@ def test_prompts_that_stand_alone_do_not_depend_on_the_answer() -> None:
         vocab = tokenizer.build(name)
         model = build_model(replace(TINY, model=name, layers=2, seed=1), tokenizer.texts(vocab))
         shift = model.config.prediction_shift
-        batch = data.make_batches(vocab, name, data.structure(vocab), 12, 0.5, 0, 1)[0]
+        batch = data.make_batches(vocab, name, data.structure(vocab), 12, data.STAGES[-1], 0, 1)[0]
         batch = replace(batch, alone=torch.arange(len(batch.tasks)) % 2 == 0)
         positions = torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens)
         other = torch.where(batch.answer, batch.tokens + 1, batch.tokens)
@@ -224,3 +256,37 @@ def test_names_never_trained_on_keep_their_first_rows(tmp_path: Path) -> None:
     after = train.train(TINY, tmp_path, stop_at=4).state_dict()
     for name in ("embed.weight", "lm_head.weight"):
         assert torch.equal(before[name][ids], after[name][ids]) and not torch.equal(before[name], after[name])
+
+
+def test_a_finishing_step_redraws_known_names_alone_and_puts_their_rows_back() -> None:
+    """Half of a new row's variance is that of its letters, which sorting goes by."""
+    vocab = tokenizer.build("mini-llada")
+    model = build_model(Recipe(), tokenizer.texts(vocab))
+    before = [matrix.detach().clone() for matrix in (model.embed.weight, model.lm_head.weight)]
+    names = {vocab.encode(name).ids[0] for name in (*words.NAMES, *words.TOWNS)}
+    drawn = redraw_of(vocab, model.embed.weight.detach())
+    with drawn.drawn(model, 0.5, "0/1"):
+        embed, head = (matrix.detach().clone() for matrix in (model.embed.weight, model.lm_head.weight))
+    changed = (embed != before[0]).any(1).nonzero().flatten().tolist()
+    assert set(changed) < names and 0.4 < len(changed) / len(names) < 0.6
+    assert (head != before[1]).any(1).nonzero().flatten().tolist() == changed
+    assert torch.allclose(head[changed], embed[changed] * Recipe().width**-0.5)
+    rows = torch.stack([embed[changed].flatten(), before[0][changed].flatten()])
+    assert torch.allclose(rows.std(1), torch.ones(2), atol=0.02)
+    assert 0.4 < float(torch.corrcoef(rows)[0, 1]) < 0.6
+    with drawn.drawn(model, 0.5, "0/1"):
+        assert torch.equal(model.embed.weight, embed)
+    with drawn.drawn(model, 0.5, "0/2"):
+        assert not torch.equal(model.embed.weight, embed)
+    assert all(torch.equal(*pair) for pair in zip(before, (model.embed.weight, model.lm_head.weight), strict=True))
+
+
+def test_further_wordings_hold_no_word_that_lists_of_new_words_are_made_of() -> None:
+    """Training cuts those out of its vocabulary."""
+    vocab = tokenizer.build("mini-llada")
+    new = {*tokenizer.new_words()}
+    for templates in wordings.more().values():
+        said = {word for text in templates for word in wordings.words_of(text)}
+        forms = {form(word) for word in said for form in (str, str.lower, str.upper, str.title)}
+        assert not forms & new and not {f" {form}" for form in forms} & new
+        assert all(vocab.encode(form).ids[0] not in tokenizer.new_ids(vocab) for form in forms)
