@@ -64,14 +64,16 @@ def ceilings(kernels: Mapping[str, Outcome]) -> Figure | None:
         return None
     labels, ways = list(dict.fromkeys(bar[0] for bar in bars)), list(dict.fromkeys(bar[1] for bar in bars))
     with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(6.4, 0.8 + 0.32 * len(labels)), layout="constrained")
-        for number, (way, colour) in enumerate(zip(ways, COLOURS, strict=False)):
+        figure, axis = plt.subplots(figsize=(7.6, 0.8 + 0.16 * len(ways) * len(labels)), layout="constrained")
+        high = 0.8 / len(ways)
+        for number, (way, colour) in enumerate(zip(ways, cycle(COLOURS), strict=False)):
             mine = {label: 100 * share for label, one, share in bars if one == way}
-            places = [labels.index(label) + 0.4 * number for label in mine]
-            axis.barh(places, list(mine.values()), height=0.38, color=colour, label=way)
-        axis.set_yticks([at + 0.2 for at in range(len(labels))], labels)
+            places = [labels.index(label) + high * number for label in mine]
+            hatch = "//" * (number // len(COLOURS))
+            axis.barh(places, list(mine.values()), height=0.95 * high, color=colour, hatch=hatch, label=way)
+        axis.set_yticks([at + 0.4 - high / 2 for at in range(len(labels))], labels)
         axis.invert_yaxis()
         axis.axvline(80, color="#555555", linewidth=0.8, linestyle="--")
         axis.set_xlabel("share of the measured ceiling (%)")
-        axis.legend()
+        axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure

@@ -260,3 +260,15 @@ def test_without_matplotlib_there_are_no_pictures(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "experiments.gpu_hour.plots")
     assert drawn({"kernels": rows}, tmp_path) == []
+
+
+def test_every_way_of_a_kernel_has_its_bar(tmp_path: Path) -> None:
+    """More ways than colours: none is left out, none covers another."""
+    plots = pytest.importorskip("experiments.gpu_hour.plots")
+    ways = {f"way {number}": {"share": number / 10} for number in range(1, 10)}
+    figure = plots.ceilings({"norm": {"figures": {"4": ways, "8": ways}}})
+    (axis,) = figure.axes
+    bars = sorted((bar.get_y(), bar.get_y() + bar.get_height(), bar.get_width()) for bar in axis.patches)
+    assert sorted(round(width) for *_, width in bars) == sorted(10 * number for number in range(1, 10) for _ in "48")
+    assert all(before[1] <= after[0] for before, after in zip(bars, bars[1:], strict=False))
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axis.patches}) == 9
