@@ -6,7 +6,7 @@ bfloat16 is half as fast as its float32; stacked, 30 ms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -30,16 +30,23 @@ def orthogonalised(update: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum (Nesterov), orthogonalised, with decoupled weight decay; parameters are matrices."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float,
+        each: Callable[..., Iterable[Any]] = map,
+    ) -> None:  # fmt: skip
+        """each: maps a function over the stacks, in this thread or in several."""
+        self.each = each
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            shapes = dict.fromkeys(parameter.shape for parameter in group["params"])
-            for shape in shapes:
-                self._move([one for one in group["params"] if one.shape == shape], group)
+            stacks: dict[torch.Size, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                stacks.setdefault(parameter.shape, []).append(parameter)
+            for _ in self.each(self._move, stacks.values(), [group] * len(stacks)):
+                pass
 
+    @torch.no_grad()
     def _move(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
         updates = []
         for one in parameters:
