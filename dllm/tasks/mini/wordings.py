@@ -178,7 +178,7 @@ def more() -> dict[str, tuple[str, ...]]:
     return {head.strip("[]"): tuple(templates) for head, *templates in sections}
 
 
-# What all but the shortest training sees besides TRAINED. The tokenizer knows the words of TRAINED alone, because models
+# What mini-llada and mini-dream see besides TRAINED. The tokenizer knows the words of TRAINED alone, because models
 # that never saw the others share it: it spells those in pieces.
 MORE = {task: tuple(text for text in of if not held_back(text)) for task, of in more().items()}
 BEFORE = (
