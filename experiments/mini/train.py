@@ -3,7 +3,8 @@
 What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights.
 
 The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
-machine), with ``--threads 2`` in 60 % of the time. ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and training.pt, the state.
+machine), with ``--threads 2`` in 60 % of the time. ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and
+training.pt, the state.
 ``--device cuda`` runs the same recipe on the same data faster, with other rounding.
 
 Muon on the matrices of the blocks, Adam on the rest; unit-variance embeddings and small output projections. With
