@@ -47,14 +47,15 @@ GROUP = 700  # tokens of rows that go through the network together: they fit int
 
 @dataclass(frozen=True)
 class Mix:
-    """What requests a model learns from: the weights of the tasks, and the share of the requests that are not plain
-    which are worded in further ways (``more_wordings.txt``), from the third stage on."""
+    """What requests a model learns from: the weights of the tasks; and, from the last stage on, the share of requests
+    that are not plain which are worded in further ways (``more_wordings.txt``), and by what factor fewer are plain."""
 
     shares: Mapping[str, float]
-    further: float
+    further: float = 0.0
+    plain: float = 1.0
 
 
-MIXES = {"narrow": Mix(SHARES, 0.0), "wide": Mix(EVEN_SHARES, 0.6)}
+MIXES = {"narrow": Mix(SHARES), "wide": Mix(EVEN_SHARES, 0.55, 0.6)}
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Stage:
 STAGES = (
     Stage(0.05, (2, 4), "known", 1.0, 0.2),
     Stage(0.10, (2, 8), "known", 0.5, 0.4),
-    Stage(0.20, (2, 8), "mixed", 0.3, 0.6, late=True),
+    Stage(0.20, (2, 8), "mixed", 0.3, 0.6),
     Stage(1.01, (2, 8), "mixed", 0.25, 1.0, EARLIER, late=True),
 )
 
@@ -158,10 +159,11 @@ def stage_at(progress: float) -> Stage:
 def choose(rng: Random, count: int, progress: float, mix: Mix) -> list[Conversation]:
     """Items of one step."""
     stage, out = stage_at(progress), []
+    plain, further = (stage.plain * mix.plain, mix.further) if stage.late else (stage.plain, 0.0)
     shares = [share * (stage.long if task in tasks.LONG_ANSWERS else 1.0) for task, share in mix.shares.items()]
     for task in rng.choices(list(mix.shares), shares, k=count):
-        wording = "plain" if rng.random() < stage.plain else rng.choice(("trained", "trained strewn"))
-        if stage.late and mix.further and wording != "plain" and rng.random() < mix.further:
+        wording = "plain" if rng.random() < plain else rng.choice(("trained", "trained strewn"))
+        if further and wording != "plain" and rng.random() < further:
             wording = wording.replace("trained", "more")
         earlier: tuple[Sample, ...] = ()
         if task in tasks.SHORT_ANSWERS and rng.random() < stage.earlier:

@@ -178,8 +178,7 @@ def more() -> dict[str, tuple[str, ...]]:
     return {head.strip("[]"): tuple(templates) for head, *templates in sections}
 
 
-# What mini-llada and mini-dream see besides TRAINED. The tokenizer knows the words of TRAINED alone, because models
-# that never saw the others share it: it spells those in pieces.
+# What mini-llada and mini-dream see besides TRAINED.
 MORE = {task: tuple(text for text in of if not held_back(text)) for task, of in more().items()}
 BEFORE = (
     "Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ",
@@ -216,6 +215,12 @@ def vocabulary() -> tuple[str, ...]:
     """The words of TRAINED and of what stands around requests, in lower case."""
     texts = [text for templates in TRAINED.values() for text in templates]
     return tuple(sorted({*words_of(" ".join([*texts, *BEFORE, *AFTER, *LABELS])), "name", "age", "town"}))
+
+
+@cache
+def further_vocabulary() -> tuple[str, ...]:
+    """The words that MORE alone brings, in lower case."""
+    return tuple(sorted(met() - {*vocabulary(), *FILLERS}))
 
 
 @cache

@@ -96,7 +96,7 @@ def test_a_run_goes_on_only_with_its_own_recipe_data_and_tokenizer(
         other.setitem(wordings.TRAINED, "copy", ("Say it",))
         with pytest.raises(UserError, match="begun with other data;"):
             train.train(TINY, tmp_path)
-    monkeypatch.setattr(tokenizer, "entries", lambda: ["one", "two"])
+    monkeypatch.setattr(tokenizer, "entries", lambda wide: ["one", "two"])
     with pytest.raises(UserError, match="begun with another tokenizer"):
         train.train(TINY, tmp_path)
 
