@@ -40,6 +40,7 @@ from experiments.mini import data, tokenizer
 from experiments.mini.evaluate import weights_digest
 from experiments.mini.objectives import OBJECTIVES
 from experiments.mini.objectives.base import Group
+from experiments.mini.products import DTYPES, products_in
 from experiments.mini.recipe import (
     Recipe,
     add_vocabulary,
@@ -122,11 +123,18 @@ def train_step(
     parameters = [*model.parameters()]
     batches = [batch.to(model.device) for batch in batches]
     seeds = range(1_000 * state.step, 1_000 * state.step + len(batches))
-    hard = [*each(lambda one, seed: objective.hardened(model, one, recipe, seed), batches, seeds)]
+    dtype = DTYPES[recipe.products]
+
+    def hardened(batch: Group, seed: int) -> Group:
+        with products_in(dtype):
+            return objective.hardened(model, batch, recipe, seed)
+
+    hard = [*each(hardened, batches, seeds)]
     total = torch.stack([batch.share().sum() for batch in hard]).sum()
 
     def gradients(batch: Group) -> tuple[Tensor, tuple[Tensor, ...]]:
-        losses = objective.losses(model, batch)
+        with products_in(dtype):
+            losses = objective.losses(model, batch)
         return losses.detach(), torch.autograd.grad((losses * batch.share()).sum() / total, parameters)
 
     for batch, (losses, found) in zip(hard, each(gradients, hard), strict=True):
