@@ -1,8 +1,8 @@
 """The mini models of all kinds of attention on held-back items: ``python -m experiments.compare_kinds``.
 
 Prints a Markdown table with a row for each way to decode each model: the autoregressive one from left to right, those
-of WeDLM and NBDiff by their published decoders, LLaDA's with its caches. ``--write`` puts it into docs/models.md. The
-exit code is 1 when a model takes more forwards from left to right than there are tokens, an answer's end counted.
+of WeDLM and NBDiff by their published decoders, LLaDA's with its caches. The exit code is
+1 when a model takes more forwards from left to right than there are tokens, an answer's end counted.
 
 Query tokens: rows that the network computes for an item. Useful: tokens of the answers over query tokens.
 """
@@ -14,7 +14,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from statistics import fmean
 
 import torch
@@ -27,11 +26,9 @@ from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments import markdown
 from experiments.markdown import percent
-from experiments.marked import write_marked
 from experiments.mini.decoders import decoder, settings_of
 from experiments.scripts import counted, refusing
 
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff", "mini-llada")
 BATCH = 52
 HEAD = markdown.head(("model, decoding", "score", "NFE", "TPF", "query tokens", "useful"))
@@ -82,15 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=counted, default=16, help="items per task")
     parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS), choices=mini.TASKS, metavar="TASK")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/models.md")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     items = [sample for task in given.tasks for sample in mini.generate(task, given.seed, given.count)]
     found = lines(given.models, items)
     text = "\n".join([HEAD, *map(str, found)])
     print(text)
-    if given.write:
-        write_marked(PAGE, "compare_kinds", f"{text}\n")
     return int(not all(one_forward_each(one) for one in found if one.label.endswith("left to right")))
 
 

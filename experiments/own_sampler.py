@@ -3,7 +3,7 @@
 A method's setting is chosen on one half of the items, and its figures are those of the other half. It is the one of
 the fewest forwards among those that score at most ``SLACK`` below one token per forward. Both halves take both parts.
 Prints Markdown tables: for each model and half the methods, then what each ingredient of ``scout`` gives, and perfect
-models of list operations. ``--write`` puts them into docs/samplers/scout.md.
+models of list operations.
 
 Every sampler that ships takes part, with what it remasks or replaces. The demo models were not trained to replace
 tokens, which ``joint_threshold`` needs; it runs all the same.
@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import sqrt
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -43,12 +42,10 @@ from dllm.tasks.mini import tasks as mini
 from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
 from dllm.tasks.parallelbench.theory import outputs
 from experiments import markdown
-from experiments.marked import write_marked
 from experiments.scripts import counted, refusing
 
 ANSWER, BATCH = 32, 52
 SLACK = 0.01  # of the score: one item of a half of 104
-PAGE = Path(__file__).parents[1] / "docs" / "samplers" / "scout.md"
 Grid = Mapping[str, Sequence[Any]]  # values of each option, around the published ones; all combinations are tried
 # Rules that go by the scores of one forward, so they fit into every wrapper that knows what they go by.
 BARS: dict[str, Grid] = {
@@ -301,15 +298,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=counted, default=16, help="items per task; there are 13 tasks")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
-    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    found = []
     for section in sections(options.models, options.count, options.seed):
         print(section, end="\n\n", flush=True)
-        found.append(section)
-    if options.write:
-        write_marked(PAGE, "own_sampler", "\n\n".join(found) + "\n")
     return 0
 
 

@@ -1,7 +1,8 @@
 """Make all numbers and pictures of README and docs again that need no GPU: ``python -m experiments.reproduce``.
 
 Each entry runs a command and compares its output with a document. It fails when a figure differs by more than the
-entry's tolerance. ``--list`` shows the entries, ``--only NAME...`` runs some of them.
+entry's tolerance. ``--list`` shows the entries, ``--only NAME...`` runs some of them, ``--write`` puts what is made
+into the documents instead: after new weights, say.
 
 Counts and scores repeat exactly on one machine. On another, two nearly equal logits may change places, which moves a
 score by a point and a mean by less. Two entries run at a time, each on one thread. Entries that measure time run after
@@ -13,13 +14,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +120,67 @@ def agree(said: str, found: str, tolerance: Tolerance) -> bool:
     return all(tolerance.agrees(float(one), float(other)) for one, other in pairs)
 
 
+@dataclass(frozen=True)
+class Block:
+    """A Markdown table: its lines ``start`` to ``end``, and the line of the ``heading`` above it (-1: none)."""
+
+    lines: Sequence[str]
+    start: int
+    end: int
+    heading: int
+
+    def name(self) -> tuple[str, list[str]]:
+        """What tells a table from the others: its heading, whatever the numbers in it, and its first line."""
+        heading = self.lines[self.heading] if self.heading >= 0 else ""
+        return NUMBER.sub("#", heading.strip("# ")), [cell.strip() for cell in self.lines[self.start].split("|")]
+
+
+def blocks(lines: Sequence[str]) -> list[Block]:
+    """The Markdown tables of a text."""
+    found: list[Block] = []
+    heading = -1
+    for at, line in enumerate(lines):
+        if line.startswith("#"):
+            heading = at
+        elif line.startswith("|") and found and found[-1].end == at:
+            found[-1] = replace(found[-1], end=at + 1)
+        elif line.startswith("|"):
+            found.append(Block(lines, at, at + 1, heading))
+    return found
+
+
+def put_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """Each printed table and its heading in place of the document's; what is printed bare goes by its first line."""
+    page = ROOT / entry.document
+    for made in blocks(printed.splitlines()):
+        lines = page.read_text().splitlines()
+        heading, first = made.name()
+        places = [one for one in blocks(lines) if one.name()[1] == first and heading in ("", one.name()[0])]
+        if len(places) != 1:
+            yield f"{heading or ' | '.join(first)}: the document has {len(places)} such tables"
+            continue
+        place = places[0]
+        if made.heading >= 0:
+            lines[place.heading] = made.lines[made.heading]
+        lines[place.start : place.end] = made.lines[made.start : made.end]
+        page.write_text("\n".join(lines) + "\n")
+
+
+def put_page(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The output as the document."""
+    (ROOT / entry.document).write_text(printed)
+    yield from ()
+
+
+def put_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """What was written, into the document's folder, or over the document if that is a file."""
+    place = ROOT / entry.document
+    for file in sorted(folder.rglob("*")):
+        if re.fullmatch(entry.made, file.relative_to(folder).as_posix()):
+            shutil.copyfile(file, place / file.name if place.is_dir() else place)
+    yield from ()
+
+
 def same_page(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """The output is the document."""
     if printed != (ROOT / entry.document).read_text():
@@ -170,6 +234,10 @@ GOLDENS = [
     name for file in sorted(DATA.glob("goldens/*.json")) if (name := str(file.relative_to(ROOT))) != CONSTRAINED
 ]
 MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors"))]
+# How what an entry makes gets into its document; what is not here has nothing to put there.
+PUT: dict[Callable[[Entry, str, Path], Iterator[str]], Callable[[Entry, str, Path], Iterator[str]]] = {
+    same_tables: put_tables, same_page: put_page, same_files: put_files, same_story: put_files,
+}  # fmt: skip
 CARD = "dllm/models/checkpoints/{}/README.md"
 
 CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
@@ -236,8 +304,8 @@ ENTRIES = [
 ]  # fmt: skip
 
 
-def run(entry: Entry) -> list[str]:
-    """The differences. Empty: the document is reproduced."""
+def run(entry: Entry, write: bool = False) -> list[str]:
+    """The differences. Empty: the document is reproduced. write: what was made is put there before."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "out"
         folder.mkdir()
@@ -248,6 +316,8 @@ def run(entry: Entry) -> list[str]:
             printed += done.stdout
             if done.returncode:
                 problems.append(f"exit code {done.returncode}: {last_line(done.stderr or done.stdout)}")
+        if write and not problems:
+            problems += PUT.get(entry.compare, entry.compare)(entry, printed, folder)
         return problems + list(entry.compare(entry, printed, folder))
 
 
@@ -264,6 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="show the entries and stop")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--write", action="store_true", help="put what is made into the documents")
     options = parser.parse_args(arguments)
     chosen = [entry for entry in ENTRIES if entry.name in options.only]
     if options.list:
@@ -274,19 +345,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     beside = sorted((entry for entry in chosen if not entry.timed), key=lambda entry: -entry.minutes)
     alone = [entry for entry in chosen if entry.timed]
     with ThreadPoolExecutor(2) as pool:
-        good = [*pool.map(reported, beside), *map(reported, alone)]
+        report = partial(reported, write=options.write)
+        good = [*pool.map(report, beside), *map(report, alone)]
     failed = [entry.name for entry, right in zip([*beside, *alone], good, strict=True) if not right]
     rest = f"; not: {', '.join(failed)}" if failed else ""
-    print(f"{len(chosen) - len(failed)} of {len(chosen)} reproduced{rest}")
+    done = "written or equal" if options.write else "reproduced"
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} {done}{rest}")
     return 1 if failed else 0
 
 
-def reported(entry: Entry) -> bool:
-    """Run an entry and print its result. True: it is reproduced."""
+def reported(entry: Entry, write: bool) -> bool:
+    """Run an entry and print its result. True: it is reproduced, or written."""
     began = time.perf_counter()
-    problems = run(entry)
+    problems = run(entry, write)
     minutes = (time.perf_counter() - began) / 60
-    print(f"{'FAILS' if problems else 'equal':6} {entry.name} ({entry.document}), {minutes:.1f} min", flush=True)
+    good = "wrote" if write and entry.compare in PUT else "equal"
+    print(f"{'FAILS' if problems else good:6} {entry.name} ({entry.document}), {minutes:.1f} min", flush=True)
     for problem in problems:
         print(f"       {problem}", flush=True)
     return not problems

@@ -2,8 +2,8 @@
 
 Options are those of ``experiments.distill``; ``out`` gets a folder for each of three students: as published, without
 the entropy term, and with entropy penalised where the model is wrong, too. They share the teacher's answers. Prints a
-Markdown table of the teacher and the students at ``threshold``; ``--write`` puts it into docs/distillation.md. ``--only
-NAME...`` makes some of them, and the same command goes on where it was stopped.
+Markdown table of the teacher and the students at ``threshold``. ``--only NAME...`` makes some of them, and the same
+command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from dllm.errors import UserError
 from experiments import markdown
 from experiments.distill import __main__ as distill
 from experiments.distill.recipe import parse
-from experiments.marked import write_marked
 from experiments.scripts import refusing
 
-PAGE = Path(__file__).parents[2] / "docs" / "distillation.md"
 STUDENTS: dict[str, tuple[str, ...]] = {
     "student": (), "no-entropy": ("beta=0",), "entropy-everywhere": ("certain=all",),
 }  # fmt: skip
@@ -78,16 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("options", nargs="+", metavar="NAME=VALUE")
     parser.add_argument("--only", nargs="+", choices=list(STUDENTS), default=list(STUDENTS), metavar="NAME")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/distillation.md")
     given = parser.parse_intermixed_args(arguments)
     out = Path(parse(given.options)[1].out)
     options = [option for option in given.options if not option.startswith(("out=", "--out="))]
     code = make(options, out, given.only)
     if code:
         return code
-    print(found := table(out))
-    if given.write:
-        write_marked(PAGE, "ablations", f"{found}\n")
+    print(table(out))
     return 0
 
 

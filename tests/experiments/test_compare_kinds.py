@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dllm import Result, UserError, load
+from dllm import Result, load
 from experiments import compare_kinds
 from experiments.compare_kinds import HEAD, Line, one_forward_each
-from experiments.marked import marks, write_marked
 from experiments.mini.decoders import CACHES, LEFT_TO_RIGHT, NBDIFF, WEDLM, settings_of
 from tests.tiny import MODELS, make_tiny
 
@@ -27,31 +26,22 @@ def test_a_line_by_hand() -> None:
     assert not one_forward_each(Line("it", [result(4, 5, 40, "length")], [1.0]))
 
 
-def test_all_kinds_in_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_kinds_in_one_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folders = [make_tiny(tmp_path / name, MODELS / name) for name in ("tiny-wedlm", "tiny-nbdiff", "tiny-llada")]
-    page, (begin, end) = tmp_path / "page.md", marks("compare_kinds")
-    page.write_text(f"# A\n{begin}\nbefore\n{end}\nrest\n")
-    monkeypatch.setattr(compare_kinds, "PAGE", page)
     short = {label: WEDLM[label] for label in ("left to right", "threshold 0.4")}
     kinds = {"tiny-wedlm": short, "tiny-nbdiff": {"threshold 0.9": NBDIFF["threshold 0.9"]},
              "tiny-llada": {"cache=dual": CACHES["cache=dual"]}}  # fmt: skip
     assert [settings_of(load(folder)) for folder in folders] == [WEDLM, NBDIFF, CACHES]
     monkeypatch.setattr(compare_kinds, "settings_of", lambda model: kinds[model.name])
-    assert compare_kinds.main([*map(str, folders), "--tasks", "copy", "--count", "1", "--write"]) == 0
-    lines = page.read_text().split(begin)[1].split(end)[0].strip().splitlines()
+    assert compare_kinds.main([*map(str, folders), "--tasks", "copy", "--count", "1"]) == 0
+    lines = capsys.readouterr().out.strip().splitlines()
     assert lines[:2] == HEAD.splitlines() and [line.split(" | ")[0] for line in lines[2:]] == [
         "| tiny-wedlm, left to right", "| tiny-wedlm, threshold 0.4", "| tiny-nbdiff, threshold 0.9",
         "| tiny-llada, cache=dual",
     ]  # fmt: skip
-    assert "before" not in page.read_text() and page.read_text().endswith("rest\n")
     assert compare_kinds.main(["nothing/here/at/all"]) == 2
-
-
-def test_a_page_without_the_lines_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text("# A\n")
-    with pytest.raises(UserError, match="has no lines <!-- it: begin --> and"):
-        write_marked(tmp_path / "page.md", "it", "text")
-    assert (tmp_path / "page.md").read_text() == "# A\n"
 
 
 def test_blocks_of_one_column_are_decoded_from_left_to_right(tmp_path: Path) -> None:

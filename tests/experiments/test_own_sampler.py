@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 from dllm import Result, part
 from dllm.compose.parts import choices
 from dllm.tasks.mini import tasks as mini
-from experiments.marked import marks, write_marked
-from experiments.own_sampler import PAGE, Bench, Column, methods, saving
+from experiments.own_sampler import Bench, Column, methods, saving
 
 
 def column(method: str, setting: str, nfe: list[int], right: list[float]) -> Column:
@@ -47,15 +45,6 @@ def test_the_interval_of_a_saving_is_that_of_paired_items() -> None:
     assert saving([2, 4, 6], [4, 8, 12]) == "50.0 % ±0.0"  # every item saves alike
     # What is left of 1, 1, 1 without 3/4 of 1, 2, 1 is 1/4, -1/2, 1/4: squares that sum to 0.375.
     assert saving([1, 1, 1], [1, 2, 1]) == f"25.0 % ±{100 * 1.96 * (0.375 / 2 / 3) ** 0.5 / (4 / 3):.1f}"
-
-
-def test_figures_replace_the_older_ones(tmp_path: Path) -> None:
-    begin, end = marks("own_sampler")
-    page = tmp_path / "page.md"
-    page.write_text(f"words\n{begin}\n\nold\n\n{end}\nmore\n")
-    write_marked(page, "own_sampler", "new\n")
-    assert page.read_text() == f"words\n{begin}\n\nnew\n\n{end}\nmore\n"
-    assert PAGE.read_text().count(begin) == PAGE.read_text().count(end) == 1
 
 
 def test_every_sampler_that_ships_takes_part_with_settings_that_differ() -> None:

@@ -16,6 +16,9 @@ from experiments.reproduce import (
     Tolerance,
     agree,
     main,
+    put_files,
+    put_page,
+    put_tables,
     same_files,
     same_page,
     same_ratio,
@@ -74,6 +77,46 @@ def test_what_differs_is_named(
     problems = "\n".join(same_tables(entry, printed, tmp_path))
     assert bool(problems) == bool(words), problems
     assert all(word in problems for word in words), problems
+
+
+def test_tables_are_put_in_place_of_the_older_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By heading and first line; numbers in a heading may change, and rows come and go."""
+    table = "| name | score | speed |\n|---|---:|---:|\n"
+    old = DOCUMENT.replace("## One model", "## One model, 8 items")
+    entry = entry_for(old, tmp_path, monkeypatch, Tolerance())
+    printed = f"## One model, 9 items\n\n{table}| c | 1 | 2 |\n"
+    assert [*put_tables(entry, printed, tmp_path)] == [*same_tables(entry, printed, tmp_path)] == []
+    before, rest = old.split("## One")[0], old.split("## Prose")[1]
+    assert (tmp_path / "page.md").read_text() == f"{before}{printed}\n## Prose{rest}"
+    assert [*put_tables(entry, "| name | age |\n|---|---|\n", tmp_path)] == [
+        " | name | age | : the document has 0 such tables"
+    ]
+    bare = [*put_tables(entry, f"{table}| c | 1 | 2 |\n", tmp_path)]
+    assert len(bare) == 1 and bare[0].endswith("the document has 2 such tables")
+
+
+def test_pages_and_files_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, made = entry_for("old", tmp_path, monkeypatch, Tolerance()), tmp_path / "made"
+    made.mkdir()
+    assert not [*put_page(entry, "new", made)] and (tmp_path / "page.md").read_text() == "new"
+    (tmp_path / "pictures").mkdir()
+    for name in ("a.svg", "b.txt"):
+        (made / name).write_text(name)
+    assert not [*put_files(replace(entry, document="pictures", made=r".*\.svg"), "", made)]
+    assert [file.name for file in (tmp_path / "pictures").iterdir()] == ["a.svg"]
+
+
+def test_a_written_entry_is_reproduced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = entry_for("old\n", tmp_path, monkeypatch, Tolerance())
+    entry = replace(entry, commands=(("-c", "print('new')"),), compare=same_page)
+    monkeypatch.setattr(reproduce, "ENTRIES", [entry])
+    assert main([]) == 1 and (tmp_path / "page.md").read_text() == "old\n"
+    assert main(["--write"]) == 0 and (tmp_path / "page.md").read_text() == "new\n"
+    said = capsys.readouterr().out
+    assert said.startswith("FAILS") and "\nwrote " in said and said.endswith("1 of 1 written or equal\n")
+    assert main([]) == 0
 
 
 def test_a_column_may_have_a_tolerance_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
