@@ -42,14 +42,15 @@ class Product(torch.autograd.Function):
 
 
 class Bfloat16Products(TorchFunctionMode):
-    """Linear layers without a bias as ``Product``, in this thread, until the block ends."""
+    """Linear layers as ``Product``, in this thread, until the block ends."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is F.linear and (len(args) < 3 or args[2] is None):
-            return Product.apply(args[0], args[1])
-        return func(*args, **(kwargs or {}))
+        if func is not F.linear:
+            return func(*args, **(kwargs or {}))
+        product, bias = Product.apply(args[0], args[1]), args[2] if len(args) > 2 else None
+        return product if bias is None else product + bias
 
 
 def products_in(dtype: torch.dtype) -> AbstractContextManager[Any]:
