@@ -37,7 +37,7 @@ class Recipe:
     head_dim: int = 32
     mlp_width: int = 384
     batch: int = 40
-    steps: int = 22000
+    steps: int = 18500
     muon_rate: float = 0.005
     adam_rate: float = 2e-3
     weight_decay: float = 0.1
