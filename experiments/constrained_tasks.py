@@ -1,9 +1,9 @@
-"""Free against constrained answers of a demo model: ``python -m experiments.constrained_tasks mini-llada --count 100``.
+"""Free against constrained answers of the demo models: ``python -m experiments.constrained_tasks``.
 
 For each task, and for 1, 4 and 32 tokens committed in each forward, most confident first, in blocks of 32: the share of
 answers that the constraint allows, the share that is right, and the forwards of an answer. The constraint of an item is
 the set of its right answers (shuffle, replace_random, latin_square), or what any right answer looks like (records: a
-list of so many objects with three fields each). Prints one table in Markdown, and what it leaves out.
+list of so many objects with three fields each). Prints a Markdown table for each model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from experiments.scripts import counted, refusing
 TOKENS_PER_STEP = (1, 4, 32)
 BLOCK, SIZES = 32, (3, 5)
 FOUND = ("valid %", "right %", "forwards")
-HEADS = ("task", "a step", *(f"{kind}: {what}" for kind in ("free", "constrained") for what in FOUND))
+HEADS = ("task, tokens a step", *(f"{kind}: {what}" for kind in ("free", "constrained") for what in FOUND))
 RECORD = {
     "type": "object", "required": ["name", "age", "town"],
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "town": {"type": "string"}},
@@ -89,7 +89,7 @@ def lines(model: Model, task: str, count: int, seed: int) -> Iterator[str]:
         length = BLOCK * -(-longest // BLOCK)
         decoder = Decoder(model, Static(per_step=k), gen_length=length, batch_size=min(count, 32))
         prompts: list[Any] = [sample.messages for sample in samples]
-        found = [task, str(k)]
+        found = [f"{task}, {k}"]
         for each in (None, constraints):
             found += cells(decoder(prompts, constraints=each), samples, constraints)
         yield markdown.line(found)
@@ -98,21 +98,19 @@ def lines(model: Model, task: str, count: int, seed: int) -> Iterator[str]:
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="mini-llada", help="mini-llada, mini-dream, or a folder")
+    parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--tasks", nargs="+", default=list(CONSTRAINTS), choices=CONSTRAINTS)
-    parser.add_argument("--count", type=counted, default=100, help="items per task")
+    parser.add_argument("--count", type=counted, default=48, help="items per task")
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    model = load(options.model)
-    print(markdown.head(HEADS), flush=True)
-    known = [task for task in options.tasks if task in suite.TASKS]
-    for task in known:
-        for line in lines(model, task, options.count, options.seed):
-            print(line, flush=True)
-    if left := [task for task in options.tasks if task not in known]:
-        print(f"\nleft out: {', '.join(left)}, which the suite of this model does not have", file=sys.stderr)
+    for model in map(load, options.models):
+        print(f"### {model.name}, free and constrained\n\n{markdown.head(HEADS)}", flush=True)
+        for task in options.tasks:
+            for line in lines(model, task, options.count, options.seed):
+                print(line, flush=True)
+        print()
     return 0
 
 

@@ -273,6 +273,9 @@ ENTRIES = [
         columns={9: ANY},
     ),
     Entry(
+        "constrained", "docs/constraints.md", (("-m", "experiments.constrained_tasks"),), 6, same_tables, Tolerance(3),
+    ),
+    Entry(
         "plain", "docs/benchmarks.md",
         (("-m", "experiments.bench_step", "--plain", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
         same_ratio, Tolerance(share=0.5), timed=True,

@@ -10,13 +10,13 @@ from experiments import constrained_tasks
 
 
 def test_constrained_answers_are_all_valid_in_as_many_forwards(capsys: pytest.CaptureFixture[str]) -> None:
-    assert constrained_tasks.main(["--tasks", "records", "replace_random", "--count=2"]) == 0
-    out, err = capsys.readouterr()
-    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in out.splitlines()]
-    replaced = [row for row in rows if row[0] == "replace_random"]
-    assert [row[1] for row in replaced] == ["1", "4", "32"] and all(row[6] == "100" for row in replaced)
-    assert all(row[5] == "100" and row[4] == row[7] for row in rows[2:])
-    assert ("records" in err) != any(row[0] == "records" for row in rows)
+    assert constrained_tasks.main(["mini-llada", "--tasks", "records", "replace_random", "--count=2"]) == 0
+    heading, *lines = capsys.readouterr().out.split("\n\n")
+    assert heading == "### mini-llada, free and constrained"
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines[0].splitlines()]
+    tasks = ("records", "replace_random")
+    assert [row[0] for row in rows[2:]] == [f"{task}, {k}" for task in tasks for k in (1, 4, 32)]
+    assert all(row[4] == "100" and row[3] == row[6] for row in rows[2:]) and {row[5] for row in rows[5:]} == {"100"}
 
 
 def test_the_constraints_are_the_right_answers() -> None:
