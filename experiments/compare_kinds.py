@@ -1,8 +1,8 @@
 """The mini models of all kinds of attention on held-back items: ``python -m experiments.compare_kinds``.
 
 Prints a Markdown table with a row for each way to decode each model: the autoregressive one from left to right, those
-of WeDLM and NBDiff by their published decoders, LLaDA's with its caches. The exit code is
-1 when a model takes more forwards from left to right than there are tokens, an answer's end counted.
+of WeDLM and NBDiff by their published decoders, LLaDA's with its caches. The exit code is 1 when a model takes more
+forwards from left to right than there are tokens, an answer's end counted.
 
 Query tokens: rows that the network computes for an item. Useful: tokens of the answers over query tokens.
 """
@@ -83,8 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     items = [sample for task in given.tasks for sample in mini.generate(task, given.seed, given.count)]
     found = lines(given.models, items)
-    text = "\n".join([HEAD, *map(str, found)])
-    print(text)
+    print("\n".join([HEAD, *map(str, found)]))
     return int(not all(one_forward_each(one) for one in found if one.label.endswith("left to right")))
 
 

@@ -71,17 +71,50 @@ class Entry:
     timed: bool = False
 
 
+def cells(line: str) -> list[str]:
+    """Of one line of a Markdown table."""
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A Markdown table: its lines ``start`` to ``end``, and the line of the ``heading`` above it (-1: none)."""
+
+    lines: Sequence[str]
+    start: int
+    end: int
+    heading: int
+
+    def title(self) -> str:
+        """The heading's words."""
+        return self.lines[self.heading].strip("# ") if self.heading >= 0 else ""
+
+    def name(self) -> tuple[str, list[str]]:
+        """What tells a table from the others: its heading, whatever the numbers in it, and its first line."""
+        return NUMBER.sub("#", self.title()), cells(self.lines[self.start])
+
+
+def blocks(text: str) -> list[Block]:
+    """The Markdown tables of a text."""
+    found: list[Block] = []
+    heading, lines = -1, text.splitlines()
+    for at, line in enumerate(lines):
+        if line.startswith("#"):
+            heading = at
+        elif line.startswith("|") and found and found[-1].end == at:
+            found[-1] = replace(found[-1], end=at + 1)
+        elif line.startswith("|"):
+            found.append(Block(lines, at, at + 1, heading))
+    return found
+
+
 def tables(text: str) -> Table:
     """The rows of all Markdown tables, by the heading above them and their first cell."""
-    found: Table = {}
-    heading = ""
-    for line in text.splitlines():
-        if line.startswith("#"):
-            heading = line.strip("# ")
-        elif line.startswith("|") and not re.match(r"^\|[\s:|-]+\|$", line):
-            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-            found[heading, cells[0]] = cells[1:]
-    return found
+    return {
+        (block.title(), first): rest
+        for block in blocks(text) for line in block.lines[block.start : block.end]
+        if not re.match(r"^\|[\s:|-]+\|$", line) for first, *rest in [cells(line)]
+    }  # fmt: skip
 
 
 def same_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
@@ -120,46 +153,16 @@ def agree(said: str, found: str, tolerance: Tolerance) -> bool:
     return all(tolerance.agrees(float(one), float(other)) for one, other in pairs)
 
 
-@dataclass(frozen=True)
-class Block:
-    """A Markdown table: its lines ``start`` to ``end``, and the line of the ``heading`` above it (-1: none)."""
-
-    lines: Sequence[str]
-    start: int
-    end: int
-    heading: int
-
-    def name(self) -> tuple[str, list[str]]:
-        """What tells a table from the others: its heading, whatever the numbers in it, and its first line."""
-        heading = self.lines[self.heading] if self.heading >= 0 else ""
-        return NUMBER.sub("#", heading.strip("# ")), [cell.strip() for cell in self.lines[self.start].split("|")]
-
-
-def blocks(lines: Sequence[str]) -> list[Block]:
-    """The Markdown tables of a text."""
-    found: list[Block] = []
-    heading = -1
-    for at, line in enumerate(lines):
-        if line.startswith("#"):
-            heading = at
-        elif line.startswith("|") and found and found[-1].end == at:
-            found[-1] = replace(found[-1], end=at + 1)
-        elif line.startswith("|"):
-            found.append(Block(lines, at, at + 1, heading))
-    return found
-
-
 def put_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """Each printed table and its heading in place of the document's; what is printed bare goes by its first line."""
     page = ROOT / entry.document
-    for made in blocks(printed.splitlines()):
-        lines = page.read_text().splitlines()
+    for made in blocks(printed):
         heading, first = made.name()
-        places = [one for one in blocks(lines) if one.name()[1] == first and heading in ("", one.name()[0])]
+        places = [one for one in blocks(page.read_text()) if one.name()[1] == first and heading in ("", one.name()[0])]
         if len(places) != 1:
             yield f"{heading or ' | '.join(first)}: the document has {len(places)} such tables"
             continue
-        place = places[0]
+        place, lines = places[0], [*places[0].lines]
         if made.heading >= 0:
             lines[place.heading] = made.lines[made.heading]
         lines[place.start : place.end] = made.lines[made.start : made.end]
