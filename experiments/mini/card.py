@@ -77,7 +77,11 @@ ABOUT = {
 PARTS = {
     "way": ("Ways to decode", "Those of `experiments.mini.decoders`."),
     "speed": ("Tokens a step", "The whole answer is one block, the most confident positions first."),
-    "wording": ("Wordings", "One token a step. Those of the last column were never trained on."),
+    "wording": (
+        "Wordings", "One token a step. As training asks all models (`plain`, `trained`), as it asks mini-llada and "
+        "mini-dream besides (`more`), and as it asks none (`unseen`; `strange` ones hold a word that no request of "
+        "training has)."
+    ),
     "names": (
         "Names", "One token a step. Known and new names are one token each, spelt and unseen ones three or four; new "
         "and unseen ones were never trained on. Canvases of 64 and 256 tokens, since spelt names are longer."

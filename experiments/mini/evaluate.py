@@ -27,13 +27,13 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.prompts import Prompt
 from dllm.samplers.static import Static
-from dllm.tasks.mini import tasks
+from dllm.tasks.mini import tasks, wordings
 from dllm.tasks.mini.items import Sample
 from experiments.mini.decoders import decoder, settings_of
 from experiments.scripts import refusing
 
 TOKENS_PER_STEP = (1, 2, 4, 8, 32)
-WORDINGS = ("plain", "trained", "unseen")
+WORDINGS = ("plain", *wordings.SOURCES)
 NAMES = ("known", "new", "spelt", "unseen")
 CANVASES = (32, 64, 128, 256)
 BLOCKS = (8, 16, 32)

@@ -1,12 +1,13 @@
 """Muon for many small matrices at once: those of one shape are orthogonalised in one stack.
 
 torch.optim.Muon takes them one by one in bfloat16: 63 ms a step for the 28 matrices of a mini model, on a core whose
-bfloat16 is half as fast as its float32; stacked, 30 ms.
+bfloat16 is half as fast as its float32; stacked in float32, 30 ms, and in bfloat16 8 on one where it is four times as
+fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -30,16 +31,23 @@ def orthogonalised(update: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum (Nesterov), orthogonalised, with decoupled weight decay; parameters are matrices."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float,
+        each: Callable[..., Iterable[Any]] = map, dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        """each: maps a function over the stacks, in this thread or in several. dtype: of the iterations."""
+        self.each, self.dtype = each, dtype
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "momentum": 0.95})
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            shapes = dict.fromkeys(parameter.shape for parameter in group["params"])
-            for shape in shapes:
-                self._move([one for one in group["params"] if one.shape == shape], group)
+            stacks: dict[torch.Size, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                stacks.setdefault(parameter.shape, []).append(parameter)
+            for _ in self.each(self._move, stacks.values(), [group] * len(stacks)):
+                pass
 
+    @torch.no_grad()
     def _move(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
         updates = []
         for one in parameters:
@@ -49,5 +57,5 @@ class Muon(torch.optim.Optimizer):
             updates.append(one.grad.lerp(momentum, group["momentum"]))
         rows, columns = parameters[0].shape
         rate = group["lr"] * max(1.0, rows / columns) ** 0.5
-        for one, update in zip(parameters, orthogonalised(torch.stack(updates)).unbind(), strict=True):
+        for one, update in zip(parameters, orthogonalised(torch.stack(updates).to(self.dtype)).unbind(), strict=True):
             one.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)

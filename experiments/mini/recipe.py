@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import cos, pi, sin
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from experiments.mini import tokenizer as tokens
 from experiments.mini.muon import Muon
+from experiments.mini.products import DTYPES
 
 LETTERS = (0.4, 0.35, 0.3, 0.25)  # how much of a first embedding the first letters of a word make
 WAVES = 6  # of a letter's vector: letters that are near in the alphabet are akin, so that order shows
@@ -35,14 +37,21 @@ class Recipe:
     head_dim: int = 32
     mlp_width: int = 384
     batch: int = 40
-    steps: int = 16500
+    steps: int = 18500
     muon_rate: float = 0.005
     adam_rate: float = 2e-3
     weight_decay: float = 0.1
     hard_share: float = 0.3  # of the rows are masked where the model least expects the token
+    requests: str = "wide"  # which of ``data.MIXES``
+    redrawn: float = 0.1  # of the known names have other vectors in a step: see ``redraw``
+    products: str = "bfloat16"  # what linear layers and Muon compute in, or "float32"
     kinship: float = 0.85  # of the first embeddings of " list", "List", "LIST"
     seed: int = 0
     base: str = ""
+
+    def progress(self, step: int) -> float:
+        """How much of the run is over, 0 to 1. Easy items first are for who cannot copy yet: not with a base."""
+        return 1.0 if self.base else step / self.steps
 
 
 # What differs from the defaults. mini-dream reads a token one place before its own, where another one stands: from
@@ -51,12 +60,14 @@ class Recipe:
 # An adapted model begins at what an autoregressive one knows, so it moves more slowly.
 # A step takes 0.17, 0.28 and 0.32 s of a core of its own: 22, 19 and 19 minutes. Batches have seeds of their own, so
 # that an adapted model meets other items than its base.
-ADAPTED: dict[str, Any] = {"base": "mini-ar", "hard_share": 0.0, "muon_rate": 0.004, "adam_rate": 1.5e-3}
+NARROW: dict[str, Any] = {"hard_share": 0.0, "requests": "narrow", "redrawn": 0.0, "products": "float32"}
+ADAPTED: dict[str, Any] = {**NARROW, "base": "mini-ar", "muon_rate": 0.004, "adam_rate": 1.5e-3}
 USUAL: dict[str, dict[str, Any]] = {
+    "mini-llada": {"seed": 1, "muon_rate": 0.004},
     "mini-dream": {
-        "base": "mini-llada", "layers": 5, "steps": 6400, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
+        "base": "mini-llada", "layers": 5, "steps": 8000, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
     },
-    "mini-ar": {"steps": 8000, "hard_share": 0.0},
+    "mini-ar": {**NARROW, "steps": 8000},
     "mini-wedlm": {**ADAPTED, "steps": 4000, "seed": 1},
     "mini-nbdiff": {**ADAPTED, "steps": 3600, "seed": 2},
 }  # fmt: skip
@@ -124,6 +135,12 @@ def init_weights(model: Transformer, recipe: Recipe, texts: Sequence[str]) -> No
         model.embed.weight.copy_(embeddings(texts, recipe.width, recipe.kinship, generator))
         model.lm_head.weight.copy_(model.embed.weight * recipe.width**-0.5)
         model.lm_head.weight[tokens.MASK] = 0
+
+
+def letter_waves(text: str) -> list[float]:
+    """What the vector of one character, or none, is made of: smooth in its place in the alphabet."""
+    at = (ord(text) - ord("a")) / 26 if "a" <= text <= "z" else -0.2
+    return [wave for n in range(1, WAVES + 1) for wave in (cos(pi * at * n / 2), sin(pi * at * n / 2))]
 
 
 def embeddings(texts: Sequence[str], width: int, kinship: float, generator: torch.Generator) -> Tensor:
@@ -205,12 +222,14 @@ def add_vocabulary(model: Transformer, rest: Sequence[Tensor]) -> None:
         part.weight = nn.Parameter(torch.cat([part.get_parameter("weight").detach(), rows]))
 
 
-def build_optimizers(model: Transformer, recipe: Recipe) -> list[torch.optim.Optimizer]:
+def build_optimizers(
+    model: Transformer, recipe: Recipe, each: Callable[..., Iterable[Any]] = map
+) -> list[torch.optim.Optimizer]:
     """Muon on the matrices of the blocks, Adam on the rest."""
     blocks = [p for n, p in model.named_parameters() if n.startswith("layers") and p.dim() == 2]
     rest = [p for n, p in model.named_parameters() if not (n.startswith("layers") and p.dim() == 2)]
     return [
-        Muon(blocks, recipe.muon_rate, recipe.weight_decay),
+        Muon(blocks, recipe.muon_rate, recipe.weight_decay, each, DTYPES[recipe.products]),
         torch.optim.Adam(rest, lr=recipe.adam_rate, betas=(0.9, 0.98), fused=True),
     ]
 

@@ -1,6 +1,7 @@
 """The tokenizer of the mini models: known words are one token each, others are spelt in pieces, bytes at the end.
 
-All models share one vocabulary; only the spelling of the special tokens and the chat template differ.
+Models that are asked in further wordings know the words of these besides. Else they differ in the spelling of the
+special tokens and the chat template alone.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ CHATML = (
 )
 CHATML_TOKENS = ("<|endoftext|>", "<|beginoftext|>", "<|mask|>", "<|im_start|>", "<|im_end|>", "<|reserved_0|>")
 CHATML_MODELS = ("mini-dream", "mini-ar", "mini-wedlm", "mini-nbdiff")
+WIDE = ("mini-llada", "mini-dream")  # know the words of further wordings
 SPECIAL = {
     "mini-llada": ("<|endoftext|>", "<|startoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|eot_id|>",
                    "<|end_header_id|>"),
@@ -66,9 +68,9 @@ def told() -> list[str]:
     return [*words.NAMES, *words.TOWNS, *nouns, *verbs, *others, *vocabulary.MINI_SYMBOLS]
 
 
-def entries() -> list[str]:
-    """Whole words and marks that are one token each, as plain text."""
-    asked = (*wordings.vocabulary(), "user", "assistant", "system")
+def entries(wide: bool = False) -> list[str]:
+    """Whole words and marks that are one token each, as plain text. wide: those of further wordings, too."""
+    asked = (*wordings.vocabulary(), *(wordings.further_vocabulary() if wide else ()), "user", "assistant", "system")
     requests = [spelling for word in asked for spelling in (word, word.capitalize(), word.upper())]
     idle = [spelling for word in wordings.FILLERS for spelling in (word, word.capitalize())]
     numbers = [*map(str, range(100))]
@@ -91,7 +93,7 @@ def build(model: str) -> Tokenizer:
     """The tokenizer of a mini model; any text round-trips through its byte alphabet."""
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     vocab = {token: index for index, token in enumerate(SPECIAL[model])}
-    as_bytes = [level.pre_tokenize_str(entry)[0][0] for entry in dict.fromkeys([*entries(), *new_words()])]
+    as_bytes = [level.pre_tokenize_str(entry)[0][0] for entry in dict.fromkeys([*entries(model in WIDE), *new_words()])]
     for token in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges()), *as_bytes]:
         vocab.setdefault(token, len(vocab))
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(merges()), ignore_merges=True))

@@ -9,6 +9,7 @@ data, two at least: words in quotes, numbers, single capital letters and the wor
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
@@ -28,8 +29,10 @@ EMPTY = frozenset((*_EMPTY.split(), *wordings.FILLERS))
 
 @cache
 def asking() -> frozenset[str]:
-    """Words that make a request."""
-    return frozenset(wordings.vocabulary()) - EMPTY
+    """Words that make a request: those of the first templates, and those that two further ones share. What one alone
+    has says little: with "translate" any text was within."""
+    further = Counter(word for of in wordings.MORE.values() for text in of for word in wordings.words_of(text))
+    return frozenset((*wordings.vocabulary(), *(word for word, count in further.items() if count > 1))) - EMPTY
 
 
 @cache

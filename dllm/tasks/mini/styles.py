@@ -79,15 +79,15 @@ def strewn(text: str, rng: Random) -> str:
 def ask(task: str, slots: Mapping[str, str], rng: Random, wording: str) -> str:
     """A request. slots: what templates name; ``items`` is put after the template if it does not name it.
 
-    wording: ``plain`` (the first template, as it stands), ``trained``, ``strewn`` (the same among idle words) or
-    ``unseen``.
+    wording: ``plain`` (the first template, as it stands), ``trained``, ``more``, either of them ``strewn`` (among idle
+    words), ``unseen`` or ``strange``.
     """
     if wording == "plain":
         text, separator = wordings.TRAINED[task][0], ":\n"
     else:
-        templates = wordings.UNSEEN if wording == "unseen" else wordings.TRAINED
-        text = open_up(rng.choice(templates[task]), rng)
-        text = recased(dressed(strewn(text, rng) if wording == "strewn" else text, rng), rng)
+        source, _, strewing = wording.partition(" ")
+        text = open_up(rng.choice(wordings.SOURCES[source][task]), rng)
+        text = recased(dressed(strewn(text, rng) if strewing else text, rng), rng)
         separator = rng.choices(wordings.SEPARATORS, (40, 15, 10, 4, 8, 4, 5, 4, 2, 2, 4))[0]
     if "{items}" not in text and slots.get("items"):
         last = wording == "plain" or rng.random() < 0.92

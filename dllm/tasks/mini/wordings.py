@@ -1,4 +1,5 @@
-"""How tasks are asked: templates that training sees, and templates that it never sees.
+"""How tasks are asked: templates that training sees, and templates that it never sees, some of them with words that it
+never meets either.
 
 ``(a|b)`` is a choice, ``{items}``, ``{word}`` and ``{at}`` are filled in; what a template does not name is
 put after it. The first template of each task is the plain one.
@@ -7,7 +8,9 @@ put after it. The first template of each task is the plain one.
 from __future__ import annotations
 
 import re
+import zlib
 from functools import cache
+from importlib.resources import files
 
 LISTED = "(list|names|items|words|entries)"
 TRAINED: dict[str, tuple[str, ...]] = {
@@ -160,30 +163,23 @@ TRAINED: dict[str, tuple[str, ...]] = {
         "In which town does (everyone|each) live", "(Map|Link|Connect) the (people|names) (to|with) the towns",
     ),
 }  # fmt: skip
-UNSEEN: dict[str, tuple[str, ...]] = {
-    "copy": ("Just copy it", "Write out exactly the same names again", "I need the same list again, unchanged"),
-    "reverse": ("Start with the last and end with the first", "Go through the list backwards", "Reverse it all"),
-    "sort": ("Bring these into alphabetical order", "I need them from A to Z", "Sort these names for me"),
-    "shuffle": ("I need a random order of these", "Scramble it all up", "Make the order random"),
-    "insert_index": ("Put {word} into the list, at index {at}", "I want {word} at position {at}",
-                     "Please place {word} at {at}"),
-    "insert_random": ("Put {word} in at any place", "I want {word} somewhere among them",
-        "Add {word}, anywhere is fine"),
-    "remove_index": ("Get rid of the name at index {at}", "I want position {at} removed", "Without position {at}"),
-    "remove_random": ("Get rid of one of them", "I want one name removed, any of them", "Drop one at random"),
-    "replace_index": ("I want {word} in place of position {at}", "Put {word} instead of item {at}",
-                      "Write {word} over position {at}"),
-    "replace_random": ("Put {word} in place of anyone", "Swap one of them for {word}",
-        "I want {word} instead of someone"),
-    "latin_square": ("I need a latin square from these letters", "Put these letters in a latin square",
-                     "Latin square please, letters"),
-    "sudoku": ("Please find the missing digits of this sudoku", "I cannot solve this sudoku", "Complete it, a sudoku"),
-    "words_to_sentence": ("I need one sentence that has the words {items}", "Form a good sentence from {items}",
-                          "Say something with {items}"),
-    "records": ("I need these people as JSON", "Here are rows, give JSON", "Put it all in a JSON list"),
-    "assign": ("Which town does each person get", "Each name needs one of the towns",
-        "Distribute one town to everybody"),
-}  # fmt: skip
+HELD_BACK = 6  # one further template in six is never trained on, by its hash
+
+
+def held_back(template: str) -> bool:
+    return zlib.crc32(template.encode()) % HELD_BACK == 0
+
+
+@cache
+def more() -> dict[str, tuple[str, ...]]:
+    """Further templates of each task, as different people would ask: more_wordings.txt."""
+    text = (files(__package__) / "more_wordings.txt").read_text(encoding="utf-8")
+    sections = (section.strip().splitlines() for section in text.split("\n\n"))
+    return {head.strip("[]"): tuple(templates) for head, *templates in sections}
+
+
+# What mini-llada and mini-dream see besides TRAINED.
+MORE = {task: tuple(text for text in of if not held_back(text)) for task, of in more().items()}
 BEFORE = (
     "Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ",
         "I would like you to ",
@@ -208,9 +204,36 @@ SEPARATORS = (":\n", ": ", "\n", ":", " ", ":\n\n", ". ", "? ", " - ", ";\n", ".
 LABELS = ("People", "Towns", "Names")  # of lists in a request
 
 
+def words_of(text: str) -> set[str]:
+    """The words of templates, in lower case."""
+    return set(re.findall("[a-z]+", re.sub(r"\{\w+\}", " ", text).lower()))
+
+
+
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """The words of the requests that training sees, in lower case."""
+    """The words of TRAINED and of what stands around requests, in lower case."""
     texts = [text for templates in TRAINED.values() for text in templates]
-    plain = re.sub(r"\{\w+\}", " ", " ".join([*texts, *BEFORE, *AFTER, *LABELS])).lower()
-    return tuple(sorted({*re.findall("[a-z]+", plain), "name", "age", "town"}))
+    return tuple(sorted({*words_of(" ".join([*texts, *BEFORE, *AFTER, *LABELS])), "name", "age", "town"}))
+
+
+@cache
+def further_vocabulary() -> tuple[str, ...]:
+    """The words that MORE alone brings, in lower case."""
+    return tuple(sorted(met() - {*vocabulary(), *FILLERS}))
+
+
+@cache
+def met() -> frozenset[str]:
+    """The words that training meets in requests."""
+    return frozenset((*vocabulary(), *FILLERS)).union(*(words_of(text) for of in MORE.values() for text in of))
+
+
+def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
+    """Held-back templates: of words that training meets in others, or with a word that it never meets."""
+    return {task: tuple(text for text in of if held_back(text) and (not words_of(text) <= met()) == strange)
+            for task, of in more().items()}  # fmt: skip
+
+
+UNSEEN, STRANGE = _never_trained(strange=False), _never_trained(strange=True)
+SOURCES = {"trained": TRAINED, "more": MORE, "unseen": UNSEEN, "strange": STRANGE}

@@ -22,9 +22,10 @@ class Masked(Objective[Batch]):
     """``data.make_batches``, of whose rows a share is made harder by the model itself."""
 
     def batches(self, vocab: Tokenizer, recipe: Recipe, step: int) -> Sequence[Batch]:
-        marks = marks_of(recipe.model)
-        progress = 1.0 if recipe.base else step / recipe.steps  # easy items first are for who cannot copy yet
-        return data.make_batches(vocab, recipe.model, marks, recipe.batch, progress, recipe.seed, step)
+        return data.make_batches(
+            vocab, recipe.model, marks_of(recipe.model), recipe.batch, recipe.progress(step), recipe.seed, step,
+            data.MIXES[recipe.requests],
+        )  # fmt: skip
 
     def hardened(self, model: Transformer, batch: Batch, recipe: Recipe, seed: int) -> Batch:
         return harden(model, batch, recipe.hard_share, seed)

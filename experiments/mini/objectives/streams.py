@@ -102,8 +102,9 @@ def drawn(
     """The texts of a step, and the generator that goes on. canvas_of: a row's canvas, from the length of its answer. A
     model that is adapted meets all items from the start."""
     rng, generator = data.seeded(recipe.seed, step)
-    progress = 1.0 if recipe.base else step / recipe.steps
-    names, prompts, answers = data.rows_of(vocab, recipe.model, rng, recipe.batch, progress)
+    names, prompts, answers = data.rows_of(
+        vocab, recipe.model, rng, recipe.batch, recipe.progress(step), data.MIXES[recipe.requests]
+    )
     lengths = torch.tensor([len(answer) for answer in answers])
     canvas = torch.tensor([canvas_of(rng, length) for length in lengths.tolist()])
     widest = int(canvas.max())

@@ -104,7 +104,9 @@ def test_the_least_expected_are_masked() -> None:
 
 
 def test_the_digest_follows_the_items() -> None:
-    assert data.digest(0) == data.digest(0) != data.digest(1)
+    wide, narrow = data.MIXES["wide"], data.MIXES["narrow"]
+    assert data.digest(0, wide) == data.digest(0, wide) != data.digest(1, wide)
+    assert data.digest(0, wide) != data.digest(0, narrow) == "1d71230bea346148"  # mini-ar's card says so
     assert tasks.draw("copy", Draw(Random(0)), "train").split == "train"
 
 

@@ -208,4 +208,4 @@ def test_a_run_begun_before_there_were_bases_goes_on() -> None:
     recipe = Recipe()
     found = train.made_from(recipe, "spelling")
     kept = {key: value for key, value in asdict(recipe).items() if key != "base"}
-    assert found == {**kept, "data": data.digest(0), "tokenizer": "spelling"}
+    assert found == {**kept, "data": data.digest(0, data.MIXES["wide"]), "tokenizer": "spelling"}

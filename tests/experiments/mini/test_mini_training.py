@@ -22,12 +22,13 @@ from dllm.models.fused import apart
 from dllm.models.memory import Fresh
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
-from dllm.tasks.mini import wordings
+from dllm.tasks.mini import wordings, words
 from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at
 from experiments.mini.muon import Muon
 from experiments.mini.objectives import masked
 from experiments.mini.recipe import Recipe, build_model, embeddings, published_config, recipe_of
+from experiments.mini.redraw import redraw_of
 from tests.fake_gpu import GPU, FakeGPUs, place_of, put
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=16, hard_share=0.34)
@@ -69,6 +70,15 @@ def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path: Path) -> 
     assert 1 <= report["starts"] <= 3 and report["step"] == TINY.steps
 
 
+def test_several_threads_give_the_same_weights(tmp_path: Path) -> None:
+    """A step of many groups, shared by three threads."""
+    wide = replace(TINY, batch=40, steps=4)
+    for threads in (1, 3):
+        train.train(wide, tmp_path / str(threads), threads=threads)
+    one, three = (tmp_path / name / "model.safetensors" for name in ("1", "3"))
+    assert one.read_bytes() == three.read_bytes() and losses(one.parent) == losses(three.parent)
+
+
 def losses(folder: Path) -> list[Any]:
     lines = [json.loads(line) for line in (folder / train.LOG).read_text().splitlines()]
     return [(line["step"], line["loss"]) for line in lines]
@@ -86,7 +96,7 @@ def test_a_run_goes_on_only_with_its_own_recipe_data_and_tokenizer(
         other.setitem(wordings.TRAINED, "copy", ("Say it",))
         with pytest.raises(UserError, match="begun with other data;"):
             train.train(TINY, tmp_path)
-    monkeypatch.setattr(tokenizer, "entries", lambda: ["one", "two"])
+    monkeypatch.setattr(tokenizer, "entries", lambda wide: ["one", "two"])
     with pytest.raises(UserError, match="begun with another tokenizer"):
         train.train(TINY, tmp_path)
 
@@ -224,3 +234,37 @@ def test_names_never_trained_on_keep_their_first_rows(tmp_path: Path) -> None:
     after = train.train(TINY, tmp_path, stop_at=4).state_dict()
     for name in ("embed.weight", "lm_head.weight"):
         assert torch.equal(before[name][ids], after[name][ids]) and not torch.equal(before[name], after[name])
+
+
+def test_a_step_redraws_known_names_alone_and_puts_their_rows_back() -> None:
+    """Half of a new row's variance is that of its letters, which sorting goes by."""
+    vocab = tokenizer.build("mini-llada")
+    model = build_model(Recipe(), tokenizer.texts(vocab))
+    before = [matrix.detach().clone() for matrix in (model.embed.weight, model.lm_head.weight)]
+    names = {vocab.encode(name).ids[0] for name in words.NAMES if name not in words.TOWNS}
+    drawn = redraw_of(vocab, model.embed.weight.detach())
+    with drawn.drawn(model, 0.5, "0/1"):
+        embed, head = (matrix.detach().clone() for matrix in (model.embed.weight, model.lm_head.weight))
+    changed = (embed != before[0]).any(1).nonzero().flatten().tolist()
+    assert set(changed) < names and 0.4 < len(changed) / len(names) < 0.6
+    assert (head != before[1]).any(1).nonzero().flatten().tolist() == changed
+    assert torch.allclose(head[changed], embed[changed] * Recipe().width**-0.5)
+    rows = torch.stack([embed[changed].flatten(), before[0][changed].flatten()])
+    assert torch.allclose(rows.std(1), torch.ones(2), atol=0.02)
+    assert 0.4 < float(torch.corrcoef(rows)[0, 1]) < 0.6
+    with drawn.drawn(model, 0.5, "0/1"):
+        assert torch.equal(model.embed.weight, embed)
+    with drawn.drawn(model, 0.5, "0/2"):
+        assert not torch.equal(model.embed.weight, embed)
+    assert all(torch.equal(*pair) for pair in zip(before, (model.embed.weight, model.lm_head.weight), strict=True))
+
+
+def test_further_wordings_hold_no_word_that_lists_of_new_words_are_made_of() -> None:
+    """Training cuts those out of its vocabulary."""
+    vocab = tokenizer.build("mini-llada")
+    new = {*tokenizer.new_words()}
+    for templates in wordings.more().values():
+        said = {word for text in templates for word in wordings.words_of(text)}
+        forms = {form(word) for word in said for form in (str, str.lower, str.upper, str.title)}
+        assert not forms & new and not {f" {form}" for form in forms} & new
+        assert all(vocab.encode(form).ids[0] not in tokenizer.new_ids(vocab) for form in forms)

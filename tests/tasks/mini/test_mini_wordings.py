@@ -9,25 +9,63 @@ import pytest
 from dllm.tasks.mini import styles, tasks, wordings
 
 SLOTS = {"items": "ITEMS", "word": "WORD", "at": "7"}
+OF = {**wordings.SOURCES, "plain": wordings.TRAINED, "more strewn": wordings.MORE}
+
+
+def opened(task: str, source: str) -> set[str]:
+    """Every wording of the templates, in lower case."""
+    return {one for template in wordings.SOURCES[source][task] for one in every(template)}
+
+
+def every(template: str) -> list[str]:
+    found = styles.CHOICE.search(template)
+    if found is None:
+        return [styles.open_up(template, Random(0)).lower()]
+    made = (template[: found.start()] + one + template[found.end() :] for one in found[1].split("|"))
+    return [one for text in made for one in every(text)]
 
 
 @pytest.mark.parametrize("task", tasks.TASKS)
-def test_every_task_has_five_wordings_and_three_held_back(task: str) -> None:
-    assert len(wordings.TRAINED[task]) >= 5 and len(wordings.UNSEEN[task]) >= 3
-    opened = [{opened_up(text, seed) for text in of[task] for seed in range(40)}
-              for of in (wordings.TRAINED, wordings.UNSEEN)]  # fmt: skip
-    assert not opened[0] & opened[1]
+def test_every_task_has_five_wordings_and_a_sixth_of_many_more_held_back(task: str) -> None:
+    more = wordings.more()[task]
+    assert len(wordings.TRAINED[task]) >= 5 and len(set(more)) == len(more) >= 38 and len(wordings.UNSEEN[task]) >= 3
+    assert not (opened(task, "unseen") | opened(task, "strange")) & (opened(task, "trained") | opened(task, "more"))
 
 
-def opened_up(template: str, seed: int) -> str:
-    return styles.open_up(template, Random(seed)).lower()
+def test_the_hash_of_a_template_decides_whether_training_sees_it() -> None:
+    assert wordings.held_back("Just copy it") and not wordings.held_back("Without position {at}")
+    for task, templates in wordings.more().items():
+        never = wordings.UNSEEN[task] + wordings.STRANGE[task]
+        assert [*map(wordings.held_back, templates)] == [text in never for text in templates]
+        assert len(never) + len(wordings.MORE[task]) == len(templates)
 
 
-@pytest.mark.parametrize("wording", ["plain", "trained", "unseen"])
+def test_strange_wordings_hold_a_word_that_training_never_shows() -> None:
+    shown = {word for task in tasks.TASKS for source in ("trained", "more") for text in opened(task, source)
+             for word in wordings.words_of(text)} | {*wordings.FILLERS, *wordings.vocabulary()}  # fmt: skip
+    assert all(wordings.words_of(text) <= shown for of in wordings.UNSEEN.values() for text in of)
+    strange = [text for of in wordings.STRANGE.values() for text in of]
+    assert len(strange) > 20 and not any(wordings.words_of(text) <= shown for text in strange)
+
+
+def test_a_wording_asks_for_one_task_and_leaves_nothing_out() -> None:
+    """Its slots are those of the task's plain template."""
+    tasks_of: dict[str, set[str]] = {}
+    for task, templates in wordings.more().items():
+        plain = set(styles.SLOT.findall(wordings.TRAINED[task][0])) - {"{items}"}
+        for template in templates:
+            assert {*styles.SLOT.findall(template)} - {"{items}"} == plain, template
+            assert template == template.strip() and template.count("(") == template.count(")")
+        for source in wordings.SOURCES:
+            for one in opened(task, source):
+                tasks_of.setdefault(one, set()).add(task)
+    assert [one for one, found in tasks_of.items() if len(found) > 1] == []
+
+
+@pytest.mark.parametrize("wording", OF)
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_requests_name_what_they_are_about(task: str, wording: str) -> None:
-    of = wordings.UNSEEN if wording == "unseen" else wordings.TRAINED
-    needed = {slot for slot in SLOTS if all(f"{{{slot}}}" in text for text in of[task])} | {"items"}
+    needed = {slot for slot in SLOTS if all(f"{{{slot}}}" in text for text in OF[wording][task])} | {"items"}
     for seed in range(30):
         text = styles.ask(task, SLOTS, Random(seed), wording)
         assert all(SLOTS[slot].lower() in text.lower() for slot in needed) and not set("{}()|") & set(text)
