@@ -43,7 +43,6 @@ class Recipe:
     weight_decay: float = 0.1
     hard_share: float = 0.3  # of the rows are masked where the model least expects the token
     requests: str = "wide"  # which of ``data.MIXES``
-    windowed: float = 0.0  # of the rows end where a window of masks does: see ``data.cut``
     redrawn: float = 0.1  # of the known names have other vectors in a step: see ``redraw``
     products: str = "bfloat16"  # what linear layers and Muon compute in, or "float32"
     kinship: float = 0.85  # of the first embeddings of " list", "List", "LIST"
@@ -66,8 +65,7 @@ ADAPTED: dict[str, Any] = {**NARROW, "base": "mini-ar", "muon_rate": 0.004, "ada
 USUAL: dict[str, dict[str, Any]] = {
     "mini-llada": {"seed": 1, "muon_rate": 0.004},
     "mini-dream": {
-        "base": "mini-llada", "layers": 5, "steps": 9000, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
-        "windowed": 0.15,
+        "base": "mini-llada", "layers": 5, "steps": 8000, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
     },
     "mini-ar": {**NARROW, "steps": 8000},
     "mini-wedlm": {**ADAPTED, "steps": 4000, "seed": 1},

@@ -70,22 +70,6 @@ def test_batches_mask_answers_only(progress: float) -> None:
             assert (batch.target != tokenizer.MASK).all() and not (batch.answer & ~batch.valid).any()
 
 
-def test_rows_with_a_window_show_few_masks_and_the_rest_of_the_text() -> None:
-    built = tokenizer.build("mini-dream")
-    marks, cut, ends = data.structure(built), 0, 0
-    for step in range(6):
-        whole = data.make_batches(built, "mini-dream", marks, 12, 0.5, 0, step)
-        for batch in data.make_batches(built, "mini-dream", marks, 12, 0.5, 0, step, windowed=1.0):
-            for masked, answer, target in zip(batch.masked, batch.answer, batch.target, strict=True):
-                start, end = int(answer.nonzero()[0]), int(answer.nonzero()[-1]) + 1
-                assert masked.any() and end - int(masked.nonzero()[0]) <= data.WINDOW[1]
-                ends += int(target[end - 1] == tokenizer.EOS)
-                rows = [row for one in whole for row in one.target if torch.equal(row[:end], target[:end])]
-                assert rows and start >= 1  # the same text as without a window, up to there
-                cut += 1
-    assert cut == 72 and 10 < ends < 62  # some windows end behind the answer, some inside
-
-
 def test_all_canvases_and_names_and_earlier_turns_come_up() -> None:
     built = tokenizer.build("mini-llada")
     marks, lengths, turns = data.structure(built), set(), set()
