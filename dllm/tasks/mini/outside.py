@@ -31,7 +31,7 @@ EMPTY = frozenset((*_EMPTY.split(), *wordings.FILLERS))
 def asking() -> frozenset[str]:
     """Words that make a request: those of the first templates, and those that two further ones share. What one alone
     has says little: with "translate" any text was within."""
-    further = Counter(word for of in wordings.MORE.values() for text in of for word in wordings.words_of(text))
+    further = Counter(word for of in wordings.FURTHER.values() for text in of for word in wordings.words_asked(text))
     return frozenset((*wordings.vocabulary(), *(word for word, count in further.items() if count > 1))) - EMPTY
 
 

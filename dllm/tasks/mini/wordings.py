@@ -179,7 +179,7 @@ def more() -> dict[str, tuple[str, ...]]:
 
 
 # What mini-llada and mini-dream see besides TRAINED.
-MORE = {task: tuple(text for text in of if not held_back(text)) for task, of in more().items()}
+FURTHER = {task: tuple(text for text in of if not held_back(text)) for task, of in more().items()}
 BEFORE = (
     "Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ",
         "I would like you to ",
@@ -204,7 +204,7 @@ SEPARATORS = (":\n", ": ", "\n", ":", " ", ":\n\n", ". ", "? ", " - ", ";\n", ".
 LABELS = ("People", "Towns", "Names")  # of lists in a request
 
 
-def words_of(text: str) -> set[str]:
+def words_asked(text: str) -> set[str]:
     """The words of templates, in lower case."""
     return set(re.findall("[a-z]+", re.sub(r"\{\w+\}", " ", text).lower()))
 
@@ -214,26 +214,26 @@ def words_of(text: str) -> set[str]:
 def vocabulary() -> tuple[str, ...]:
     """The words of TRAINED and of what stands around requests, in lower case."""
     texts = [text for templates in TRAINED.values() for text in templates]
-    return tuple(sorted({*words_of(" ".join([*texts, *BEFORE, *AFTER, *LABELS])), "name", "age", "town"}))
+    return tuple(sorted({*words_asked(" ".join([*texts, *BEFORE, *AFTER, *LABELS])), "name", "age", "town"}))
 
 
 @cache
 def further_vocabulary() -> tuple[str, ...]:
-    """The words that MORE alone brings, in lower case."""
+    """The words that FURTHER alone brings, in lower case."""
     return tuple(sorted(met() - {*vocabulary(), *FILLERS}))
 
 
 @cache
 def met() -> frozenset[str]:
     """The words that training meets in requests."""
-    return frozenset((*vocabulary(), *FILLERS)).union(*(words_of(text) for of in MORE.values() for text in of))
+    return frozenset((*vocabulary(), *FILLERS)).union(*(words_asked(text) for of in FURTHER.values() for text in of))
 
 
 def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
     """Held-back templates: of words that training meets in others, or with a word that it never meets."""
-    return {task: tuple(text for text in of if held_back(text) and (not words_of(text) <= met()) == strange)
+    return {task: tuple(text for text in of if held_back(text) and (not words_asked(text) <= met()) == strange)
             for task, of in more().items()}  # fmt: skip
 
 
 UNSEEN, STRANGE = _never_trained(strange=False), _never_trained(strange=True)
-SOURCES = {"trained": TRAINED, "more": MORE, "unseen": UNSEEN, "strange": STRANGE}
+SOURCES = {"trained": TRAINED, "more": FURTHER, "unseen": UNSEEN, "strange": STRANGE}

@@ -15,7 +15,7 @@ from dllm.tasks.mini import tasks
 from experiments.mini import card, curve, derive, evaluate, train
 from experiments.mini.recipe import Recipe, recipe_of
 
-TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=2, steps=1, hard_share=0.0)
+TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=2, steps=1, hard_share=0.0, seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ def test_a_run_goes_on_only_with_its_own_recipe_data_and_tokenizer(
         other.setitem(wordings.TRAINED, "copy", ("Say it",))
         with pytest.raises(UserError, match="begun with other data;"):
             train.train(TINY, tmp_path)
-    monkeypatch.setattr(tokenizer, "entries", lambda wide: ["one", "two"])
+    monkeypatch.setattr(tokenizer, "entries", lambda wide=False: ["one", "two"])
     with pytest.raises(UserError, match="begun with another tokenizer"):
         train.train(TINY, tmp_path)
 
@@ -264,7 +264,7 @@ def test_further_wordings_hold_no_word_that_lists_of_new_words_are_made_of() -> 
     vocab = tokenizer.build("mini-llada")
     new = {*tokenizer.new_words()}
     for templates in wordings.more().values():
-        said = {word for text in templates for word in wordings.words_of(text)}
+        said = {word for text in templates for word in wordings.words_asked(text)}
         forms = {form(word) for word in said for form in (str, str.lower, str.upper, str.title)}
         assert not forms & new and not {f" {form}" for form in forms} & new
         assert all(vocab.encode(form).ids[0] not in tokenizer.new_ids(vocab) for form in forms)

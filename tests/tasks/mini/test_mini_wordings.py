@@ -9,7 +9,7 @@ import pytest
 from dllm.tasks.mini import styles, tasks, wordings
 
 SLOTS = {"items": "ITEMS", "word": "WORD", "at": "7"}
-OF = {**wordings.SOURCES, "plain": wordings.TRAINED, "more strewn": wordings.MORE}
+OF = {**wordings.SOURCES, "plain": wordings.TRAINED, "more strewn": wordings.FURTHER}
 
 
 def opened(task: str, source: str) -> set[str]:
@@ -37,15 +37,15 @@ def test_the_hash_of_a_template_decides_whether_training_sees_it() -> None:
     for task, templates in wordings.more().items():
         never = wordings.UNSEEN[task] + wordings.STRANGE[task]
         assert [*map(wordings.held_back, templates)] == [text in never for text in templates]
-        assert len(never) + len(wordings.MORE[task]) == len(templates)
+        assert len(never) + len(wordings.FURTHER[task]) == len(templates)
 
 
 def test_strange_wordings_hold_a_word_that_training_never_shows() -> None:
     shown = {word for task in tasks.TASKS for source in ("trained", "more") for text in opened(task, source)
-             for word in wordings.words_of(text)} | {*wordings.FILLERS, *wordings.vocabulary()}  # fmt: skip
-    assert all(wordings.words_of(text) <= shown for of in wordings.UNSEEN.values() for text in of)
+             for word in wordings.words_asked(text)} | {*wordings.FILLERS, *wordings.vocabulary()}  # fmt: skip
+    assert all(wordings.words_asked(text) <= shown for of in wordings.UNSEEN.values() for text in of)
     strange = [text for of in wordings.STRANGE.values() for text in of]
-    assert len(strange) > 20 and not any(wordings.words_of(text) <= shown for text in strange)
+    assert len(strange) > 20 and not any(wordings.words_asked(text) <= shown for text in strange)
 
 
 def test_a_wording_asks_for_one_task_and_leaves_nothing_out() -> None:
