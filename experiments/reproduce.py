@@ -276,7 +276,7 @@ ENTRIES = [
         columns={9: ANY},
     ),
     Entry(
-        "constrained", "docs/constraints.md", (("-m", "experiments.constrained_tasks"),), 6, same_tables, Tolerance(3),
+        "constrained", "docs/constraints.md", (("-m", "experiments.constrained_tasks"),), 4, same_tables, Tolerance(3),
     ),
     Entry(
         "plain", "docs/benchmarks.md",
@@ -304,7 +304,7 @@ ENTRIES = [
         Tolerance(3, 0.1),
     ),
     Entry(
-        "sweep", "docs/pictures/small", SWEEP, 10, same_files, Tolerance(3, 0.05),
+        "sweep", "docs/pictures/small", SWEEP, 18, same_files, Tolerance(3, 0.05),
         r"report/(curves|table|tasks|limits)-.*\.csv",
     ),
 ]  # fmt: skip
