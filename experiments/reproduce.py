@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -108,24 +108,36 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def tables(text: str) -> Table:
-    """The rows of all Markdown tables, by the heading above them and their first cell."""
+def rows(found: Iterable[Block]) -> Table:
+    """Of some tables, by the heading above them and their first cell."""
     return {
         (block.title(), first): rest
-        for block in blocks(text) for line in block.lines[block.start : block.end]
+        for block in found for line in block.lines[block.start : block.end]
         if not re.match(r"^\|[\s:|-]+\|$", line) for first, *rest in [cells(line)]
     }  # fmt: skip
 
 
+def tables(text: str) -> Table:
+    """The rows of all Markdown tables of a text."""
+    return rows(blocks(text))
+
+
 def same_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """The printed tables and the document's have the same rows under the same headings, with cells that agree."""
-    document, made = tables((ROOT / entry.document).read_text()), tables(printed)
-    if not made:
+    places, found = blocks((ROOT / entry.document).read_text()), blocks(printed)
+    if not found:
         yield "the command printed no table"
+        return
+    made = rows(found)
     headings = {heading for heading, _ in made}
     if headings == {""}:  # the command prints a bare table: find where the document has it
-        headings = {heading for heading, first in document if ("", first) in made}
+        firsts = [one.name()[1] for one in found]
+        places = [one for one in places if one.name()[1] in firsts]
+        headings = {one.title() for one in places}
         made = {(heading, first): cells for heading in headings for (_, first), cells in made.items()}
+        if not places:
+            yield f"the document has no table {' | '.join(firsts[0])!r}"
+    document = rows(places)
     for key in sorted({key for key in document if key[0] in headings} | made.keys()):
         if key not in made:
             yield f"{key[0]}: the document's row {key[1]!r} was not made again"
@@ -300,8 +312,11 @@ ENTRIES = [
     ),
     Entry(
         "distillation", "docs/distillation.md",
-        (("-m", "experiments.distill.ablations", "recipe=mini-llada-distilled", "out=OUT/distilled"),), 22, same_tables,
-        Tolerance(3, 0.1),
+        (
+            ("-m", "experiments.distill.ablations", "recipe=mini-llada-distilled", "out=OUT/distilled"),
+            ("-m", "experiments.distill.thresholds"),
+        ),
+        20, same_tables, Tolerance(3, 0.1),
     ),
     Entry(
         "sweep", "docs/pictures/small", SWEEP, 18, same_files, Tolerance(3, 0.05),
@@ -315,13 +330,15 @@ def run(entry: Entry, write: bool = False) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "out"
         folder.mkdir()
-        printed, problems = "", []
+        outputs: list[str] = []
+        problems: list[str] = []
         for words in entry.commands:
             command = [sys.executable, *(word.replace("OUT", str(folder)) for word in words)]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=surroundings(entry))
-            printed += done.stdout
+            outputs.append(done.stdout)
             if done.returncode:
                 problems.append(f"exit code {done.returncode}: {last_line(done.stderr or done.stdout)}")
+        printed = "\n".join(outputs)  # an empty line between the tables of two commands
         if write and not problems:
             problems += PUT.get(entry.compare, entry.compare)(entry, printed, folder)
         return problems + list(entry.compare(entry, printed, folder))

@@ -80,6 +80,18 @@ def test_what_differs_is_named(
     assert all(word in problems for word in words), problems
 
 
+def test_a_bare_table_is_found_by_its_first_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another table under the same heading is not asked for; what is nowhere in the document is not equal to it."""
+    other = "\n| size | cost |\n|---|---|\n| 1 | 2 |\n"
+    entry = entry_for(DOCUMENT + other, tmp_path, monkeypatch, Tolerance())
+    assert [*same_tables(entry, other, tmp_path)] == []
+    assert [*same_tables(entry, other.replace("| 2 |", "| 3 |"), tmp_path)] == [
+        "Prose: 1, column 2: '2' in the document, '3' now"
+    ]
+    problems = [*same_tables(entry, other.replace("cost", "time"), tmp_path)]
+    assert "the document has no table 'size | time'" in problems
+
+
 def test_tables_are_put_in_place_of_the_older_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By heading and first line; numbers in a heading may change, and rows come and go."""
     table = "| name | score | speed |\n|---|---:|---:|\n"
