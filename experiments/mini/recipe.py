@@ -56,7 +56,7 @@ class Recipe:
 
 # What differs from the defaults. mini-dream reads a token one place before its own, where another one stands: from
 # scratch in 16,500 steps its number agreement never came right (words_to_sentence 62 of 100, mini-llada's 100). So it
-# begins with mini-llada's weights, and has a layer more to move what was read. 45 minutes of CPU time.
+# begins with mini-llada's weights, and has a layer more to move what was read. 78 minutes of CPU time.
 # An adapted model begins at what an autoregressive one knows, so it moves more slowly.
 # A step takes 0.17, 0.28 and 0.32 s of a core of its own: 22, 19 and 19 minutes. Batches have seeds of their own, so
 # that an adapted model meets other items than its base.
