@@ -56,7 +56,8 @@ class Entry:
 
     commands: arguments of Python, run one after the other; OUT stands for an empty folder. minutes: how long they take.
     compare: gives the differences between the document and what was printed or written to the folder. made: a pattern
-    for the paths of the files that count. columns: those of a table with a tolerance of their own, counted from 1.
+    for the paths of the files that count. drawn: one for pictures that are put beside those, and not compared: they show
+    the same figures in a machine's fonts. columns: those of a table with a tolerance of their own, counted from 1.
     timed: the entry measures time, and runs alone.
     """
 
@@ -67,6 +68,7 @@ class Entry:
     compare: Callable[[Entry, str, Path], Iterator[str]]
     tolerance: Tolerance = Tolerance()
     made: str = "[^/]+"
+    drawn: str = ""
     columns: Mapping[int, Tolerance] = field(default_factory=dict)
     timed: bool = False
 
@@ -191,7 +193,7 @@ def put_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """What was written, into the document's folder, or over the document if that is a file."""
     place = ROOT / entry.document
     for file in sorted(folder.rglob("*")):
-        if re.fullmatch(entry.made, file.relative_to(folder).as_posix()):
+        if re.fullmatch(f"{entry.made}|{entry.drawn}", file.relative_to(folder).as_posix()):
             shutil.copyfile(file, place / file.name if place.is_dir() else place)
     yield from ()
 
@@ -320,7 +322,7 @@ ENTRIES = [
     ),
     Entry(
         "sweep", "docs/pictures/small", SWEEP, 18, same_files, Tolerance(3, 0.05),
-        r"report/(curves|table|tasks|limits)-.*\.csv",
+        r"report/(curves|table|tasks|limits)-.*\.csv", r"report/(quality-tpf|tasks-mini-llada)\.png",
     ),
 ]  # fmt: skip
 
