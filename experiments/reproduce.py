@@ -56,8 +56,8 @@ class Entry:
 
     commands: arguments of Python, run one after the other; OUT stands for an empty folder. minutes: how long they take.
     compare: gives the differences between the document and what was printed or written to the folder. made: a pattern
-    for the paths of the files that count. drawn: one for pictures that are put beside those, and not compared: they show
-    the same figures in a machine's fonts. columns: those of a table with a tolerance of their own, counted from 1.
+    for the paths of the files that count. drawn: one for pictures that are put beside those, and not compared: they
+    show the same figures in a machine's fonts. columns: those of a table with a tolerance of their own, counted from 1.
     timed: the entry measures time, and runs alone.
     """
 

@@ -34,8 +34,8 @@ EVEN_SHARES = {
 }  # fmt: skip
 ALONE = 2 / 3  # of the rows: the prompt's positions do not see the answer's, as under a cache that freezes them
 KEPT = 1 / 3  # of the rows: committed tokens do not see later ones; else Latin squares fell from 98 to 34 under dkv
-# Canvases are never cut behind a window of masks: with 15 of 100 rows cut for 9,000 steps, mini-dream's records rose from
-# 66 to 96 of 100 under cache=window, but fell from 90 to 64 in blocks of 8. 15,000 steps uncut gave 92 under it.
+# Canvases are never cut behind a window of masks: with 15 of 100 rows cut for 9,000 steps, mini-dream's records rose
+# from 66 to 96 of 100 under cache=window, but fell from 90 to 64 in blocks of 8. 15,000 steps uncut gave 92 under it.
 EARLIER = 0.03  # of the short conversations have an earlier turn
 LARGE, LARGEST = 0.35, (6, 8)  # of the items have so many names: most of what goes wrong goes wrong there
 CANVASES = {  # lengths and how often, for short and long tasks; the next that the answer fits into

@@ -113,10 +113,13 @@ def test_pages_and_files_are_put_in_place(tmp_path: Path, monkeypatch: pytest.Mo
     made.mkdir()
     assert not [*put_page(entry, "new", made)] and (tmp_path / "page.md").read_text() == "new"
     (tmp_path / "pictures").mkdir()
-    for name in ("a.svg", "b.txt"):
+    for name in ("a.svg", "b.txt", "c.png"):
         (made / name).write_text(name)
-    assert not [*put_files(replace(entry, document="pictures", made=r".*\.svg"), "", made)]
-    assert [file.name for file in (tmp_path / "pictures").iterdir()] == ["a.svg"]
+    entry = replace(entry, document="pictures", made=r".*\.svg", drawn=r".*\.png")
+    assert not [*put_files(entry, "", made)]
+    assert {file.name for file in (tmp_path / "pictures").iterdir()} == {"a.svg", "c.png"}
+    (made / "c.png").write_text("in other fonts")
+    assert not [*same_files(entry, "", made)]
 
 
 def test_a_written_entry_is_reproduced(
