@@ -28,9 +28,10 @@ from dllm.tasks.mini import tasks
 from experiments import markdown
 from experiments.distill.decoding import LABELS
 from experiments.markdown import percent
+from experiments.mini.data import MIXES
 from experiments.mini.evaluate import COUNTS, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
-from experiments.mini.recipe import recipe_of
+from experiments.mini.recipe import FINISHING, recipe_of
 from experiments.scripts import refusing
 
 DIFFUSION = "A masked diffusion language model"
@@ -79,8 +80,8 @@ PARTS = {
     "speed": ("Tokens a step", "The whole answer is one block, the most confident positions first."),
     "wording": (
         "Wordings", "One token a step. As training asks all models (`plain`, `trained`), as it asks mini-llada and "
-        "mini-dream besides (`more`), and as it asks none (`unseen`; `strange` ones hold a word that no request of "
-        "training has)."
+        "mini-dream besides (`more`, `late`), and as it asks none (`unseen`; `strange` ones hold a word that no "
+        "request of training has)."
     ),
     "names": (
         "Names", "One token a step. Known and new names are one token each, spelt and unseen ones three or four; new "
@@ -171,18 +172,33 @@ def card(name: str, made: Mapping[str, Any], trained: str, scores: Mapping[str, 
 
 
 def trained(training: Mapping[str, Any]) -> str:
-    """How experiments.mini.train made a model, from card_training.md."""
+    """How experiments.mini.train made a model, in one part (card_training.md) or two (card_finishing.md)."""
     recipe = {"base": "", **training["recipe"]}
-    recipe["base"] = shipped_as(recipe["base"], training.get("base"))
-    name = recipe["model"]
+    name, first = recipe["model"], training.get("earlier")
+    if name in FINISHING and first is not None and recipe["requests"] == FINISHING[name]["requests"]:
+        mix = MIXES[recipe["requests"]]
+        figures = {
+            "first": trained(first).rstrip(), "further": f"{100 * sum(mix.further.values()):.0f}",
+            "at_once": f"{100 * mix.at_once:.0f}",
+        }  # fmt: skip
+        how = {**recipe, **training, **figures, "commit": commit_of(training), "torch": training["versions"]["torch"]}
+        return Path(__file__).with_name("card_finishing.md").read_text().format_map(how)
+    recipe["base"] = (
+        shipped_as(recipe["base"], training.get("base")) if first is None
+        else f"the first part of {first['recipe']['model']}"
+    )  # fmt: skip
     command = " ".join(["python -m experiments.mini.train", name, *options_of(recipe), f"--out runs/{name}"])
     base = f", base\n{recipe['base']} (weights {training['base']})" if recipe["base"] else ""
     figures = {
         "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
-        "commit": f"{training['commit'] or 'unknown'}{' with changes' if training['dirty'] else ''}",
-        "torch": training["versions"]["torch"], "command": command, "from_base": base, "learnt": ABOUT[name].learnt,
+        "commit": commit_of(training), "torch": training["versions"]["torch"], "command": command, "from_base": base,
+        "learnt": ABOUT[name].learnt,
     }  # fmt: skip
     return Path(__file__).with_name("card_training.md").read_text().format_map({**recipe, **training, **figures})
+
+
+def commit_of(training: Mapping[str, Any]) -> str:
+    return f"{training['commit'] or 'unknown'}{' with changes' if training['dirty'] else ''}"
 
 
 def shipped_as(base: str, weights: str | None) -> str:

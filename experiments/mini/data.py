@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -49,15 +49,33 @@ GROUP = 700  # tokens of rows that go through the network together: they fit int
 
 @dataclass(frozen=True)
 class Mix:
-    """What requests a model learns from: the weights of the tasks; and, from the last stage on, the share of requests
-    that are not plain which are worded in further ways (``more_wordings.txt``), and by what factor fewer are plain."""
+    """What requests a model learns from: the weights of the tasks; and, from the last stage on, the shares of requests
+    that are not plain which are worded in further ways (``wordings.SOURCES``), and by what factor fewer are plain.
+
+    at_once: of the rows of tasks with one right answer are masked whole, besides those that are anyway.
+    """
 
     shares: Mapping[str, float]
-    further: float = 0.0
+    further: Mapping[str, float] = field(default_factory=dict)
     plain: float = 1.0
+    at_once: float = 0.0
+
+    def source(self, rng: Random) -> str:
+        """Where a request that is not plain is worded from."""
+        drawn = rng.random() if self.further else 1.0
+        for source, share in self.further.items():
+            if drawn < share:
+                return source
+            drawn -= share
+        return "trained"
 
 
-MIXES = {"narrow": Mix(SHARES), "wide": Mix(EVEN_SHARES, 0.55, 0.6)}
+MIXES = {
+    "narrow": Mix(SHARES),
+    "wide": Mix(EVEN_SHARES, {"more": 0.55}, 0.6),
+    # Of the finishing part.
+    "late": Mix(EVEN_SHARES, {"late": 0.55, "more": 0.25}, 0.6, at_once=0.5),
+}
 
 
 @dataclass(frozen=True)
@@ -161,12 +179,12 @@ def stage_at(progress: float) -> Stage:
 def choose(rng: Random, count: int, progress: float, mix: Mix) -> list[Conversation]:
     """Items of one step."""
     stage, out = stage_at(progress), []
-    plain, further = (stage.plain * mix.plain, mix.further) if stage.late else (stage.plain, 0.0)
+    plain = stage.plain * mix.plain if stage.late else stage.plain
     shares = [share * (stage.long if task in tasks.LONG_ANSWERS else 1.0) for task, share in mix.shares.items()]
     for task in rng.choices(list(mix.shares), shares, k=count):
         wording = "plain" if rng.random() < plain else rng.choice(("trained", "trained strewn"))
-        if further and wording != "plain" and rng.random() < further:
-            wording = wording.replace("trained", "more")
+        if stage.late and wording != "plain":
+            wording = wording.replace("trained", mix.source(rng))
         earlier: tuple[Sample, ...] = ()
         if task in tasks.SHORT_ANSWERS and rng.random() < stage.earlier:
             before, turns = Draw(rng, (2, 4), "known", "trained"), rng.choice((1, 1, 1, 2))
@@ -287,6 +305,10 @@ def make_batches(
     canvases = [canvas_for(rng, *pair, progress) for pair in zip(names, map(len, answers), strict=True)]
     padded = torch.tensor([answer + [EOS] * (max(canvases) - len(answer)) for answer in answers])
     masked = draw_masks(padded, torch.tensor(canvases), marks, generator)
+    if mix.at_once:
+        whole = torch.rand(count, generator=generator) < mix.at_once
+        whole &= torch.tensor([name not in tasks.FREE for name in names])
+        masked |= whole[:, None] & (torch.arange(masked.shape[1]) < torch.tensor(canvases)[:, None])
     alone, kept = (torch.rand(count, generator=generator) < share for share in (ALONE, KEPT))
     totals = [len(prompt) + canvas for prompt, canvas in zip(prompts, canvases, strict=True)]
     rank = torch.rand((count, max(totals)), generator=generator)

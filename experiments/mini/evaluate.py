@@ -207,7 +207,7 @@ PARTS: dict[str, Callable[[Asked], Any]] = {
 }  # fmt: skip
 CAUSAL = ("way", "wording", "names", "size")
 SEED = 1
-COUNTS = {"way": 50, "speed": 50, "wording": 20, "names": 20, "size": 10, "canvas": 20, "cache": 50, "savings": 20}
+COUNTS = {"way": 50, "speed": 200, "wording": 50, "names": 20, "size": 10, "canvas": 20, "cache": 50, "savings": 20}
 
 
 def parts_of(model: Model) -> list[str]:

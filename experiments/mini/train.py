@@ -1,6 +1,8 @@
 """Train a mini model: ``python -m experiments.mini.train mini-llada --out runs/mini-llada``.
 
 What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights.
+mini-llada and mini-dream learn in two parts, the first in ``--out``/first. mini-dream's first begins with mini-llada's,
+which goes to ``--out``/base, or is the folder given as ``--base``.
 
 The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
 machine), with ``--threads 2`` in 60 % of the time. ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and
@@ -21,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,12 +44,14 @@ from experiments.mini.objectives import OBJECTIVES
 from experiments.mini.objectives.base import Group
 from experiments.mini.products import DTYPES, products_in
 from experiments.mini.recipe import (
+    FINISHING,
     Recipe,
     add_vocabulary,
     base_of,
     build_model,
     build_optimizers,
     cut_vocabulary,
+    finishing,
     rate_factor,
     recipe_of,
 )
@@ -55,6 +59,7 @@ from experiments.mini.redraw import redraw_of
 from experiments.scripts import refusing
 
 STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
+BASE, FIRST = "base", "first"  # folders of a run's earlier parts
 SAVE_EVERY = 100  # steps between states, each with a line of the log
 
 
@@ -224,6 +229,7 @@ class Run:
         report = {
             "recipe": asdict(self.recipe), **{key: self.made_from[key] for key in ("data", "tokenizer")},
             "base": self.made_from.get("base"),
+            "earlier": report_of(base_of(self.recipe)) if self.recipe.base else None,
             "step": self.state.step, "starts": self.state.starts,
             "wall_minutes": self.state.wall / 60, "cpu_minutes": self.state.cpu / 60,
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -236,12 +242,28 @@ class Run:
         return model
 
 
-def made_from(recipe: Recipe, spelling: str) -> dict[str, Any]:
-    """Everything that decides a run's weights; spelling: the tokenizer's digest. A base counts by its weights, wherever
-    they lie."""
+def planned(recipe: Recipe, spelling: str) -> dict[str, Any]:
+    """What decides a run's weights, but for its base; spelling: the tokenizer's digest."""
     found = {**asdict(recipe), "data": data.digest(recipe.seed, data.MIXES[recipe.requests]), "tokenizer": spelling}
     del found["base"]
+    return found
+
+
+def made_from(recipe: Recipe, spelling: str) -> dict[str, Any]:
+    """Everything that decides a run's weights. A base counts by its weights, wherever they lie."""
+    found = planned(recipe, spelling)
     return {**found, "base": weights_digest(base_of(recipe))} if recipe.base else found
+
+
+def spelling_of(recipe: Recipe) -> str:
+    return tokenizer.digest(tokenizer.build(recipe.model))
+
+
+def report_of(folder: Path) -> dict[str, Any] | None:
+    """What a run that ended left of itself in its folder."""
+    file = folder / REPORT
+    found: dict[str, Any] | None = json.loads(file.read_text()) if file.is_file() else None
+    return found
 
 
 def complete(line: str) -> bool:
@@ -287,6 +309,44 @@ def train(
         return run.export()
 
 
+def parts_of(recipe: Recipe, folder: Path) -> list[tuple[Recipe, Path]]:
+    """The runs of a command and their folders, in their order: one, or that of its base, its first part and the part
+    that finishes it."""
+    if recipe.model not in FINISHING:
+        return [(recipe, folder)]
+    runs = []
+    if recipe.base in FINISHING:
+        runs.append((recipe_of(recipe.base), folder / BASE))
+        recipe = replace(recipe, base=str(folder / BASE))
+    return [*runs, (recipe, folder / FIRST), (finishing(recipe, folder / FIRST), folder)]
+
+
+def train_parts(recipe: Recipe, folder: Path, stop_at: int = 0, **how: Any) -> None:
+    """All runs of the recipe's command, but for those that ended before. ``stop_at`` counts the steps of all. Raises
+    UserError for a folder of another recipe, before anything is trained."""
+    runs, before = parts_of(recipe, folder), 0
+    for one, place in runs:
+        if (place / STATE).is_file():
+            content = torch.load(place / STATE, map_location="cpu", weights_only=True)
+            refuse_other(place, content["made_from"], planned(one, spelling_of(one)))
+    for one, place in runs:
+        if not has_ended(one, place):
+            train(one, place, max(0, min(stop_at - before, one.steps)), **how)
+        before += one.steps
+        if 0 < stop_at <= before:
+            return
+
+
+def has_ended(recipe: Recipe, folder: Path) -> bool:
+    """Whether the recipe's run ended there. Raises UserError where another one did."""
+    report = report_of(folder)
+    if report is None:
+        return False
+    before = {**report["recipe"], **{key: report[key] for key in ("data", "tokenizer", "base")}}
+    refuse_other(folder, before, made_from(recipe, spelling_of(recipe)))
+    return bool(report["step"] == recipe.steps)
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -301,7 +361,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     out, stop_at, device, threads = (given.pop(name) for name in ("out", "stop_at", "device", "threads"))
     recipe = recipe_of(**{name: value for name, value in given.items() if value is not None})
-    train(recipe, out, stop_at, device=parse_device(device), threads=threads)
+    train_parts(recipe, out, stop_at, device=parse_device(device), threads=threads)
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -171,15 +172,29 @@ def held_back(template: str) -> bool:
 
 
 @cache
-def more() -> dict[str, tuple[str, ...]]:
-    """Further templates of each task, as different people would ask: more_wordings.txt."""
-    text = (files(__package__) / "more_wordings.txt").read_text(encoding="utf-8")
+def read(name: str) -> dict[str, tuple[str, ...]]:
+    """The templates of a file, by task."""
+    text = (files(__package__) / name).read_text(encoding="utf-8")
     sections = (section.strip().splitlines() for section in text.split("\n\n"))
     return {head.strip("[]"): tuple(templates) for head, *templates in sections}
 
 
-# What mini-llada and mini-dream see besides TRAINED.
-FURTHER = {task: tuple(text for text in of if not held_back(text)) for task, of in more().items()}
+def more() -> dict[str, tuple[str, ...]]:
+    """Further templates of each task, as different people would ask."""
+    return read("more_wordings.txt")
+
+
+def late() -> dict[str, tuple[str, ...]]:
+    """Three times as many, nearly all of them of words that the others hold, too."""
+    return read("late_wordings.txt")
+
+
+def _shown(templates: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Without those held back."""
+    return {task: tuple(text for text in of if not held_back(text)) for task, of in templates.items()}
+
+
+FURTHER, LATE = _shown(more()), _shown(late())  # what mini-llada and mini-dream see besides TRAINED
 BEFORE = (
     "Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ",
         "I would like you to ",
@@ -219,21 +234,30 @@ def vocabulary() -> tuple[str, ...]:
 
 @cache
 def further_vocabulary() -> tuple[str, ...]:
-    """The words that FURTHER alone brings, in lower case."""
-    return tuple(sorted(met() - {*vocabulary(), *FILLERS}))
+    """The words that FURTHER alone brings, in lower case: one token each, those that LATE brings are spelt."""
+    return tuple(sorted(_words_of(FURTHER) - {*vocabulary(), *FILLERS}))
+
+
+def _words_of(templates: Mapping[str, Sequence[str]]) -> set[str]:
+    return {word for of in templates.values() for text in of for word in words_asked(text)}
 
 
 @cache
 def met() -> frozenset[str]:
     """The words that training meets in requests."""
-    return frozenset((*vocabulary(), *FILLERS)).union(*(words_asked(text) for of in FURTHER.values() for text in of))
+    return frozenset((*vocabulary(), *FILLERS, *_words_of(FURTHER), *_words_of(LATE)))
 
 
 def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
     """Held-back templates: of words that training meets in others, or with a word that it never meets."""
-    return {task: tuple(text for text in of if held_back(text) and (not words_asked(text) <= met()) == strange)
-            for task, of in more().items()}  # fmt: skip
+    return {
+        task: tuple(
+            text for text in (*more()[task], *late()[task])
+            if held_back(text) and (not words_asked(text) <= met()) == strange
+        )
+        for task in TRAINED
+    }  # fmt: skip
 
 
 UNSEEN, STRANGE = _never_trained(strange=False), _never_trained(strange=True)
-SOURCES = {"trained": TRAINED, "more": FURTHER, "unseen": UNSEEN, "strange": STRANGE}
+SOURCES = {"trained": TRAINED, "more": FURTHER, "late": LATE, "unseen": UNSEEN, "strange": STRANGE}

@@ -10,6 +10,7 @@ from dllm.tasks.mini import styles, tasks, wordings
 
 SLOTS = {"items": "ITEMS", "word": "WORD", "at": "7"}
 OF = {**wordings.SOURCES, "plain": wordings.TRAINED, "more strewn": wordings.FURTHER}
+SHOWN = ("trained", "more", "late")
 
 
 def opened(task: str, source: str) -> set[str]:
@@ -27,21 +28,21 @@ def every(template: str) -> list[str]:
 
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_every_task_has_five_wordings_and_a_sixth_of_many_more_held_back(task: str) -> None:
-    more = wordings.more()[task]
-    assert len(wordings.TRAINED[task]) >= 5 and len(set(more)) == len(more) >= 38 and len(wordings.UNSEEN[task]) >= 3
-    assert not (opened(task, "unseen") | opened(task, "strange")) & (opened(task, "trained") | opened(task, "more"))
+    more = wordings.more()[task] + wordings.late()[task]
+    assert len(wordings.TRAINED[task]) >= 5 and len(set(more)) == len(more) >= 120 and len(wordings.UNSEEN[task]) >= 15
+    assert not (opened(task, "unseen") | opened(task, "strange")) & set().union(*(opened(task, one) for one in SHOWN))
 
 
 def test_the_hash_of_a_template_decides_whether_training_sees_it() -> None:
     assert wordings.held_back("Just copy it") and not wordings.held_back("Without position {at}")
-    for task, templates in wordings.more().items():
-        never = wordings.UNSEEN[task] + wordings.STRANGE[task]
-        assert [*map(wordings.held_back, templates)] == [text in never for text in templates]
-        assert len(never) + len(wordings.FURTHER[task]) == len(templates)
+    for task in wordings.TRAINED:
+        never, more, late = wordings.UNSEEN[task] + wordings.STRANGE[task], wordings.more()[task], wordings.late()[task]
+        assert [*map(wordings.held_back, more + late)] == [text in never for text in more + late]
+        assert len(never) + len(wordings.FURTHER[task]) + len(wordings.LATE[task]) == len(set(more + late))
 
 
 def test_strange_wordings_hold_a_word_that_training_never_shows() -> None:
-    shown = {word for task in tasks.TASKS for source in ("trained", "more") for text in opened(task, source)
+    shown = {word for task in tasks.TASKS for source in SHOWN for text in opened(task, source)
              for word in wordings.words_asked(text)} | {*wordings.FILLERS, *wordings.vocabulary()}  # fmt: skip
     assert all(wordings.words_asked(text) <= shown for of in wordings.UNSEEN.values() for text in of)
     strange = [text for of in wordings.STRANGE.values() for text in of]
@@ -51,7 +52,8 @@ def test_strange_wordings_hold_a_word_that_training_never_shows() -> None:
 def test_a_wording_asks_for_one_task_and_leaves_nothing_out() -> None:
     """Its slots are those of the task's plain template."""
     tasks_of: dict[str, set[str]] = {}
-    for task, templates in wordings.more().items():
+    for task in wordings.TRAINED:
+        templates = wordings.more()[task] + wordings.late()[task]
         plain = set(styles.SLOT.findall(wordings.TRAINED[task][0])) - {"{items}"}
         for template in templates:
             assert {*styles.SLOT.findall(template)} - {"{items}"} == plain, template
