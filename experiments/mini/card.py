@@ -90,6 +90,7 @@ PARTS = {
     "size": ("Sizes", "One token a step; names of a list, letters of a square, people."),
     "canvas": ("Canvases", "sampler=confidence at 0.9, blocks of 32, by the length of the canvas in tokens."),
     "cache": ("Caches", "sampler=confidence at 0.9; caches that go by blocks with blocks of 8, 16 and 32."),
+    "careful": ("Caches, one token a step", "Caches that go by blocks with blocks of 32."),
     "savings": ("What caches save", "Answers of 128 tokens, one token a step, batch 1, one thread. Every tenth of"),
 }  # fmt: skip
 
@@ -154,7 +155,8 @@ def savings_table(found: Mapping[str, Mapping[str, float]]) -> str:
 
 def section(name: str, part: Mapping[str, Any]) -> str:
     title, said = PARTS[name]
-    tables: dict[str, Callable[[Any], str]] = {"cache": cache_table, "savings": savings_table}
+    of_caches = dict.fromkeys(("cache", "careful"), cache_table)
+    tables: dict[str, Callable[[Any], str]] = {"savings": savings_table, **of_caches}
     made = tables.get(name, table)(part["right"])
     items = f"{part['count']} held-back items" + (" of each size" if name == "size" else " a task")
     return f"### {title}\n\n{said} {items}, seed {part['seed']}.\n\n{made}\n"

@@ -26,6 +26,7 @@ from dllm import Decoder, Model, load, part
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.prompts import Prompt
+from dllm.samplers.base import Sampler
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks, wordings
 from dllm.tasks.mini.items import Sample
@@ -146,11 +147,21 @@ def by_canvas(asked: Asked) -> dict[str, Right]:
 
 def by_cache(asked: Asked) -> dict[str, Right]:
     """Under caches, sampler=confidence at 0.9: by blocks of 8, 16, 32 for those that go by blocks, else whole."""
-    settings = [(cache, block) for block in BLOCKS for cache in BY_BLOCK] + [(cache, 0) for cache in WHOLE]
+    return under(asked, "confidence", BLOCKS)
+
+
+def by_cache_carefully(asked: Asked) -> dict[str, Right]:
+    """Under caches, one token a step: in blocks of 32 for those that go by blocks, else whole."""
+    return under(asked, Static(), BLOCKS[-1:])
+
+
+def under(asked: Asked, sampler: str | Sampler, lengths: Sequence[int]) -> dict[str, Right]:
+    """Under caches, in blocks of these ``lengths`` and whole."""
+    settings = [(cache, block) for block in lengths for cache in BY_BLOCK] + [(cache, 0) for cache in WHOLE]
     return {
         label(cache, block, asked.model): {
             task: answers(
-                asked.model, asked.items(task), tasks.longest(task), sampler="confidence",
+                asked.model, asked.items(task), tasks.longest(task), sampler=sampler,
                 cache=cache_of(cache, asked.model), blocks=blocks_of(block),
             )
             for task in shown(f"{cache} {block}", tasks.TASKS)
@@ -203,11 +214,14 @@ def blocks_of(block: int) -> Blocks:
 
 PARTS: dict[str, Callable[[Asked], Any]] = {
     "speed": by_speed, "wording": by_wording, "names": by_names, "size": by_size, "canvas": by_canvas,
-    "cache": by_cache, "savings": savings, "way": by_way,
+    "cache": by_cache, "careful": by_cache_carefully, "savings": savings, "way": by_way,
 }  # fmt: skip
 CAUSAL = ("way", "wording", "names", "size")
 SEED = 1
-COUNTS = {"way": 50, "speed": 200, "wording": 50, "names": 20, "size": 10, "canvas": 20, "cache": 50, "savings": 20}
+COUNTS = {
+    "way": 50, "speed": 200, "wording": 50, "names": 20, "size": 10, "canvas": 20, "cache": 50, "careful": 50,
+    "savings": 20,
+}  # fmt: skip
 
 
 def parts_of(model: Model) -> list[str]:
