@@ -29,7 +29,7 @@ from experiments import markdown
 from experiments.distill.decoding import LABELS
 from experiments.markdown import percent
 from experiments.mini.data import MIXES
-from experiments.mini.evaluate import COUNTS, SEED, Asked, Right, weights_digest
+from experiments.mini.evaluate import COUNTS, LONG, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
 from experiments.mini.recipe import FINISHING, recipe_of
 from experiments.scripts import refusing
@@ -90,7 +90,7 @@ PARTS = {
     "size": ("Sizes", "One token a step; names of a list, letters of a square, people."),
     "canvas": ("Canvases", "sampler=confidence at 0.9, blocks of 32, by the length of the canvas in tokens."),
     "cache": ("Caches", "sampler=confidence at 0.9; caches that go by blocks with blocks of 8, 16 and 32."),
-    "careful": ("Caches, one token a step", "Caches that go by blocks with blocks of 32."),
+    "careful": ("Caches, one token a step", "Caches that go by blocks, in blocks of 32."),
     "savings": ("What caches save", "Answers of 128 tokens, one token a step, batch 1, one thread. Every tenth of"),
 }  # fmt: skip
 
@@ -159,6 +159,7 @@ def section(name: str, part: Mapping[str, Any]) -> str:
     tables: dict[str, Callable[[Any], str]] = {"savings": savings_table, **of_caches}
     made = tables.get(name, table)(part["right"])
     items = f"{part['count']} held-back items" + (" of each size" if name == "size" else " a task")
+    items += f" ({part['long']} where answers are long)" if part.get("long") else ""
     return f"### {title}\n\n{said} {items}, seed {part['seed']}.\n\n{made}\n"
 
 
@@ -184,7 +185,7 @@ def trained(training: Mapping[str, Any]) -> str:
             "at_once": f"{100 * mix.at_once:.0f}",
         }  # fmt: skip
         how = {**recipe, **training, **figures, "commit": commit_of(training), "torch": training["versions"]["torch"]}
-        return Path(__file__).with_name("card_finishing.md").read_text().format_map(how)
+        return Path(__file__).with_name("card_finishing.md").read_text().format_map(how).rstrip()
     recipe["base"] = (
         shipped_as(recipe["base"], training.get("base")) if first is None
         else f"the first part of {first['recipe']['model']}"
@@ -266,8 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         torch.set_num_threads(1)
         model = load(folder)
         for name in given.again:
-            asked = Asked(model, COUNTS[name], SEED)
-            print(section(name, {"count": asked.count, "seed": asked.seed, "right": MEASURES[name](asked)}))
+            asked = Asked(model, COUNTS[name], SEED, LONG.get(name, 0))
+            figures = {"count": asked.count, "long": asked.long, "seed": asked.seed}
+            print(section(name, {**figures, "right": MEASURES[name](asked)}))
         return 0
     scores = read(folder / "scores.json")
     if scores["weights"] != weights_digest(folder):

@@ -45,14 +45,17 @@ Right = dict[str, list[float]]  # task -> 1 or 0 for each item
 
 @dataclass(frozen=True)
 class Asked:
-    """What to measure with: the model, items per task, and the seed of the items."""
+    """What to measure with: the model, items per task, the seed of the items, and items per task with long answers, of
+    which one takes ten times as long (0: as many)."""
 
     model: Model
     count: int
     seed: int
+    long: int = 0
 
     def items(self, task: str, **how: Any) -> list[Sample]:
-        return tasks.generate(task, self.seed, self.count, **how)
+        count = self.long if self.long and task in tasks.LONG_ANSWERS else self.count
+        return tasks.generate(task, self.seed, count, **how)
 
 
 def answers(model: Model, items: Sequence[Sample], length: int, **parts: Any) -> list[float]:
@@ -147,17 +150,17 @@ def by_canvas(asked: Asked) -> dict[str, Right]:
 
 def by_cache(asked: Asked) -> dict[str, Right]:
     """Under caches, sampler=confidence at 0.9: by blocks of 8, 16, 32 for those that go by blocks, else whole."""
-    return under(asked, "confidence", BLOCKS)
+    by_block = [(cache, block) for block in BLOCKS for cache in BY_BLOCK]
+    return under(asked, "confidence", [*by_block, *((cache, 0) for cache in WHOLE)])
 
 
 def by_cache_carefully(asked: Asked) -> dict[str, Right]:
-    """Under caches, one token a step: in blocks of 32 for those that go by blocks, else whole."""
-    return under(asked, Static(), BLOCKS[-1:])
+    """Under caches that go by blocks, one token a step, in blocks of 32."""
+    return under(asked, Static(), [(cache, 32) for cache in BY_BLOCK])
 
 
-def under(asked: Asked, sampler: str | Sampler, lengths: Sequence[int]) -> dict[str, Right]:
-    """Under caches, in blocks of these ``lengths`` and whole."""
-    settings = [(cache, block) for block in lengths for cache in BY_BLOCK] + [(cache, 0) for cache in WHOLE]
+def under(asked: Asked, sampler: str | Sampler, settings: Sequence[tuple[str, int]]) -> dict[str, Right]:
+    """Under caches, each in blocks of its length (0: whole)."""
     return {
         label(cache, block, asked.model): {
             task: answers(
@@ -222,6 +225,7 @@ COUNTS = {
     "way": 50, "speed": 200, "wording": 50, "names": 20, "size": 10, "canvas": 20, "cache": 50, "careful": 50,
     "savings": 20,
 }  # fmt: skip
+LONG = {"speed": 50, "wording": 20, "careful": 20}  # of tasks with long answers
 
 
 def parts_of(model: Model) -> list[str]:
@@ -271,9 +275,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept = {"weights": weights, "parts": {}}
     for name in given.parts or parts_of(model):
         began, count = time.process_time(), given.count or COUNTS[name]
-        rows = PARTS[name](Asked(model, count, given.seed))
+        long = 0 if given.count else LONG.get(name, 0)
+        rows = PARTS[name](Asked(model, count, given.seed, long))
         minutes = (time.process_time() - began) / 60
-        kept["parts"][name] = {"count": count, "seed": given.seed, "cpu_minutes": round(minutes, 2), "right": rows}
+        asked = {"count": count, "long": long, "seed": given.seed}
+        kept["parts"][name] = {**asked, "cpu_minutes": round(minutes, 2), "right": rows}
         file.write_text(json.dumps(kept))
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import time
 from dataclasses import asdict, replace
@@ -15,9 +16,10 @@ import pytest
 import torch
 
 from dllm.errors import UserError
+from dllm.models.bundle import locate
 from dllm.tasks.mini import tasks
-from experiments.mini import data, recipe, tokenizer, train
-from experiments.mini.recipe import Recipe, recipe_of
+from experiments.mini import card, data, evaluate, recipe, tokenizer, train
+from experiments.mini.recipe import Recipe, finishing, recipe_of
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=6, hard_share=0.34, products="float32")
 
@@ -110,3 +112,28 @@ def test_the_finishing_part_asks_in_all_wordings_and_masks_whole_what_has_one_ri
                 count[1] += bool((batch.masked | ~batch.answer)[row].all())
     rows, at_once = whole[False]
     assert 0.48 < at_once / rows < 0.62 and whole[True][1] / whole[True][0] < 0.2
+
+
+def test_the_card_tells_of_both_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    brief = replace(TINY, steps=1)
+    train.train_parts(brief, tmp_path)
+    with monkeypatch.context() as one:
+        one.setattr(tasks, "TASKS", {"copy": tasks.TASKS["copy"]})
+        assert evaluate.main([str(tmp_path), "--count", "1", "--parts", "careful"]) == 0
+    assert card.main([str(tmp_path)]) == 0
+    text = (tmp_path / "README.md").read_text()
+    first, _, second = text.partition("Then a finishing part from these weights")
+    assert "1 steps of 3 conversations" in first and "--steps 1 " in first and "80 of 100 requests" in second
+    assert "### Caches, one token a step" in text
+    assert ": 6 steps" in second and "seed 10" in second and "Muon 0.5" in second
+
+
+@pytest.mark.parametrize("name", recipe.FINISHING)
+def test_the_recipe_and_its_data_are_those_that_the_card_names(name: str) -> None:
+    """So that the shipped weights come from the command that the card prints."""
+    text, first = (locate(name) / "README.md").read_text(), recipe_of(name)
+    parts = [first, finishing(first, Path("first"))]
+    drawn = [data.digest(one.seed, data.MIXES[one.requests]) for one in parts]
+    assert re.findall(r"Data ([0-9a-f]{16})", text) == drawn
+    assert tokenizer.digest(tokenizer.build(name)) in text and f"{first.steps:,} steps" in text
+    assert card.options_of(asdict(first)) == []
