@@ -186,11 +186,13 @@ def trained(training: Mapping[str, Any]) -> str:
         }  # fmt: skip
         how = {**recipe, **training, **figures, "commit": commit_of(training), "torch": training["versions"]["torch"]}
         return Path(__file__).with_name("card_finishing.md").read_text().format_map(how).rstrip()
-    recipe["base"] = (
-        shipped_as(recipe["base"], training.get("base")) if first is None
-        else f"the first part of {first['recipe']['model']}"
-    )  # fmt: skip
-    command = " ".join(["python -m experiments.mini.train", name, *options_of(recipe), f"--out runs/{name}"])
+    if first is None:
+        recipe["base"] = shipped_as(recipe["base"], training.get("base"))
+        options = options_of(recipe)
+    else:  # the command makes its base by itself
+        options = options_of({**recipe, "base": recipe_of(name).base})
+        recipe["base"] = f"the first part of {first['recipe']['model']}"
+    command = " ".join(["python -m experiments.mini.train", name, *options, f"--out runs/{name}"])
     base = f", base\n{recipe['base']} (weights {training['base']})" if recipe["base"] else ""
     figures = {
         "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
