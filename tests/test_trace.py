@@ -21,6 +21,7 @@ from dllm.samplers.static import Static
 from dllm.view.page import Pane, trace_page
 
 PROMPT = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
+SQUARE = "Latin square:\nA,B,C,D"  # where the model is unsure
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,9 @@ def model() -> Model:
     return load("mini-llada", dtype="float64")
 
 
-def traced(model: Model, sampler: Sampler, observe: Any = None, **options: Any) -> Trace:
+def traced(model: Model, sampler: Sampler, observe: Any = None, prompt: str = PROMPT, **options: Any) -> Trace:
     decoder = Decoder(model, sampler, "whole", eos="keep", gen_length=24, **options)
-    return decoder(PROMPT, trace=True, observe=observe)[0].traced()
+    return decoder(prompt, trace=True, observe=observe)[0].traced()
 
 
 def truths(model: Model, trace: Trace) -> list[list[tuple[float | None, float, bool]]]:
@@ -58,7 +59,7 @@ def oracle(model: Model) -> Sampler:
 
 def test_the_probability_is_that_of_the_token_that_was_written(model: Model) -> None:
     for name in ("static", "confidence", "ete"):
-        said = [one for turn in truths(model, traced(model, part("sampler", name))) for one in turn]
+        said = [one for turn in truths(model, traced(model, part("sampler", name), prompt=SQUARE)) for one in turn]
         assert all(p == pytest.approx(truth, rel=1e-9) for p, truth, _ in said), name
     assert any(not first for _, _, first in said), "ete tried another token than the first choice"
 
