@@ -155,8 +155,7 @@ def savings_table(found: Mapping[str, Mapping[str, float]]) -> str:
 
 def section(name: str, part: Mapping[str, Any]) -> str:
     title, said = PARTS[name]
-    of_caches = dict.fromkeys(("cache", "careful"), cache_table)
-    tables: dict[str, Callable[[Any], str]] = {"savings": savings_table, **of_caches}
+    tables: dict[str, Callable[[Any], str]] = {"cache": cache_table, "careful": cache_table, "savings": savings_table}
     made = tables.get(name, table)(part["right"])
     items = f"{part['count']} held-back items" + (" of each size" if name == "size" else " a task")
     items += f" ({part['long']} where answers are long)" if part.get("long") else ""

@@ -3,6 +3,7 @@
 What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights.
 mini-llada and mini-dream learn in two parts, the first in ``--out``/first. mini-dream's first begins with mini-llada's,
 which goes to ``--out``/base, or is the folder given as ``--base``.
+Options change the first part; the second has the same sizes and batch, and steps and rates of its own.
 
 The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
 machine), with ``--threads 2`` in 60 % of the time. ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and

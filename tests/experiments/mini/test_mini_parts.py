@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import re
-import signal
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +17,7 @@ from dllm.models.bundle import locate
 from dllm.tasks.mini import tasks
 from experiments.mini import card, data, evaluate, recipe, tokenizer, train
 from experiments.mini.recipe import Recipe, finishing, recipe_of
+from tests.killing import killed_after
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=6, hard_share=0.34, products="float32")
 
@@ -34,16 +32,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "FINISHING", brief)
 
 
-def killed(folder: Path, seconds: float) -> None:
-    """All parts in another process, killed with SIGKILL after so long."""
-    how = {"save_every": 2}
-    other = multiprocessing.get_context("fork").Process(target=train.train_parts, args=(TINY, folder), kwargs=how)
-    other.start()
-    time.sleep(seconds)
-    os.kill(other.pid or 0, signal.SIGKILL)
-    other.join()
-
-
 def weights(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
@@ -54,7 +42,7 @@ def test_both_parts_killed_at_any_moment_end_as_if_they_were_not(tmp_path: Path)
     train.train_parts(TINY, straight, save_every=2)
     whole = time.monotonic() - began
     for share in (0.3, 0.6):
-        killed(other, whole * share)
+        killed_after(whole * share, train.train_parts, TINY, other, save_every=2)
     train.train_parts(TINY, other, save_every=2)
     assert weights(other) == weights(straight) != weights(straight / train.FIRST)
     assert weights(other / train.FIRST) == weights(straight / train.FIRST)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +27,7 @@ from experiments.mini.objectives import masked
 from experiments.mini.recipe import Recipe, build_model, embeddings, published_config, recipe_of
 from experiments.mini.redraw import redraw_of
 from tests.fake_gpu import GPU, FakeGPUs, place_of, put
+from tests.killing import killed_after
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=16, hard_share=0.34)
 
@@ -42,22 +40,13 @@ def one_thread() -> Any:
     torch.set_num_threads(before)
 
 
-def killed(folder: Path, seconds: float) -> None:
-    """Train in another process and kill it with SIGKILL after so long."""
-    other = multiprocessing.get_context("fork").Process(target=train.train, args=(TINY, folder, 0, 2))
-    other.start()
-    time.sleep(seconds)
-    os.kill(other.pid or 0, signal.SIGKILL)
-    other.join()
-
-
 def test_a_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path: Path) -> None:
     train.train(TINY, tmp_path / "straight", save_every=2)
     began = time.monotonic()
     train.train(TINY, tmp_path / "again", save_every=2)
     whole = time.monotonic() - began
     for share in (0.4, 0.5):
-        killed(tmp_path / "killed", whole * share)
+        killed_after(whole * share, train.train, TINY, tmp_path / "killed", 0, 2)
     train.train(TINY, tmp_path / "killed", save_every=2)
     straight, others = tmp_path / "straight", (tmp_path / "again", tmp_path / "killed")
     for other in others:
