@@ -179,6 +179,18 @@ def report(weights: dict[str, Tensor], confidence: Tensor, right: Tensor, thresh
     return f"loss {loss:.4f}; above {threshold}: {100 * taken:.1f} % of the right ones, {100 * wrong:.2f} % wrong"
 
 
+def fit(model: Model, confidence: Tensor, right: Tensor, options: Options) -> None:
+    """Train on eight records of ten, print how the filter does on the others, and write it."""
+    at, end = int(0.8 * len(right)), int(0.9 * len(right))
+    weights = train(confidence[:at], right[:at], options)
+    for name, part in (("validation", slice(at, end)), ("test", slice(end, None))):
+        print(f"{name}: {report(weights, confidence[part], right[part])}")
+    out = Path(options.out or f"{model.name}-b{options.block_length}.safetensors")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_file(weights, out, {"model": model.name, "block_length": str(options.block_length)})
+    print(f"{out}: trained on {at} records; use it with sampler=learn2pd sampler.filter={out}")
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
@@ -188,15 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = Options.of(given)
     torch.set_num_threads(options.threads)
     model = load(options.model, options.device)
-    confidence, right = record(model, options)
-    at, end = int(0.8 * len(right)), int(0.9 * len(right))
-    weights = train(confidence[:at], right[:at], options)
-    for name, part in (("validation", slice(at, end)), ("test", slice(end, None))):
-        print(f"{name}: {report(weights, confidence[part], right[part])}")
-    out = Path(options.out or f"{model.name}-b{options.block_length}.safetensors")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    save_file(weights, out, {"model": model.name, "block_length": str(options.block_length)})
-    print(f"{out}: trained on {at} records; use it with sampler=learn2pd sampler.filter={out}")
+    fit(model, *record(model, options), options)
     return 0
 
 

@@ -44,6 +44,7 @@ CANVASES = {  # lengths and how often, for short and long tasks; the next that t
 }
 EXTRA_EOS_WEIGHT, EXTRA_EOS_MOST = 0.1, 2.0  # of each token after the first end of text, and of all of them
 HARD_MASKS = 12  # of an answer's positions, or an eighth of it
+BLOCK = 32  # tokens, as LLaDA is decoded
 GROUP = 700  # tokens of rows that go through the network together: they fit into a core's cache
 
 
@@ -52,7 +53,8 @@ class Mix:
     """What requests a model learns from: the weights of the tasks; and, from the last stage on, the shares of requests
     that are not plain which are worded in further ways (``wordings.SOURCES``), and by what factor fewer are plain.
 
-    at_once: of the rows of tasks with one right answer are masked whole, besides those that are anyway.
+    at_once: of the rows of tasks with one right answer are masked from the start of a block of BLOCK tokens on, as
+    where a forward decodes a block: most are masked whole.
     """
 
     shares: Mapping[str, float]
@@ -74,7 +76,7 @@ MIXES = {
     "narrow": Mix(SHARES),
     "wide": Mix(EVEN_SHARES, {"more": 0.55}, 0.6),
     # Of the finishing part.
-    "late": Mix(EVEN_SHARES, {"late": 0.55, "more": 0.25}, 0.6, at_once=0.5),
+    "late": Mix({**EVEN_SHARES, "records": 1.6}, {"late": 0.65, "more": 0.2}, 0.6, at_once=0.5),
 }
 
 
@@ -238,6 +240,20 @@ def draw_masks(answers: Tensor, length: Tensor, marks: Tensor, generator: torch.
     return masked
 
 
+def mask_blocks(
+    masked: Tensor, shares: Sequence[float], answers: Sequence[Sequence[int]], canvases: Sequence[int],
+    generator: torch.Generator,
+) -> Tensor:  # fmt: skip
+    """``masked`` [B, A], but rows with the probability of their ``shares`` exactly from a block's start on, that of the
+    answer or any before its end."""
+    taken = torch.rand(len(masked), generator=generator) < torch.tensor(shares)
+    blocks = torch.tensor([len(answer) // BLOCK + 1 for answer in answers])
+    start = (torch.rand(len(masked), generator=generator) * blocks).floor() * BLOCK
+    column = torch.arange(masked.shape[1])
+    from_start = (column >= start[:, None]) & (column < torch.tensor(canvases)[:, None])
+    return torch.where(taken[:, None], from_start, masked)
+
+
 def pack(
     prompts: list[list[int]], answers: list[list[int]], canvases: list[int], masked: Tensor, alone: Tensor,
     kept: Tensor, rank: Tensor, names: tuple[str, ...],
@@ -306,9 +322,8 @@ def make_batches(
     padded = torch.tensor([answer + [EOS] * (max(canvases) - len(answer)) for answer in answers])
     masked = draw_masks(padded, torch.tensor(canvases), marks, generator)
     if mix.at_once:
-        whole = torch.rand(count, generator=generator) < mix.at_once
-        whole &= torch.tensor([name not in tasks.FREE for name in names])
-        masked |= whole[:, None] & (torch.arange(masked.shape[1]) < torch.tensor(canvases)[:, None])
+        shares = [0.0 if name in tasks.FREE else mix.at_once for name in names]
+        masked = mask_blocks(masked, shares, answers, canvases, generator)
     alone, kept = (torch.rand(count, generator=generator) < share for share in (ALONE, KEPT))
     totals = [len(prompt) + canvas for prompt, canvas in zip(prompts, canvases, strict=True)]
     rank = torch.rand((count, max(totals)), generator=generator)

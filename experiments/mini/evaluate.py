@@ -1,6 +1,6 @@
 """What a mini model does: ``python -m experiments.mini.evaluate FOLDER`` writes FOLDER/scores.json.
 
-Held-back items, scored by task: by tokens a step (the whole answer one block), by wording and names, by size of the
+Held-back items, scored by task: by tokens a step (in blocks of 32), by wording and names, by size of the
 item, by length of the canvas, and under caches; causal models by ways to decode in place of the last three, and one
 token a forward from left to right elsewhere. ``--parts`` measures some of them; what is there already is kept if
 it was measured on the same weights. ``experiments.mini.card`` turns the file into the model's card.
@@ -91,11 +91,23 @@ def by_way(asked: Asked) -> dict[str, Right]:
 
 
 def by_speed(asked: Asked) -> dict[str, Right]:
-    """By tokens a step."""
-    return {
-        str(k): {task: whole(asked.model, asked.items(task), k, tasks.longest(task)) for task in shown(k, tasks.TASKS)}
+    """By tokens a step, in blocks of 32 as LLaDA is decoded: short answers are one. At the most tokens long answers
+    also in one block."""
+    in_blocks = {
+        str(k): {
+            task: answers(
+                asked.model, asked.items(task), tasks.longest(task), sampler=Static(per_step=k), blocks=fixed(32)
+            )
+            for task in shown(k, tasks.TASKS)
+        }
         for k in TOKENS_PER_STEP
     }
+    most, label = TOKENS_PER_STEP[-1], f"{TOKENS_PER_STEP[-1]}, one block"
+    long = {
+        task: whole(asked.model, asked.items(task), most, tasks.longest(task))
+        for task in shown(label, tasks.LONG_ANSWERS)
+    }
+    return {**in_blocks, label: long}
 
 
 def by_wording(asked: Asked) -> dict[str, Right]:

@@ -185,8 +185,13 @@ def more() -> dict[str, tuple[str, ...]]:
 
 
 def late() -> dict[str, tuple[str, ...]]:
-    """Three times as many, nearly all of them of words that the others hold, too."""
+    """Nine times as many, nearly all of them of words that the others hold, too."""
     return read("late_wordings.txt")
+
+
+def others() -> dict[str, tuple[str, ...]]:
+    """Templates of two writers of whom training sees nothing."""
+    return read("others_wordings.txt")
 
 
 def _shown(templates: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
@@ -260,4 +265,6 @@ def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
 
 
 UNSEEN, STRANGE = _never_trained(strange=False), _never_trained(strange=True)
-SOURCES = {"trained": TRAINED, "more": FURTHER, "late": LATE, "unseen": UNSEEN, "strange": STRANGE}
+SOURCES = {
+    "trained": TRAINED, "more": FURTHER, "late": LATE, "unseen": UNSEEN, "others": others(), "strange": STRANGE,
+}  # fmt: skip
