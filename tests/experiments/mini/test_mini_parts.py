@@ -122,6 +122,18 @@ def test_the_finishing_part_asks_in_all_wordings_and_masks_whole_what_has_one_ri
     assert 0.48 < at_once / rows < 0.62 and whole[True][1] / whole[True][0] < 0.2
 
 
+def test_rows_are_masked_from_the_start_of_a_block_on() -> None:
+    """Any block that holds a part of the answer or its end; rows that are not asked for stay as they were."""
+    before, starts = torch.zeros(3, 128, dtype=torch.bool), set()
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        masked = data.mask_blocks(before, [1.0, 1.0, 0.0], [[7] * 70, [7] * 31, [7]], [96, 64, 128], generator)
+        starts.add(int(masked[0].long().argmax()))
+        assert not masked[0, 96:].any() and masked[0, :96].sum() == 96 - masked[0].long().argmax()
+        assert masked[1, :64].all() and not masked[1, 64:].any() and not masked[2].any()
+    assert starts == {0, 32, 64}
+
+
 def test_the_card_tells_of_both_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     brief = replace(TINY, steps=1)
     train.train_parts(brief, tmp_path)
