@@ -31,7 +31,7 @@ from experiments.markdown import percent
 from experiments.mini.data import MIXES
 from experiments.mini.evaluate import COUNTS, LONG, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
-from experiments.mini.recipe import recipe_of
+from experiments.mini.recipe import FINISHING, recipe_of
 from experiments.scripts import refusing
 
 DIFFUSION = "A masked diffusion language model"
@@ -75,10 +75,7 @@ ABOUT = {
         "next tokens (arXiv 2512.06776).",
     ),
 }  # fmt: skip
-ADDED = (
-    " and a fifth layer that reads the next position (`experiments.mini.next_reader`), with which they\nanswer as "
-    "before, one position further"
-)
+FILES = {"latest": ("late", "latest")}  # of wordings that a source takes, where it is not one of its name
 PARTS = {
     "way": ("Ways to decode", "Those of `experiments.mini.decoders`."),
     "speed": (
@@ -181,31 +178,34 @@ def card(name: str, made: Mapping[str, Any], trained: str, scores: Mapping[str, 
     })  # fmt: skip
 
 
-def trained(training: Mapping[str, Any], command: str = "") -> str:
-    """How experiments.mini.train made a model, in one part (card_training.md) or two (card_finishing.md), by a
-    ``command`` (empty: that of the model alone)."""
+def trained(training: Mapping[str, Any]) -> str:
+    """How experiments.mini.train made a model, in one part (card_training.md) or two (card_finishing.md)."""
     recipe = {"base": "", **training["recipe"]}
     name, first = recipe["model"], training.get("earlier")
-    how = {**recipe, **training, "commit": commit_of(training), "torch": training["versions"]["torch"]}
-    if first is not None and recipe["requests"] == "late":
-        own, mix = first["recipe"]["model"] == name, MIXES[recipe["requests"]]
-        options = options_of(first["recipe"] if own else {**recipe, "base": recipe_of(name).base})
+    if name in FINISHING and first is not None and recipe["requests"] == FINISHING[name]["requests"]:
+        mix = MIXES[recipe["requests"]]
         figures = {
-            "first": trained(first, command_of(name, options)).rstrip(), "added": "" if own else ADDED,
-            "further": f"{100 * sum(mix.further.values()):.0f}", "at_once": f"{100 * mix.at_once:.0f}",
+            "first": trained(first).rstrip(), "further": f"{100 * sum(mix.further.values()):.0f}",
+            "at_once": f"{100 * mix.at_once:.0f}",
+            "masked": "from the start of a block of 32 tokens on" if mix.by_block else "whole",
+            "files": ", ".join(f"`{one}_wordings.txt`" for of in mix.further for one in FILES.get(of, (of,))),
         }  # fmt: skip
-        return Path(__file__).with_name("card_finishing.md").read_text().format_map({**how, **figures}).rstrip()
-    recipe["base"] = shipped_as(recipe["base"], training.get("base"))
+        how = {**recipe, **training, **figures, "commit": commit_of(training), "torch": training["versions"]["torch"]}
+        return Path(__file__).with_name("card_finishing.md").read_text().format_map(how).rstrip()
+    if first is None:
+        recipe["base"] = shipped_as(recipe["base"], training.get("base"))
+        options = options_of(recipe)
+    else:  # the command makes its base by itself
+        options = options_of({**recipe, "base": recipe_of(name).base})
+        recipe["base"] = f"the first part of {first['recipe']['model']}"
+    command = " ".join(["python -m experiments.mini.train", name, *options, f"--out runs/{name}"])
     base = f", base\n{recipe['base']} (weights {training['base']})" if recipe["base"] else ""
     figures = {
         "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
-        "command": command or command_of(name, options_of(recipe)), "from_base": base, "learnt": ABOUT[name].learnt,
+        "commit": commit_of(training), "torch": training["versions"]["torch"], "command": command, "from_base": base,
+        "learnt": ABOUT[name].learnt,
     }  # fmt: skip
-    return Path(__file__).with_name("card_training.md").read_text().format_map({**how, **figures})
-
-
-def command_of(name: str, options: Sequence[str]) -> str:
-    return " ".join(["python -m experiments.mini.train", name, *options, f"--out runs/{name}"])
+    return Path(__file__).with_name("card_training.md").read_text().format_map({**recipe, **training, **figures})
 
 
 def commit_of(training: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """Train a mini model: ``python -m experiments.mini.train mini-llada --out runs/mini-llada``.
 
 What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights.
-mini-llada learns in two parts, the first in ``--out``/first: options change that one, and the second has the same sizes
-and batch, and steps and rates of its own. mini-dream begins with this first part of mini-llada, which goes to
-``--out``/base, or with the folder given as ``--base``.
+mini-llada and mini-dream learn in two parts, the first in ``--out``/first. mini-dream's first begins with mini-llada's,
+which goes to ``--out``/base, or is the folder given as ``--base``.
+Options change the first part; the second has the same sizes and batch, and steps and rates of its own.
 
 The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
 machine), with ``--threads 2`` in 60 % of the time. ``--out`` gets the checkpoint folder (bfloat16), log.jsonl, and
@@ -311,12 +311,15 @@ def train(
 
 
 def parts_of(recipe: Recipe, folder: Path) -> list[tuple[Recipe, Path]]:
-    """The runs of a command and their folders, in their order: one, or before it the one that it begins with."""
+    """The runs of a command and their folders, in their order: one, or that of its base, its first part and the part
+    that finishes it."""
+    if recipe.model not in FINISHING:
+        return [(recipe, folder)]
+    runs = []
     if recipe.base in FINISHING:
-        return [(recipe_of(recipe.base), folder / BASE), (replace(recipe, base=str(folder / BASE)), folder)]
-    if recipe.model in FINISHING:
-        return [(recipe, folder / FIRST), (finishing(recipe, folder / FIRST), folder)]
-    return [(recipe, folder)]
+        runs.append((recipe_of(recipe.base), folder / BASE))
+        recipe = replace(recipe, base=str(folder / BASE))
+    return [*runs, (recipe, folder / FIRST), (finishing(recipe, folder / FIRST), folder)]
 
 
 def train_parts(recipe: Recipe, folder: Path, stop_at: int = 0, **how: Any) -> None:

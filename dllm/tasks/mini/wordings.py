@@ -185,8 +185,18 @@ def more() -> dict[str, tuple[str, ...]]:
 
 
 def late() -> dict[str, tuple[str, ...]]:
-    """Nine times as many, nearly all of them of words that the others hold, too."""
+    """Three times as many, nearly all of them of words that the others hold, too."""
     return read("late_wordings.txt")
+
+
+def latest() -> dict[str, tuple[str, ...]]:
+    """Twice as many again."""
+    return read("latest_wordings.txt")
+
+
+def all_further() -> dict[str, tuple[str, ...]]:
+    """All of these, one in six held back."""
+    return {task: (*of, *late()[task], *latest()[task]) for task, of in more().items()}
 
 
 def others() -> dict[str, tuple[str, ...]]:
@@ -199,7 +209,9 @@ def _shown(templates: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]
     return {task: tuple(text for text in of if not held_back(text)) for task, of in templates.items()}
 
 
-FURTHER, LATE = _shown(more()), _shown(late())  # what mini-llada and mini-dream see besides TRAINED
+# What mini-llada and mini-dream see besides TRAINED, and what mini-llada sees in place of LATE.
+FURTHER, LATE = _shown(more()), _shown(late())
+LATEST = _shown({task: (*of, *latest()[task]) for task, of in late().items()})
 BEFORE = (
     "Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ",
         "I would like you to ",
@@ -239,7 +251,7 @@ def vocabulary() -> tuple[str, ...]:
 
 @cache
 def further_vocabulary() -> tuple[str, ...]:
-    """The words that FURTHER alone brings, in lower case: one token each, those that LATE brings are spelt."""
+    """The words that FURTHER alone brings, in lower case: one token each, those that LATEST brings are spelt."""
     return tuple(sorted(_words_of(FURTHER) - {*vocabulary(), *FILLERS}))
 
 
@@ -250,14 +262,14 @@ def _words_of(templates: Mapping[str, Sequence[str]]) -> set[str]:
 @cache
 def met() -> frozenset[str]:
     """The words that training meets in requests."""
-    return frozenset((*vocabulary(), *FILLERS, *_words_of(FURTHER), *_words_of(LATE)))
+    return frozenset((*vocabulary(), *FILLERS, *_words_of(FURTHER), *_words_of(LATEST)))
 
 
 def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
     """Held-back templates: of words that training meets in others, or with a word that it never meets."""
     return {
         task: tuple(
-            text for text in (*more()[task], *late()[task])
+            text for text in all_further()[task]
             if held_back(text) and (not words_asked(text) <= met()) == strange
         )
         for task in TRAINED
@@ -266,5 +278,6 @@ def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
 
 UNSEEN, STRANGE = _never_trained(strange=False), _never_trained(strange=True)
 SOURCES = {
-    "trained": TRAINED, "more": FURTHER, "late": LATE, "unseen": UNSEEN, "others": others(), "strange": STRANGE,
+    "trained": TRAINED, "more": FURTHER, "late": LATE, "latest": LATEST, "unseen": UNSEEN, "others": others(),
+    "strange": STRANGE,
 }  # fmt: skip

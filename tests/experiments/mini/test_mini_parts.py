@@ -14,10 +14,9 @@ import torch
 
 from dllm.errors import UserError
 from dllm.models.bundle import locate
-from dllm.models.weights import load_model
 from dllm.tasks.mini import tasks
 from experiments.mini import card, data, evaluate, recipe, tokenizer, train
-from experiments.mini.recipe import Recipe, recipe_of
+from experiments.mini.recipe import Recipe, finishing, recipe_of
 from tests.killing import killed_after
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=6, hard_share=0.34, products="float32")
@@ -48,7 +47,7 @@ def test_both_parts_killed_at_any_moment_end_as_if_they_were_not(tmp_path: Path)
     assert weights(other) == weights(straight) != weights(straight / train.FIRST)
     assert weights(other / train.FIRST) == weights(straight / train.FIRST)
     report = json.loads((straight / train.REPORT).read_text())
-    assert report["recipe"]["requests"] == "late" and report["earlier"]["recipe"] == asdict(TINY)
+    assert report["recipe"]["requests"] == "latest" and report["earlier"]["recipe"] == asdict(TINY)
 
 
 def test_a_part_that_ended_is_not_repeated_and_steps_count_through_both(tmp_path: Path) -> None:
@@ -76,39 +75,20 @@ def test_another_recipe_is_refused_before_a_part_is_trained(tmp_path: Path) -> N
 def test_mini_dreams_command_makes_its_base_unless_it_is_given_one(tmp_path: Path) -> None:
     runs = train.parts_of(recipe_of("mini-dream"), tmp_path)
     assert [(one.model, place.relative_to(tmp_path).as_posix()) for one, place in runs] == [
-        ("mini-llada", "base"), ("mini-dream", "."),
+        ("mini-llada", "base"), ("mini-dream", "first"), ("mini-dream", "."),
     ]  # fmt: skip
     assert runs[0][0] == recipe_of("mini-llada") and runs[1][0].base == str(tmp_path / "base")
-    given = recipe_of("mini-dream", base="elsewhere")
-    assert train.parts_of(given, tmp_path) == [(given, tmp_path)]
+    assert runs[2][0].base == str(tmp_path / "first") and runs[2][0].requests == "late"
+    given = train.parts_of(recipe_of("mini-dream", base="elsewhere"), tmp_path)
+    assert len(given) == 2 and given[0][0].base == "elsewhere"
     assert train.parts_of(recipe_of("mini-ar"), tmp_path) == [(recipe_of("mini-ar"), tmp_path)]
-
-
-def test_mini_dream_begins_as_its_base_one_position_further(tmp_path: Path) -> None:
-    """Its last layer reads the next position, and no score lies so low that its exponential is a denormal number."""
-    train.train(replace(TINY, width=64, head_dim=32, steps=1), tmp_path)
-    vocab = tokenizer.build("mini-dream")
-    given = replace(TINY, model="mini-dream", width=64, head_dim=32, layers=2, base=str(tmp_path))
-    base, ours = load_model(tmp_path), recipe.build_model(given, tokenizer.texts(vocab)).eval()
-    text = torch.randint(3, 400, (2, 200), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        its, found = (one.logits(one.encode(text)).softmax(-1) for one in (base, ours))
-    apart = (its[:, 1:] - found[:, :-1]).abs().sum(-1)
-    unlike = (its[:, :-1] - found[:, :-1]).abs().sum(-1)
-    assert apart.mean() < 0.1 * unlike.mean() and apart.max() < unlike.mean()
-    angles = torch.arange(768)[:, None] * ours.rotary.theta ** -(torch.arange(16) / 16)
-    query, key = (torch.view_as_complex(bias[:32].view(2, 16).T.contiguous())
-                  for bias in (ours.layers[-1].attn.q.bias, ours.layers[-1].attn.k.bias))  # fmt: skip
-    turned = torch.polar(torch.ones_like(angles), angles)
-    scores = torch.cat([(query * key.conj() * one).real.sum(1) for one in (turned, turned.conj()[1:])]) / 32**0.5
-    assert scores.argmax() == 768 and scores.max() - scores.topk(2).values[1] > 7 and scores.max() - scores.min() < 70
 
 
 def test_the_finishing_part_asks_in_all_wordings_and_masks_whole_what_has_one_right_answer() -> None:
     late = data.MIXES["late"]
     sources = [late.source(Random(seed)) for seed in range(400)]
     assert {source: sources.count(source) / 400 for source in ("late", "more", "trained")} == pytest.approx(
-        {"late": 0.65, "more": 0.2, "trained": 0.15}, abs=0.06
+        {"late": 0.55, "more": 0.25, "trained": 0.2}, abs=0.06
     )
     vocab = tokenizer.build("mini-llada")
     marks, whole = data.structure(vocab), {True: [0, 0], False: [0, 0]}
@@ -122,16 +102,18 @@ def test_the_finishing_part_asks_in_all_wordings_and_masks_whole_what_has_one_ri
     assert 0.48 < at_once / rows < 0.62 and whole[True][1] / whole[True][0] < 0.2
 
 
-def test_rows_are_masked_from_the_start_of_a_block_on() -> None:
+def test_rows_are_masked_whole_or_from_the_start_of_a_block_on() -> None:
     """Any block that holds a part of the answer or its end; rows that are not asked for stay as they were."""
     before, starts = torch.zeros(3, 128, dtype=torch.bool), set()
+    answers, canvases = [[7] * 70, [7] * 31, [7]], [96, 64, 128]
     for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
-        masked = data.mask_blocks(before, [1.0, 1.0, 0.0], [[7] * 70, [7] * 31, [7]], [96, 64, 128], generator)
+        masked = data.mask_at_once(before, [1.0, 1.0, 0.0], answers, canvases, generator)
         starts.add(int(masked[0].long().argmax()))
         assert not masked[0, 96:].any() and masked[0, :96].sum() == 96 - masked[0].long().argmax()
         assert masked[1, :64].all() and not masked[1, 64:].any() and not masked[2].any()
     assert starts == {0, 32, 64}
+    assert data.mask_at_once(before, [1.0, 1.0, 0.0], None, canvases, generator).sum(1).tolist() == [96, 64, 0]
 
 
 def test_the_card_tells_of_both_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,15 +125,18 @@ def test_the_card_tells_of_both_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     assert card.main([str(tmp_path)]) == 0
     text = (tmp_path / "README.md").read_text()
     first, _, second = text.partition("Then a finishing part from these weights")
-    assert "1 steps of 3 conversations" in first and "--steps 1 " in first and "85 of 100 requests" in second
+    assert "1 steps of 3 conversations" in first and "--steps 1 " in first
+    assert "85 of 100 requests" in second and "`latest_wordings.txt`" in second
     assert "### Caches, one token a step" in text
     assert ": 6 steps" in second and "seed 10" in second and "Muon 0.5" in second
 
 
-@pytest.mark.parametrize("name", ("mini-llada", "mini-dream"))
+@pytest.mark.parametrize("name", recipe.FINISHING)
 def test_the_recipe_and_its_data_are_those_that_the_card_names(name: str) -> None:
     """So that the shipped weights come from the command that the card prints."""
-    text = (locate(name) / "README.md").read_text()
-    parts = [one for one, _ in train.parts_of(recipe_of(name), Path("out"))]
+    text, first = (locate(name) / "README.md").read_text(), recipe_of(name)
+    parts = [first, finishing(first, Path("first"))]
     drawn = [data.digest(one.seed, data.MIXES[one.requests]) for one in parts]
     assert re.findall(r"Data ([0-9a-f]{16})", text) == drawn
+    assert tokenizer.digest(tokenizer.build(name)) in text and f"{first.steps:,} steps" in text
+    assert f"\n    python -m experiments.mini.train {name} --out runs/{name}\n" in text

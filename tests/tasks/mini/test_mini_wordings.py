@@ -10,7 +10,7 @@ from dllm.tasks.mini import styles, tasks, wordings
 
 SLOTS = {"items": "ITEMS", "word": "WORD", "at": "7"}
 OF = {**wordings.SOURCES, "plain": wordings.TRAINED, "more strewn": wordings.FURTHER}
-SHOWN = ("trained", "more", "late")
+SHOWN = ("trained", "more", "latest")
 
 
 def opened(task: str, source: str) -> set[str]:
@@ -28,17 +28,20 @@ def every(template: str) -> list[str]:
 
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_every_task_has_five_wordings_and_a_sixth_of_many_more_held_back(task: str) -> None:
-    more = wordings.more()[task] + wordings.late()[task]
-    assert len(wordings.TRAINED[task]) >= 5 and len(set(more)) == len(more) >= 120 and len(wordings.UNSEEN[task]) >= 15
-    assert not (opened(task, "unseen") | opened(task, "strange")) & set().union(*(opened(task, one) for one in SHOWN))
+    more = wordings.all_further()[task]
+    assert len(wordings.TRAINED[task]) >= 5 and len(set(more)) == len(more) >= 390 and len(wordings.UNSEEN[task]) >= 40
+    never = opened(task, "unseen") | opened(task, "others") | opened(task, "strange")
+    shown = set().union(*(opened(task, one) for one in SHOWN))
+    assert len(wordings.SOURCES["others"][task]) >= 15 and not never & shown
 
 
 def test_the_hash_of_a_template_decides_whether_training_sees_it() -> None:
     assert wordings.held_back("Just copy it") and not wordings.held_back("Without position {at}")
     for task in wordings.TRAINED:
-        never, more, late = wordings.UNSEEN[task] + wordings.STRANGE[task], wordings.more()[task], wordings.late()[task]
-        assert [*map(wordings.held_back, more + late)] == [text in never for text in more + late]
-        assert len(never) + len(wordings.FURTHER[task]) + len(wordings.LATE[task]) == len(set(more + late))
+        never, asked = wordings.UNSEEN[task] + wordings.STRANGE[task], wordings.all_further()[task]
+        assert [*map(wordings.held_back, asked)] == [text in never for text in asked]
+        assert len(never) + len(wordings.FURTHER[task]) + len(wordings.LATEST[task]) == len(set(asked))
+        assert set(wordings.LATE[task]) < set(wordings.LATEST[task])
 
 
 def test_strange_wordings_hold_a_word_that_training_never_shows() -> None:
@@ -53,7 +56,7 @@ def test_a_wording_asks_for_one_task_and_leaves_nothing_out() -> None:
     """Its slots are those of the task's plain template."""
     tasks_of: dict[str, set[str]] = {}
     for task in wordings.TRAINED:
-        templates = wordings.more()[task] + wordings.late()[task]
+        templates = wordings.all_further()[task] + wordings.others()[task]
         plain = set(styles.SLOT.findall(wordings.TRAINED[task][0])) - {"{items}"}
         for template in templates:
             assert {*styles.SLOT.findall(template)} - {"{items}"} == plain, template
