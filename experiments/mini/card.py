@@ -85,8 +85,9 @@ PARTS = {
     ),
     "wording": (
         "Wordings", "One token a step. As training asks all models (`plain`, `trained`), as it asks mini-llada and "
-        "mini-dream besides (`more`, `late`), and as it asks none (`unseen`, of the same writers; `others`, of writers "
-        "of whom\ntraining sees nothing; `strange` ones hold a word that no request of training has)."
+        "mini-dream besides (`more`, `late`; mini-llada `latest`, too), and as it asks none (`unseen`, of the same "
+        "writers;\n`others`, of writers of whom training sees nothing; `strange` ones hold a word that no request of "
+        "training has)."
     ),
     "names": (
         "Names", "One token a step. Known and new names are one token each, spelt and unseen ones three or four; new "
