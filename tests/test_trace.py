@@ -67,7 +67,7 @@ def test_the_probability_is_that_of_the_token_that_was_written(model: Model) -> 
 def test_where_nobody_knows_the_probability_the_trace_says_nothing(model: Model) -> None:
     stubborn = Credit(Static(), beta=1.0, gamma=0.0, alpha=20.0)
     for sampler in (oracle(model), stubborn):
-        said = [one for turn in truths(model, traced(model, sampler)) for one in turn]
+        said = [one for turn in truths(model, traced(model, sampler, prompt=SQUARE)) for one in turn]
         assert all(p == pytest.approx(truth, rel=1e-9) if first else p is None for p, truth, first in said)
         assert any(p is None for p, _, _ in said)
 
