@@ -1,5 +1,5 @@
-"""How tasks are asked: templates that training sees, and templates that it never sees, some of them with words that it
-never meets either.
+"""How tasks are asked: templates that training sees, and templates that it never sees, some of them of writers of whom
+it sees nothing or with words that it never meets.
 
 ``(a|b)`` is a choice, ``{items}``, ``{word}`` and ``{at}`` are filled in; what a template does not name is
 put after it. The first template of each task is the plain one.
