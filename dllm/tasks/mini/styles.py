@@ -79,8 +79,8 @@ def strewn(text: str, rng: Random) -> str:
 def ask(task: str, slots: Mapping[str, str], rng: Random, wording: str) -> str:
     """A request. slots: what templates name; ``items`` is put after the template if it does not name it.
 
-    wording: ``plain`` (the first template, as it stands), or one of ``wordings.SOURCES``, which may be ``strewn`` (among
-    idle words).
+    wording: ``plain`` (the first template, as it stands), or one of ``wordings.SOURCES``, also ``strewn`` among
+    idle words.
     """
     if wording == "plain":
         text, separator = wordings.TRAINED[task][0], ":\n"
