@@ -316,7 +316,13 @@ def rows_of(
 
 
 def make_batches(
-    tokenizer: Tokenizer, model: str, marks: Tensor, count: int, progress: float, seed: int, step: int,
+    tokenizer: Tokenizer,
+    model: str,
+    marks: Tensor,
+    count: int,
+    progress: float,
+    seed: int,
+    step: int,
     mix: Mix = MIXES["wide"],
 ) -> list[Batch]:
     """The groups of rows of a step, a function of the arguments alone, so that a resumed run sees the same data."""

@@ -1,7 +1,8 @@
 """Products of a training step in bfloat16, summed in float32: the usual mixed precision.
 
-On a core with AVX-512 BF16 a product of 700 rows takes a quarter of the time of float32 (400 against 100 GFLOP/s), and
-a step of mini-llada 0.22 s, not 0.34. Cores without those instructions are faster with ``--products float32``.
+On one core with AVX-512 BF16 a product of 700 rows took a quarter of the time of float32 (400 against 100 GFLOP/s), and
+a step of mini-llada 0.22 s, not 0.34. On another with the same instructions a step took 0.6 s, not 0.37: measure first,
+and where it is slower train with ``--products float32``.
 """
 
 from __future__ import annotations
