@@ -316,15 +316,9 @@ def rows_of(
 
 
 def make_batches(
-    tokenizer: Tokenizer,
-    model: str,
-    marks: Tensor,
-    count: int,
-    progress: float,
-    seed: int,
-    step: int,
+    tokenizer: Tokenizer, model: str, marks: Tensor, count: int, progress: float, seed: int, step: int,
     mix: Mix = MIXES["wide"],
-) -> list[Batch]:
+) -> list[Batch]:  # fmt: skip
     """The groups of rows of a step, a function of the arguments alone, so that a resumed run sees the same data."""
     rng, generator = seeded(seed, step)
     names, prompts, answers = rows_of(tokenizer, model, rng, count, progress, mix)
