@@ -207,8 +207,8 @@ def _shown(templates: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]
 FURTHER, MANY = _shown(more()), _shown(many())  # what mini-llada and mini-dream see besides TRAINED
 BEFORE = (
     "Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ",
-        "I would like you to ",
-    "Would you ", "We have to ", "Let us ", "You should ", "I must ", "My task is to ", "Here is a list. ", "Hi, ",
+    "I would like you to ", "Would you ", "We have to ", "Let us ", "You should ", "I must ", "My task is to ",
+    "Here is a list. ", "Hi, ",
 )  # fmt: skip
 AFTER = ("please", "thanks", "for me", "now", "if you can", "right now", "as you like", "would you", "thank you",
         "for us")
@@ -232,7 +232,6 @@ LABELS = ("People", "Towns", "Names")  # of lists in a request
 def words_asked(text: str) -> set[str]:
     """The words of templates, in lower case."""
     return set(re.findall("[a-z]+", re.sub(r"\{\w+\}", " ", text).lower()))
-
 
 
 @cache
