@@ -28,16 +28,22 @@ from dllm.tasks.mini import tasks
 from experiments import markdown
 from experiments.distill.decoding import LABELS
 from experiments.markdown import percent
-from experiments.mini.data import MIXES
+from experiments.mini.data import BLOCK, HARD, TURN
 from experiments.mini.evaluate import COUNTS, LONG, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
-from experiments.mini.recipe import FINISHING, recipe_of
+from experiments.mini.recipe import recipe_of
 from experiments.scripts import refusing
 
 DIFFUSION = "A masked diffusion language model"
 MASKED = (
     "Loss: cross entropy of masked answer positions. In two thirds of the rows\nthe prompt's positions do not see the "
-    "answer's, and in one third committed tokens do not see later ones, so that caches\nmay freeze them."
+    "answer's, and in one third committed tokens do not see later ones, so that caches\nmay freeze them. "
+    f"From {100 * TURN:.0f} % of the run on, {100 * sum(HARD.further.values()):.0f} of 100 requests that "
+    "are not plain follow further wordings\n("
+    + ", ".join(f"`{source}_wordings.txt`" for source in HARD.further)
+    + " of `dllm/tasks/mini`, of which one in six is held back for measuring), and\n"
+    f"{100 * HARD.at_once:.0f} of 100 answers of tasks with one right answer are masked from the start of a block of "
+    f"{BLOCK} tokens on."
 )
 CLOSING = (
     "Tasks with one right answer keep their score when many tokens are committed at once; tasks whose tokens depend on "
@@ -75,7 +81,6 @@ ABOUT = {
         "next tokens (arXiv 2512.06776).",
     ),
 }  # fmt: skip
-FILES = {"latest": ("late", "latest")}  # of wordings that a source takes, where it is not one of its name
 PARTS = {
     "way": ("Ways to decode", "Those of `experiments.mini.decoders`."),
     "speed": (
@@ -85,9 +90,8 @@ PARTS = {
     ),
     "wording": (
         "Wordings", "One token a step. As training asks all models (`plain`, `trained`), as it asks mini-llada and "
-        "mini-dream besides (`more`, `late`; mini-llada `latest`, too), and as it asks none (`unseen`, of the same "
-        "writers;\n`others`, of writers of whom training sees nothing; `strange` ones hold a word that no request of "
-        "training has)."
+        "mini-dream besides (`more`, `many`), and as it asks none (`unseen`, of the same writers; `others`, of\n"
+        "writers of whom training sees nothing; `strange` ones hold a word that no request of training has)."
     ),
     "names": (
         "Names", "One token a step. Known and new names are one token each, spelt and unseen ones three or four; new "
@@ -180,27 +184,17 @@ def card(name: str, made: Mapping[str, Any], trained: str, scores: Mapping[str, 
 
 
 def trained(training: Mapping[str, Any]) -> str:
-    """How experiments.mini.train made a model, in one part (card_training.md) or two (card_finishing.md)."""
+    """How experiments.mini.train made a model, from card_training.md."""
     recipe = {"base": "", **training["recipe"]}
     name, first = recipe["model"], training.get("earlier")
-    if name in FINISHING and first is not None and recipe["requests"] == FINISHING[name]["requests"]:
-        mix = MIXES[recipe["requests"]]
-        figures = {
-            "first": trained(first).rstrip(), "further": f"{100 * sum(mix.further.values()):.0f}",
-            "at_once": f"{100 * mix.at_once:.0f}",
-            "masked": "from the start of a block of 32 tokens on" if mix.by_block else "whole",
-            "files": ", ".join(f"`{one}_wordings.txt`" for of in mix.further for one in FILES.get(of, (of,))),
-        }  # fmt: skip
-        how = {**recipe, **training, **figures, "commit": commit_of(training), "torch": training["versions"]["torch"]}
-        return Path(__file__).with_name("card_finishing.md").read_text().format_map(how).rstrip()
-    if first is None:
+    usual, spent = recipe_of(name).base, ""
+    if first is not None and usual and first["recipe"] == asdict(recipe_of(usual)):  # as the command makes it
+        recipe["base"] = usual
+        spent = f", {first['cpu_minutes']:.0f} minutes that the command takes first if no `--base` is given"
+    else:
         recipe["base"] = shipped_as(recipe["base"], training.get("base"))
-        options = options_of(recipe)
-    else:  # the command makes its base by itself
-        options = options_of({**recipe, "base": recipe_of(name).base})
-        recipe["base"] = f"the first part of {first['recipe']['model']}"
-    command = " ".join(["python -m experiments.mini.train", name, *options, f"--out runs/{name}"])
-    base = f", base\n{recipe['base']} (weights {training['base']})" if recipe["base"] else ""
+    command = " ".join(["python -m experiments.mini.train", name, *options_of(recipe), f"--out runs/{name}"])
+    base = f", base\n{recipe['base']} (weights {training['base']}{spent})" if recipe["base"] else ""
     figures = {
         "steps": f"{recipe['steps']:,}", **{key: f"{training[key]:.0f}" for key in ("cpu_minutes", "wall_minutes")},
         "commit": commit_of(training), "torch": training["versions"]["torch"], "command": command, "from_base": base,

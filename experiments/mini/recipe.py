@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from math import cos, pi, sin
 from pathlib import Path
@@ -19,7 +19,6 @@ from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from experiments.mini import tokenizer as tokens
 from experiments.mini.muon import Muon
-from experiments.mini.products import DTYPES
 
 LETTERS = (0.4, 0.35, 0.3, 0.25)  # how much of a first embedding the first letters of a word make
 WAVES = 6  # of a letter's vector: letters that are near in the alphabet are akin, so that order shows
@@ -37,14 +36,13 @@ class Recipe:
     head_dim: int = 32
     mlp_width: int = 384
     batch: int = 40
-    steps: int = 18500
+    steps: int = 15_900
     muon_rate: float = 0.005
     adam_rate: float = 2e-3
     weight_decay: float = 0.1
     hard_share: float = 0.3  # of the rows are masked where the model least expects the token
     requests: str = "wide"  # which of ``data.MIXES``
     redrawn: float = 0.1  # of the known names have other vectors in a step: see ``redraw``
-    products: str = "bfloat16"  # what linear layers and Muon compute in, or "float32"
     kinship: float = 0.85  # of the first embeddings of " list", "List", "LIST"
     seed: int = 0
     base: str = ""
@@ -55,17 +53,18 @@ class Recipe:
 
 
 # What differs from the defaults. mini-dream reads a token one place before its own, where another one stands: from
-# scratch in 16,500 steps its number agreement never came right (words_to_sentence 62 of 100, mini-llada's 100). So it
-# begins with mini-llada's weights, and has a layer more to move what was read. 78 minutes of CPU time.
+# scratch in 16,500 steps its number agreement never came right (words_to_sentence 62 of 100, mini-llada's 100), nor in
+# 7,500 from mini-llada's step 7,000 (80). So it begins with mini-llada's weights, and has a layer more to move what was
+# read.
 # An adapted model begins at what an autoregressive one knows, so it moves more slowly.
 # A step takes 0.17, 0.28 and 0.32 s of a core of its own: 22, 19 and 19 minutes. Batches have seeds of their own, so
 # that an adapted model meets other items than its base.
-NARROW: dict[str, Any] = {"hard_share": 0.0, "requests": "narrow", "redrawn": 0.0, "products": "float32"}
+NARROW: dict[str, Any] = {"hard_share": 0.0, "requests": "narrow", "redrawn": 0.0}
 ADAPTED: dict[str, Any] = {**NARROW, "base": "mini-ar", "muon_rate": 0.004, "adam_rate": 1.5e-3}
 USUAL: dict[str, dict[str, Any]] = {
     "mini-llada": {"seed": 1, "muon_rate": 0.004},
     "mini-dream": {
-        "base": "mini-llada", "layers": 5, "steps": 15_000, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
+        "base": "mini-llada", "layers": 5, "steps": 12_400, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
     },
     "mini-ar": {**NARROW, "steps": 8000},
     "mini-wedlm": {**ADAPTED, "steps": 4000, "seed": 1},
@@ -73,25 +72,9 @@ USUAL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-# The second part of these models' training begins with what the first left, and asks in four or ten times as many
-# wordings. Rates of Muon of 0.005 and 0.002 undo within 200 steps what was learnt. From scratch with all of them,
-# mini-llada answers strangers' wordings as well as those of training (92 and 93 of 100, where this one has 86 and 97),
-# but in 15,000 steps the tasks themselves only at 93 of 100 (this one 96), or at 94.7 where the hard ones come up more.
-FINISHED: dict[str, Any] = {"products": "float32", "muon_rate": 6e-4, "adam_rate": 4e-4}
-FINISHING: dict[str, dict[str, Any]] = {
-    "mini-llada": {**FINISHED, "requests": "latest", "steps": 1100},
-    "mini-dream": {**FINISHED, "requests": "late", "steps": 2400},
-}
-
-
 def recipe_of(model: str, **changed: Any) -> Recipe:
-    """The model's recipe, with what is ``changed``: of its first part, if it has two."""
+    """The model's recipe, with what is ``changed``."""
     return Recipe(model, **{**USUAL.get(model, {}), **changed})
-
-
-def finishing(recipe: Recipe, first: Path) -> Recipe:
-    """The recipe of the part that begins with what ``recipe`` left in the folder ``first``."""
-    return replace(recipe, base=str(first), seed=recipe.seed + 10, **FINISHING[recipe.model])
 
 
 # What config.json says besides the keys that Qwen's layout shares. An autoregressive model is NBDiff's of blocks of 1.
@@ -245,7 +228,7 @@ def build_optimizers(
     blocks = [p for n, p in model.named_parameters() if n.startswith("layers") and p.dim() == 2]
     rest = [p for n, p in model.named_parameters() if not (n.startswith("layers") and p.dim() == 2)]
     return [
-        Muon(blocks, recipe.muon_rate, recipe.weight_decay, each, DTYPES[recipe.products]),
+        Muon(blocks, recipe.muon_rate, recipe.weight_decay, each),
         torch.optim.Adam(rest, lr=recipe.adam_rate, betas=(0.9, 0.98), fused=True),
     ]
 

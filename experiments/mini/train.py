@@ -1,9 +1,7 @@
 """Train a mini model: ``python -m experiments.mini.train mini-llada --out runs/mini-llada``.
 
-What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights.
-mini-llada and mini-dream learn in two parts, the first in ``--out``/first. mini-dream's first begins with mini-llada's,
-which goes to ``--out``/base, or is the folder given as ``--base``.
-Options change the first part; the second has the same sizes and batch, and steps and rates of its own.
+What a model learns from is its objective (``objectives``). mini-wedlm and mini-nbdiff begin with mini-ar's weights,
+mini-dream with those of mini-llada, which its command trains first, in ``--out``/base, unless ``--base`` gives them.
 
 The same command goes on where it was stopped, at whatever moment, and ends with the same weights bit for bit (on one
 machine), with ``--threads 2`` in 60 to 70 % of the time and with up to 15 % more of the processors'. ``--out`` gets the
@@ -43,16 +41,13 @@ from experiments.mini import data, tokenizer
 from experiments.mini.evaluate import weights_digest
 from experiments.mini.objectives import OBJECTIVES
 from experiments.mini.objectives.base import Group
-from experiments.mini.products import DTYPES, products_in
 from experiments.mini.recipe import (
-    FINISHING,
     Recipe,
     add_vocabulary,
     base_of,
     build_model,
     build_optimizers,
     cut_vocabulary,
-    finishing,
     rate_factor,
     recipe_of,
 )
@@ -60,7 +55,8 @@ from experiments.mini.redraw import redraw_of
 from experiments.scripts import refusing
 
 STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
-BASE, FIRST = "base", "first"  # folders of a run's earlier parts
+BASE = "base"  # the folder of the base that a command trains first
+TRAINED_FIRST = "mini-llada"  # a base that a command trains by itself
 SAVE_EVERY = 100  # steps between states, each with a line of the log
 
 
@@ -129,18 +125,15 @@ def train_step(
     parameters = [*model.parameters()]
     batches = [batch.to(model.device) for batch in batches]
     seeds = range(1_000 * state.step, 1_000 * state.step + len(batches))
-    dtype = DTYPES[recipe.products]
 
     def hardened(batch: Group, seed: int) -> Group:
-        with products_in(dtype):
-            return objective.hardened(model, batch, recipe, seed)
+        return objective.hardened(model, batch, recipe, seed)
 
     hard = [*each(hardened, batches, seeds)]
     total = torch.stack([batch.share().sum() for batch in hard]).sum()
 
     def gradients(batch: Group) -> tuple[Tensor, tuple[Tensor, ...]]:
-        with products_in(dtype):
-            losses = objective.losses(model, batch)
+        losses = objective.losses(model, batch)
         return losses.detach(), torch.autograd.grad((losses * batch.share()).sum() / total, parameters)
 
     for batch, (losses, found) in zip(hard, each(gradients, hard), strict=True):
@@ -311,15 +304,10 @@ def train(
 
 
 def parts_of(recipe: Recipe, folder: Path) -> list[tuple[Recipe, Path]]:
-    """The runs of a command and their folders, in their order: one, or that of its base, its first part and the part
-    that finishes it."""
-    if recipe.model not in FINISHING:
+    """The runs of a command and their folders, in their order: that of its base, if it trains one, and its own."""
+    if recipe.base != TRAINED_FIRST:
         return [(recipe, folder)]
-    runs = []
-    if recipe.base in FINISHING:
-        runs.append((recipe_of(recipe.base), folder / BASE))
-        recipe = replace(recipe, base=str(folder / BASE))
-    return [*runs, (recipe, folder / FIRST), (finishing(recipe, folder / FIRST), folder)]
+    return [(recipe_of(TRAINED_FIRST), folder / BASE), (replace(recipe, base=str(folder / BASE)), folder)]
 
 
 def train_parts(recipe: Recipe, folder: Path, stop_at: int = 0, **how: Any) -> None:

@@ -184,19 +184,14 @@ def more() -> dict[str, tuple[str, ...]]:
     return read("more_wordings.txt")
 
 
-def late() -> dict[str, tuple[str, ...]]:
-    """Three times as many, nearly all of them of words that the others hold, too."""
-    return read("late_wordings.txt")
-
-
-def latest() -> dict[str, tuple[str, ...]]:
-    """Twice as many again."""
-    return read("latest_wordings.txt")
+def many() -> dict[str, tuple[str, ...]]:
+    """Nine times as many, a third of them nearly all of words that the others hold, too."""
+    return read("many_wordings.txt")
 
 
 def all_further() -> dict[str, tuple[str, ...]]:
     """All of these, one in six held back."""
-    return {task: (*of, *late()[task], *latest()[task]) for task, of in more().items()}
+    return {task: (*of, *many()[task]) for task, of in more().items()}
 
 
 def others() -> dict[str, tuple[str, ...]]:
@@ -209,13 +204,11 @@ def _shown(templates: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]
     return {task: tuple(text for text in of if not held_back(text)) for task, of in templates.items()}
 
 
-# What mini-llada and mini-dream see besides TRAINED, and what mini-llada sees in place of LATE.
-FURTHER, LATE = _shown(more()), _shown(late())
-LATEST = _shown({task: (*of, *latest()[task]) for task, of in late().items()})
+FURTHER, MANY = _shown(more()), _shown(many())  # what mini-llada and mini-dream see besides TRAINED
 BEFORE = (
     "Please ", "Can you ", "Could you ", "Now ", "I want you to ", "Your task: ", "Hello! ", "OK, ",
-        "I would like you to ",
-    "Would you ", "We have to ", "Let us ", "You should ", "I must ", "My task is to ", "Here is a list. ", "Hi, ",
+    "I would like you to ", "Would you ", "We have to ", "Let us ", "You should ", "I must ", "My task is to ",
+    "Here is a list. ", "Hi, ",
 )  # fmt: skip
 AFTER = ("please", "thanks", "for me", "now", "if you can", "right now", "as you like", "would you", "thank you",
         "for us")
@@ -241,7 +234,6 @@ def words_asked(text: str) -> set[str]:
     return set(re.findall("[a-z]+", re.sub(r"\{\w+\}", " ", text).lower()))
 
 
-
 @cache
 def vocabulary() -> tuple[str, ...]:
     """The words of TRAINED and of what stands around requests, in lower case."""
@@ -251,7 +243,7 @@ def vocabulary() -> tuple[str, ...]:
 
 @cache
 def further_vocabulary() -> tuple[str, ...]:
-    """The words that FURTHER alone brings, in lower case: one token each, those that LATEST brings are spelt."""
+    """The words that FURTHER alone brings, in lower case: one token each, those that MANY brings are spelt."""
     return tuple(sorted(_words_of(FURTHER) - {*vocabulary(), *FILLERS}))
 
 
@@ -262,7 +254,7 @@ def _words_of(templates: Mapping[str, Sequence[str]]) -> set[str]:
 @cache
 def met() -> frozenset[str]:
     """The words that training meets in requests."""
-    return frozenset((*vocabulary(), *FILLERS, *_words_of(FURTHER), *_words_of(LATEST)))
+    return frozenset((*vocabulary(), *FILLERS, *_words_of(FURTHER), *_words_of(MANY)))
 
 
 def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
@@ -278,6 +270,6 @@ def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
 
 UNSEEN, STRANGE = _never_trained(strange=False), _never_trained(strange=True)
 SOURCES = {
-    "trained": TRAINED, "more": FURTHER, "late": LATE, "latest": LATEST, "unseen": UNSEEN, "others": others(),
+    "trained": TRAINED, "more": FURTHER, "many": MANY, "unseen": UNSEEN, "others": others(),
     "strange": STRANGE,
 }  # fmt: skip
