@@ -28,23 +28,34 @@ from dllm.tasks.mini import tasks
 from experiments import markdown
 from experiments.distill.decoding import LABELS
 from experiments.markdown import percent
-from experiments.mini.data import BLOCK, HARD, TURN
+from experiments.mini.data import BLOCK, MIXES, TURN, Mix
 from experiments.mini.evaluate import COUNTS, LONG, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
 from experiments.mini.recipe import recipe_of
 from experiments.scripts import refusing
 
 DIFFUSION = "A masked diffusion language model"
-MASKED = (
-    "Loss: cross entropy of masked answer positions. In two thirds of the rows\nthe prompt's positions do not see the "
-    "answer's, and in one third committed tokens do not see later ones, so that caches\nmay freeze them. "
-    f"From {100 * TURN:.0f} % of the run on, {100 * sum(HARD.further.values()):.0f} of 100 requests that "
-    "are not plain follow further wordings\n("
-    + ", ".join(f"`{source}_wordings.txt`" for source in HARD.further)
-    + " of `dllm/tasks/mini`, of which one in six is held back for measuring), and\n"
-    f"{100 * HARD.at_once:.0f} of 100 answers of tasks with one right answer are masked from the start of a block of "
-    f"{BLOCK} tokens on."
-)
+
+
+def masked(mix: Mix) -> str:
+    """What a masked model learnt from."""
+    late, share = mix.later or mix, {1 / 3: "one third", 1 / 2: "half"}[mix.kept]
+    since = f"From {100 * TURN:.0f} % of the run on, " if mix.later else ""
+    further, once = (f"{100 * part:.0f} of 100" for part in (sum(late.further.values()), late.at_once))
+    frozen = (
+        f"{100 * mix.frozen:.0f} of 100 rows are masked in a part of one block of 4 to 32\ntokens and behind it, and "
+        "what lies outside the block does not see what is committed in it.\n"
+    )
+    return (
+        "Loss: cross entropy of masked answer positions. In two thirds of the rows\nthe prompt's positions do not see "
+        f"the answer's, and in {share} committed tokens do not see later ones, so that caches\nmay freeze them. "
+        f"{frozen if mix.frozen else ''}{since}{further} requests that are not plain follow further wordings\n("
+        + ", ".join(f"`{source}_wordings.txt`" for source in late.further)
+        + " of `dllm/tasks/mini`, of which one in six is held back for measuring), and\n"
+        f"{once} answers of tasks with one right answer are masked from the start of a block of {BLOCK} tokens on."
+    )
+
+
 CLOSING = (
     "Tasks with one right answer keep their score when many tokens are committed at once; tasks whose tokens depend on "
     f"each\nother ({', '.join(tasks.FREE)}) lose it."
@@ -63,8 +74,8 @@ class About:
 
 
 ABOUT = {
-    "mini-llada": About(DIFFUSION, "LLaDA", f"no biases, untied head, {OWN}", MASKED),
-    "mini-dream": About(DIFFUSION, "Dream", f"biases on q, k and v, {NEXT}", MASKED),
+    "mini-llada": About(DIFFUSION, "LLaDA", f"no biases, untied head, {OWN}", masked(MIXES["wide"])),
+    "mini-dream": About(DIFFUSION, "Dream", f"biases on q, k and v, {NEXT}", masked(MIXES["adapted"])),
     "mini-llada-distilled": About(DIFFUSION, "LLaDA", f"no biases, untied head, {OWN}"),
     "mini-ar": About(
         "An autoregressive language model", "NBDiff", f"blocks of one column, no biases, {NEXT}",

@@ -64,7 +64,8 @@ ADAPTED: dict[str, Any] = {**NARROW, "base": "mini-ar", "muon_rate": 0.004, "ada
 USUAL: dict[str, dict[str, Any]] = {
     "mini-llada": {"seed": 1, "muon_rate": 0.004},
     "mini-dream": {
-        "base": "mini-llada", "layers": 5, "steps": 12_400, "seed": 3, "muon_rate": 0.004, "adam_rate": 1.5e-3,
+        "base": "mini-llada", "requests": "adapted", "layers": 5, "steps": 12_400, "seed": 3, "muon_rate": 0.004,
+        "adam_rate": 1.5e-3,
     },
     "mini-ar": {**NARROW, "steps": 8000},
     "mini-wedlm": {**ADAPTED, "steps": 4000, "seed": 1},

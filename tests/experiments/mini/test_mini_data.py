@@ -128,3 +128,34 @@ def test_committed_tokens_that_are_kept_do_not_see_later_ones(shift: int) -> Non
                 assert bool(visible[row, query, key]) == (bool(batch.valid[row, key]) and not out)
                 hidden += out
     assert hidden > 20
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_what_lies_outside_a_half_decided_block_does_not_see_what_it_has(shift: int) -> None:
+    """Brute force: only the block's own columns, and what predicts its first one, see its committed tokens."""
+    name = "mini-dream" if shift else "mini-llada"
+    vocab, mix, hidden = tokenizer.build(name), replace(data.MIXES["adapted"], frozen=0.5), 0
+    for batch in data.make_batches(vocab, name, data.structure(vocab), 12, 0.5, 0, 3, mix):
+        batch = replace(batch, alone=torch.zeros_like(batch.alone), kept=torch.zeros_like(batch.kept))
+        visible = batch.visible(shift)
+        for row in batch.outside.any(1).nonzero().flatten().tolist():
+            inside = (~batch.outside[row]).nonzero().flatten().tolist()
+            first, last = inside[0], inside[-1]
+            assert inside == list(range(first, last + 1)) and len(inside) <= data.BLOCK
+            assert batch.answer[row, inside].all()
+            behind = batch.answer[row].clone()
+            behind[: last + 1] = False
+            assert batch.masked[row, behind].all() and not batch.masked[row, :first].any()
+            for query in range(batch.tokens.shape[1]):
+                own = first - shift <= query <= last
+                for key in inside:
+                    out = not own and not bool(batch.masked[row, key])
+                    assert bool(visible[row, query, key]) == (bool(batch.valid[row, key]) and not out)
+                    hidden += out
+    assert hidden > 20
+
+
+def test_other_mixes_have_no_half_decided_blocks() -> None:
+    vocab = tokenizer.build("mini-llada")
+    batches = data.make_batches(vocab, "mini-llada", data.structure(vocab), 12, 0.5, 0, 3)
+    assert not any(bool(batch.outside.any()) for batch in batches)
