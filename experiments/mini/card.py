@@ -28,9 +28,10 @@ from dllm.tasks.mini import tasks
 from experiments import markdown
 from experiments.distill.decoding import LABELS
 from experiments.markdown import percent
-from experiments.mini.data import BLOCK, MIXES, TURN, Mix
+from experiments.mini.data import MIXES, TURN, Mix
 from experiments.mini.evaluate import COUNTS, LONG, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
+from experiments.mini.masks import BLOCK
 from experiments.mini.recipe import recipe_of
 from experiments.scripts import refusing
 

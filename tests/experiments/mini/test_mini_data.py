@@ -11,6 +11,7 @@ import torch
 from dllm.tasks.mini import tasks, words
 from dllm.tasks.mini.items import Draw
 from experiments.mini import data, tokenizer
+from experiments.mini.masks import BLOCK
 
 MODELS = tuple(tokenizer.SPECIAL)
 TEXTS = ("Tab\there", "naïve 東京 🙂", "  two  spaces\n\n\nlines ", '["Zoltan", "Ada"]', "a1b22.,:;", "12+7=19")
@@ -141,7 +142,7 @@ def test_what_lies_outside_a_half_decided_block_does_not_see_what_it_has(shift: 
         for row in batch.outside.any(1).nonzero().flatten().tolist():
             inside = (~batch.outside[row]).nonzero().flatten().tolist()
             first, last = inside[0], inside[-1]
-            assert inside == list(range(first, last + 1)) and len(inside) <= data.BLOCK
+            assert inside == list(range(first, last + 1)) and len(inside) <= BLOCK
             assert batch.answer[row, inside].all()
             behind = batch.answer[row].clone()
             behind[: last + 1] = False

@@ -16,7 +16,7 @@ import torch
 from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.tasks.mini import tasks
-from experiments.mini import card, data, evaluate, recipe, tokenizer, train
+from experiments.mini import card, data, evaluate, masks, recipe, tokenizer, train
 from experiments.mini.recipe import Recipe, recipe_of
 from tests.killing import killed_after
 
@@ -116,7 +116,7 @@ def test_rows_are_masked_from_the_start_of_a_block_on() -> None:
     answers, canvases = [[7] * 70, [7] * 31, [7]], [96, 64, 128]
     for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
-        masked = data.mask_at_once(before, [1.0, 1.0, 0.0], answers, canvases, generator)
+        masked = masks.mask_at_once(before, [1.0, 1.0, 0.0], answers, canvases, generator)
         starts.add(int(masked[0].long().argmax()))
         assert not masked[0, 96:].any() and masked[0, :96].sum() == 96 - masked[0].long().argmax()
         assert masked[1, :64].all() and not masked[1, 64:].any() and not masked[2].any()
