@@ -28,7 +28,7 @@ from dllm.tasks.mini import tasks
 from experiments import markdown
 from experiments.distill.decoding import LABELS
 from experiments.markdown import percent
-from experiments.mini.data import MIXES, TURN, Mix
+from experiments.mini.data import ALONE, MIXES, TURN, Mix
 from experiments.mini.evaluate import COUNTS, LONG, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
 from experiments.mini.masks import BLOCK
@@ -40,17 +40,19 @@ DIFFUSION = "A masked diffusion language model"
 
 def masked(mix: Mix) -> str:
     """What a masked model learnt from."""
-    late, share = mix.later or mix, {1 / 3: "one third", 1 / 2: "half"}[mix.kept]
+    late = mix.later or mix
     since = f"From {100 * TURN:.0f} % of the run on, " if mix.later else ""
-    further, once = (f"{100 * part:.0f} of 100" for part in (sum(late.further.values()), late.at_once))
-    frozen = (
-        f"{100 * mix.frozen:.0f} of 100 rows are masked in a part of one block of 4 to 32\ntokens and behind it, and "
+    further, once, alone, kept, frozen = (
+        f"{100 * share:.0f} of 100" for share in (sum(late.further.values()), late.at_once, ALONE, mix.kept, mix.frozen)
+    )
+    blocks = (
+        f"{frozen} rows are masked in a part of one block of 4 to 32\ntokens and behind it, and "
         "what lies outside the block does not see what is committed in it.\n"
     )
     return (
-        "Loss: cross entropy of masked answer positions. In two thirds of the rows\nthe prompt's positions do not see "
-        f"the answer's, and in {share} committed tokens do not see later ones, so that caches\nmay freeze them. "
-        f"{frozen if mix.frozen else ''}{since}{further} requests that are not plain follow further wordings\n("
+        f"Loss: cross entropy of masked answer positions. In {alone} rows\nthe prompt's positions do not see the "
+        f"answer's, and in {kept} committed tokens do not see later ones, so that caches\nmay freeze them. "
+        f"{blocks if mix.frozen else ''}{since}{further} requests that are not plain follow further wordings\n("
         + ", ".join(f"`{source}_wordings.txt`" for source in late.further)
         + " of `dllm/tasks/mini`, of which one in six is held back for measuring), and\n"
         f"{once} answers of tasks with one right answer are masked from the start of a block of {BLOCK} tokens on."

@@ -234,10 +234,10 @@ PARTS: dict[str, Callable[[Asked], Any]] = {
 CAUSAL = ("way", "wording", "names", "size")
 SEED = 1
 COUNTS = {
-    "way": 50, "speed": 200, "wording": 50, "names": 20, "size": 10, "canvas": 20, "cache": 50, "careful": 50,
+    "way": 50, "speed": 1000, "wording": 50, "names": 20, "size": 10, "canvas": 20, "cache": 50, "careful": 50,
     "savings": 20,
 }  # fmt: skip
-LONG = {"speed": 50, "wording": 20, "careful": 20}  # of tasks with long answers
+LONG = {"speed": 100, "wording": 20, "careful": 20}  # of tasks with long answers
 
 
 def parts_of(model: Model) -> list[str]:

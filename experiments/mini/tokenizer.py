@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from dllm.tasks.mini import wordings, words
 from dllm.tasks.parallelbench import vocabulary
@@ -132,18 +131,16 @@ def digest(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()[:16]
 
 
-def wrap(model: str) -> PreTrainedTokenizerFast:
-    """The same with its chat template and special roles, as transformers loads it."""
-    eos, bos, mask, *others = SPECIAL[model]
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=build(model), bos_token=bos, eos_token=eos, pad_token=eos, mask_token=mask,
-        additional_special_tokens=others, padding_side="left", clean_up_tokenization_spaces=False,
-        model_max_length=CONTEXT,
-    )  # fmt: skip
-    wrapped.chat_template = TEMPLATES[model]
-    return wrapped
-
-
 def save(model: str, folder: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
-    wrap(model).save_pretrained(str(folder))
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja, as transformers 5 writes and reads them."""
+    eos, bos, mask, *others = SPECIAL[model]
+    config = {
+        "backend": "tokenizers", "bos_token": bos, "clean_up_tokenization_spaces": False, "eos_token": eos,
+        "extra_special_tokens": others, "mask_token": mask, "model_max_length": CONTEXT, "pad_token": eos,
+        "padding_side": "left", "tokenizer_class": "TokenizersBackend",
+    }  # fmt: skip
+    tokenizer = build(model)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (folder / "chat_template.jinja").write_text(TEMPLATES[model])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
+from dllm.models.bundle import locate
 from dllm.tasks.mini import tasks, words
 from dllm.tasks.mini.items import Draw
 from experiments.mini import data, tokenizer
@@ -49,8 +52,15 @@ def test_answers_fit_their_budget_with_an_end(task: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_training_writes_the_shipped_tokenizer(model: str, tmp_path: Path) -> None:
+    tokenizer.save(model, tmp_path)
+    written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert len(written) == 3 and written == {name: (locate(model) / name).read_bytes() for name in written}
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_training_renders_the_shipped_template(model: str) -> None:
-    shipped = tokenizer.wrap(model)
+    shipped = AutoTokenizer.from_pretrained(locate(model))
     before, now = tasks.generate("copy", 1, 2)[0], tasks.generate("sort", 1, 1)[0]
     turns = [*before.messages, {"role": "assistant", "content": before.answer}, *now.messages]
     wanted = shipped.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
