@@ -286,7 +286,7 @@ ENTRIES = [
     ),
     Entry(
         "scout", "docs/samplers/scout.md",
-        (("-m", "experiments.own_sampler", "--count", "6"),), 12, same_tables, Tolerance(2, 0.05),
+        (("-m", "experiments.own_sampler"),), 32, same_tables, Tolerance(2, 0.05),
         columns={9: ANY},
     ),
     Entry(
@@ -300,7 +300,7 @@ ENTRIES = [
     *(
         Entry(
             f"card-{name}", CARD.format(name),
-            (("-m", "experiments.mini.card", name, "--again", "speed"),), 5, same_tables,
+            (("-m", "experiments.mini.card", name, "--again", "speed"),), 27, same_tables,
             Tolerance(3),
         )
         for name in ("mini-llada", "mini-dream")
