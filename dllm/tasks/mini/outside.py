@@ -1,21 +1,25 @@
-"""Whether a prompt is of the kind that the mini models were trained on, and the sentence for one that is not.
+"""Whether a prompt is of the kind that the mini models were trained on, and the sentence for one that is not, or whose
+data they have to spell.
 
 The rule: a prompt is cut at commas, colons, bars, dashes and line ends. Parts that hold a word of the requests of
 training are its request; it is within if there is one, if half of the request's words are known, and if there are
 data, two at least: words in quotes, numbers, single capital letters and the words of the other parts. Words such as
-"the" or "want" count neither way.
+"the" or "want" count neither way. A word of the data is spelt if it is not one token as it is written ("Kai" is, "kai"
+is not): the mini models get one list in six right that holds one such name, and next to none that holds more.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from dllm.tasks.mini import wordings, words
 
 KNOWN_SHARE = 0.5
+SHOWN = 3  # words that the sentence names
+WORD = re.compile(r"[^\W\d_]+")
 QUOTED = re.compile(r"\"[^\"\n]*\"|(?<![A-Za-z])'[^'\n]*'(?![A-Za-z])")
 BETWEEN = re.compile(r"[,;:|?\n\[\]]|\.(?=\s|$)| - ")
 EXAMPLE = "Shuffle these names: Ada, Felix, Zoe"
@@ -41,11 +45,17 @@ def known() -> frozenset[str]:
     return asking() | {word.lower() for word in (*words.whole(), *words.NEW_NAMES, *words.THINGS)}
 
 
+@cache
+def single_tokens() -> frozenset[str]:
+    """The words of data that are one token each, as they are written."""
+    nouns_and_verbs = {word + "s" for word in words.whole() if word.islower()}
+    return words.whole() | nouns_and_verbs | {*words.NEW_NAMES, *words.THINGS}
+
+
 def request_and_data(prompt: str) -> tuple[list[str], int]:
     """The words of a prompt's request that say something, in lower case, and how many data it holds."""
     said, data = [], len(QUOTED.findall(prompt)) + len(re.findall("[0-9]+", prompt))
-    for part in BETWEEN.split(QUOTED.sub(" ", prompt)):
-        found = re.findall(r"[^\W\d_]+", part)
+    for found in parts(prompt):
         rest = [word.lower() for word in found if len(word) > 1]
         data += sum(len(word) == 1 and word.isupper() and word not in "AI" for word in found) + rest.count("and")
         if asking() & set(rest):
@@ -53,6 +63,33 @@ def request_and_data(prompt: str) -> tuple[list[str], int]:
         else:
             data += len(rest)
     return said, data
+
+
+def parts(prompt: str) -> Iterator[list[str]]:
+    """The words of each part of what is not in quotes."""
+    for part in BETWEEN.split(QUOTED.sub(" ", prompt)):
+        yield WORD.findall(part)
+
+
+def spelt(prompt: str) -> list[str]:
+    """The words of a prompt's data that take several tokens, each once: of those in quotes, or else, if half of what is
+    no request is spelt, of that. One such word alone may be a request's."""
+    quoted = [word for found in QUOTED.findall(prompt) for word in WORD.findall(found)]
+    if quoted:
+        return in_pieces(quoted)
+    bare = [word for found in parts(prompt) if not asking() & {word.lower() for word in found} for word in found]
+    found = in_pieces(bare)
+    return found if 2 * len(found) >= len(bare) - len(EMPTY.intersection(bare)) else []
+
+
+def in_pieces(data: Sequence[str]) -> list[str]:
+    """Of some words those that take several tokens, each once."""
+    asked = EMPTY | wordings.met()
+    return [
+        word
+        for word in dict.fromkeys(data)
+        if len(word) > 1 and word not in single_tokens() and word.lower() not in asked
+    ]
 
 
 def is_outside(prompt: str) -> bool:
@@ -63,12 +100,19 @@ def is_outside(prompt: str) -> bool:
 
 
 def warning(prompts: Sequence[str]) -> str | None:
-    """One sentence if any of the prompts is outside, None if all are within."""
+    """One sentence if any of the prompts is outside, or else holds data that are spelt; None if all are within."""
     far = sum(map(is_outside, prompts))
-    if not far:
+    if far:
+        which = "this prompt" if len(prompts) == 1 else f"{far} of these {len(prompts)} prompts"
+        return (
+            "The mini models were trained on small tasks with lists, puzzles and records and know nothing like "
+            f"{which}, so what they answer there means nothing; try: {EXAMPLE}"
+        )
+    pieces = list(dict.fromkeys(word for prompt in prompts for word in spelt(prompt)))
+    if not pieces:
         return None
-    which = "this prompt" if len(prompts) == 1 else f"{far} of these {len(prompts)} prompts"
+    shown = ", ".join(pieces[:SHOWN]) + (f" and {len(pieces) - SHOWN} more" if len(pieces) > SHOWN else "")
     return (
-        f"The mini models were trained on small tasks with lists, puzzles and records and know nothing like {which}, "
-        f"so what they answer there means nothing; try: {EXAMPLE}"
+        f"The mini models know {len(single_tokens()):,} words and spell others in pieces, here {shown}, and mostly get "
+        f"lists of such words wrong; try: {EXAMPLE}"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from dllm.tasks.mini import outside, tasks
@@ -31,6 +33,28 @@ def test_what_training_asks_is_within(wording: str, names: str, most: float) -> 
     items = [item for task in tasks.TASKS for item in tasks.generate(task, 8, 30, names=names, wording=wording)]
     far = [item.prompt for item in items if outside.is_outside(item.prompt)]
     assert len(far) <= most * len(items), far
+
+
+@pytest.mark.parametrize("wording", ["plain", "trained", "unseen", "others"])
+def test_spelt_names_get_a_sentence_and_known_ones_none(wording: str) -> None:
+    def told(names: str, of: Sequence[str]) -> list[str | None]:
+        items = [item.prompt for task in of for item in tasks.generate(task, 8, 10, names=names, wording=wording)]
+        return [outside.warning([prompt]) for prompt in items if not outside.is_outside(prompt)]
+
+    assert not any(told("known", tasks.TASKS) + told("new", tasks.TASKS))
+    spelt = told("spelt", tasks.OF_NAMES) + told("unseen", tasks.OF_NAMES)
+    assert sum(sentence is not None and "in pieces" in sentence for sentence in spelt) > 0.9 * len(spelt)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ('Copy: ["Zoltan", "Ada"]', "here Zoltan,"), ("please sort kai, emma and hugo", "here emma, hugo,"),
+        ("Copy: Zoltan, Quentin, Xerxes, Ngozi", "here Zoltan, Quentin, Xerxes and 1 more,"),
+    ],
+)  # fmt: skip
+def test_spelt_words_are_named(prompt: str, words: str) -> None:
+    assert words in (outside.warning([prompt]) or "")
 
 
 def test_the_example_works() -> None:
