@@ -282,11 +282,11 @@ ENTRIES = [
         Tolerance(share=0.03), columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
     ),
     Entry(
-        "samplers", "docs/samplers.md", (("-m", "experiments.compare_samplers"),), 5, same_tables, Tolerance(2, 0.05)
+        "samplers", "docs/samplers.md", (("-m", "experiments.compare_samplers"),), 7, same_tables, Tolerance(2, 0.05)
     ),
     Entry(
         "scout", "docs/samplers/scout.md",
-        (("-m", "experiments.own_sampler"),), 32, same_tables, Tolerance(2, 0.05),
+        (("-m", "experiments.own_sampler"),), 25, same_tables, Tolerance(2, 0.05),
         columns={9: ANY},
     ),
     Entry(
@@ -307,7 +307,7 @@ ENTRIES = [
     ),
     *(
         Entry(
-            f"card-{name}", CARD.format(name), (("-m", "experiments.mini.card", name, "--again", "way"),), 3,
+            f"card-{name}", CARD.format(name), (("-m", "experiments.mini.card", name, "--again", "way"),), 0.5,
             same_tables, Tolerance(3),
         )
         for name in CAUSAL_MODELS
