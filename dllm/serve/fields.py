@@ -53,20 +53,22 @@ def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
 
 
 def _check_metadata(value: Any) -> None:
-    texts = isinstance(value, Mapping) and all(map(is_text, value.values()))
-    if not texts or len(value) > MAX_METADATA:
+    given = [entry for entry in value.values() if entry is not None] if isinstance(value, Mapping) else [value]
+    if not isinstance(value, Mapping) or not all(map(is_text, given)) or len(given) > MAX_METADATA:
         raise Refused(400, f"metadata must be an object of at most {MAX_METADATA} texts.", "metadata")
 
 
 def object_of(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
-    """An object with keys among ``known``; those that are null are left out. Raises Refused."""
+    """The entries of an object that are set, whose keys must be among ``known``; what is null is not set, whatever its
+    key. Raises Refused."""
     if not isinstance(value, Mapping):
         raise Refused(400, f"{name}={value!r} must be an object with any of {', '.join(known)}.", name)
-    for key in value:
+    given = {key: entry for key, entry in value.items() if entry is not None}
+    for key in given:
         if key not in known:
             sentence = f"{name} has no field {key!r}; it has {', '.join(known)}.{nearest(key, known)}"
             raise Refused(400, sentence, f"{name}.{key}", "unknown_field")
-    return {key: entry for key, entry in value.items() if entry is not None}
+    return given
 
 
 def flag(name: str, fields: Mapping[str, Any], key: str) -> bool:
@@ -106,7 +108,9 @@ def sound_messages(value: Any) -> list[Message]:
 
 
 def _message(name: str, value: Any) -> Message:
-    message = object_of(name, value, ("role", "content", "name"))
+    message = object_of(name, value, ("role", "content", "name", "type"))
+    if message.get("type", "text") != "text":  # lm-eval up to 0.4.9 sends it
+        raise Refused(400, f"{name}.type={message['type']!r} must be text. Drop it.", f"{name}.type")
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         hint = nearest(str(role), ROLES)

@@ -75,13 +75,15 @@ def parts_offered() -> dict[str, dict[str, Any]]:
 
 
 def sound_options(name: str, choice: str, options: Mapping[str, Any], depth: int = 1) -> dict[str, Any]:
-    """The ``options`` of a part, each of which is offered and sound. name: ``sampler``, or ``sampler.inner``. Raises
-    UserError."""
+    """The ``options`` of a part, each of which is offered and sound. An option that is null is not set, unless null is
+    one of its values. name: ``sampler``, or ``sampler.inner``. Raises UserError."""
     group = name.partition(".")[0]
     known = offers(group)
     if options and choice not in known:
         raise UserError(f"{name}={choice} is the server's own; none of its options can be set.")
-    return {key: _sound_option(f"{name}.{key}", choice, key, value, depth) for key, value in options.items()}
+    nullable = {key for key, option in known[choice].options.items() if option.null} if options else set()
+    given = {key: value for key, value in options.items() if value is not None or key in nullable}
+    return {key: _sound_option(f"{name}.{key}", choice, key, value, depth) for key, value in given.items()}
 
 
 def choice_given(name: str, given: Any) -> tuple[str, dict[str, Any]]:

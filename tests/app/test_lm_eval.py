@@ -76,6 +76,15 @@ def test_entry_point_and_detour_name_the_same_class(monkeypatch: pytest.MonkeyPa
     assert called == [True]
 
 
+def test_models_of_lm_eval_stay_known_beside_ours() -> None:
+    from lm_eval.api.registry import model_registry
+
+    assert {"dllm", "dummy", "hf", "local-completions", "local-chat-completions"} <= set(model_registry.keys())
+    manager = TaskManager(include_path=str(TASK.parent), include_defaults=False)
+    found = simple_evaluate("dummy", tasks=["mini_lists"], task_manager=manager, limit=3, bootstrap_iters=0)
+    assert found["results"]["mini_lists"]["score,none"] == 0
+
+
 def test_the_detour_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from dllm.app.lm_eval import __main__ as detour
 

@@ -141,7 +141,6 @@ def test_the_page_is_told_everything_as_json() -> None:
         ("confidence", {"threshold": {"_target_": "os.mkdir"}}, "sampler.threshold={'_target_': 'os.mkdir'} must be a"),
         ("confidence", {"threshold": [0.5, 0.6]}, "sampler.threshold=[0.5, 0.6] must be a number"),
         ("confidence", {"threshold": "high"}, "sampler.threshold='high' must be a number, such as 0.9."),
-        ("confidence", {"threshold": None}, "sampler.threshold=None must be a number"),
         ("static", {"score": "${oc.env:HOME}"}, "sampler.score='${oc.env:HOME}' must not hold ${"),
         ("static", {"steps": 4.0}, "sampler.steps=4.0 must be a whole number or null"),
         ("static", {"steps": True}, "sampler.steps=True must be a whole number"),

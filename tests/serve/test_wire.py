@@ -33,6 +33,28 @@ def test_the_plain_fields_arrive(mini: Defaults) -> None:
     assert not (plain.chat or plain.stream or plain.include_usage)
 
 
+def test_null_is_not_set_wherever_it_stands(mini: Defaults) -> None:
+    """As ``model_dump`` of OpenAI's client writes what is not set; lm-eval up to 0.4.9 gives each message a type."""
+    unset = {"refusal": None, "annotations": None, "audio": None, "function_call": None, "tool_calls": None}
+    parts = [{"type": "text", "text": "b", "cache_control": None, "image_url": None}]
+    bare = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "b"}]
+    full = [{"type": "text", "name": None, **bare[0]}, {**bare[1], **unset}, {"role": "user", "content": parts}]
+    schema = {"enum": [None, "a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    nested = {"json_schema": {**form["json_schema"], "strict": None, "description": None}}  # type: ignore[dict-item]
+    once = chat(mini, messages=bare, response_format=form, diffusion={"sampler": {"name": "credit", "inner": "factor"}})
+    again = chat(
+        mini, messages=full, tools=None, response_format={**form, **nested, "grammar": None}, metadata={"a": None},
+        stream=None, stream_options={"include_usage": None, "include_obfuscation": None}, stop=None, unheard_of=None,
+        diffusion={"sampler": {"name": "credit", "beta": None, "inner": {"name": "factor", "factor": None, "x": None}},
+                   "cache": None, "canvas": None, "constraint": {"depth": None, "words": None}, "y": None},
+    )  # fmt: skip
+    assert once == again
+    endless = {"name": "dpad", "suffix_window": None, "suffix_drop": "none"}
+    found = chat(mini, diffusion={"cache": endless}).jobs[0].chosen
+    assert found.config["cache"]["suffix_window"] is None, "null is a value of this option"
+
+
 def test_messages_go_through_the_template_and_prompts_do_not(mini: Defaults) -> None:
     prompts = mini.prompts
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
