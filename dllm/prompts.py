@@ -129,6 +129,10 @@ class Prompts:
         """The text of token ids, empty where the model has no tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(list(tokens))
 
+    def pieces(self, tokens: Sequence[int]) -> list[bytes]:
+        """What each token adds to ``text(tokens)``: joined, they are that text's UTF-8."""
+        return [b""] * len(tokens) if self.tokenizer is None else self.tokenizer.pieces(tokens)
+
     def words(self, tokens: Sequence[int]) -> list[str]:
         """The text of each token by itself: special tokens by name, ``<id>`` if the model has no tokenizer."""
         for token in set(tokens).difference(self.known):

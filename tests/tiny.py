@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -26,9 +27,10 @@ def make_tiny(folder: Path, source: Path = SOURCE) -> Path:
     return _checkpoint(folder, tokenizer, source)
 
 
-def make_written(folder: Path) -> Path:
-    """The same with a byte-level tokenizer, which constraints need: ids 0 to 59 are one printable byte each."""
-    words = {sign: number for number, sign in enumerate(SIGNS)} | {text: number for number, text in SPECIAL.items()}
+def make_written(folder: Path, signs: Sequence[str] = SIGNS) -> Path:
+    """The same with a byte-level tokenizer, which constraints need: ids 0 to 59 are one printable byte each, or write
+    ``signs``."""
+    words = {sign: number for number, sign in enumerate(signs)} | {text: number for number, text in SPECIAL.items()}
     tokenizer = Tokenizer(models.BPE(words, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

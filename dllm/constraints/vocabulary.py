@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from tokenizers import decoders, models
 from dllm.common.digest import digest
 from dllm.constraints.trie import Trie
 from dllm.errors import UserError
+from dllm.models.pieces import written
 from dllm.models.tokenizer import Tokenizer
 
 CHECKED, LINE = 2000, 50  # ids decoded at the start, and how many of them in one text
@@ -55,24 +56,6 @@ class Vocabulary:
     def trie(self) -> Trie:
         """All texts by their beginnings."""
         return Trie.of(self.texts)
-
-
-def _byte_of() -> Mapping[str, int]:
-    """GPT-2's table: 188 printable bytes stand for themselves, the other 68 are U+0100 and on, in byte order."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
-
-
-BYTE_OF = _byte_of()
-
-
-def written(spelling: str) -> bytes:
-    """The bytes of a vocabulary's entry. As in the decoder of ``tokenizers``, an entry with a character outside the
-    table (an added token with a space in it) is its UTF-8."""
-    numbers = [BYTE_OF.get(character) for character in spelling]
-    known = [number for number in numbers if number is not None]
-    return bytes(known) if len(known) == len(numbers) else spelling.encode()
 
 
 def _check_kind(backend: Backend) -> None:

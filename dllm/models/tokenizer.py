@@ -18,6 +18,7 @@ from dllm.models.chat_template import compile_template, parse_template, render_m
 from dllm.models.chat_tokens import ChatTokens
 from dllm.models.files import broken, read_json, read_text
 from dllm.models.keys import read_keys
+from dllm.models.pieces import pieces_of
 from dllm.models.spelling import encode_text, plain_pieces
 
 STOP_TOKENS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
@@ -140,6 +141,11 @@ class Tokenizer:
         """Text of ids, without ``special_ids`` unless ``skip_special`` is False. Unknown ids give no text."""
         kept = [number for number in ids if not (skip_special and number in self.special_ids)]
         return str(self.backend.decode(kept, skip_special_tokens=False))
+
+    def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        """What each id adds to ``decode(ids)``: joined, they are that text's UTF-8. Special ids add nothing."""
+        kept = iter(pieces_of(self.backend, [number for number in ids if number not in self.special_ids]))
+        return [b"" if number in self.special_ids else next(kept) for number in ids]
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 from dllm.prompts import Prompts
@@ -41,14 +41,24 @@ class Shot:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """A token of a reply. piece: what it adds to the reply's text, in bytes. name: what it is called where there is no
+    tokenizer, and so no text. logprob: at its commit."""
+
+    piece: bytes
+    name: str
+    logprob: float
+
+
+@dataclass(frozen=True)
 class Completed:
-    """A finished choice. written: its tokens, without those that were given. scored: text and log-probability of each
-    token, if asked for. cost: what the reply says under ``diffusion``."""
+    """A finished choice. written: its tokens, without those that were given. scored: its tokens, if log-probabilities
+    are asked for. cost: what the reply says under ``diffusion``."""
 
     choice: int
     ending: Ending
     written: int
-    scored: list[tuple[str, float]]
+    scored: list[Scored]
     cost: dict[str, Any]
 
 
@@ -170,12 +180,24 @@ class Decoding:
             "waited": None, "seconds": seconds, "turns": None,
         }  # fmt: skip
 
-    def _scored(self, text: AnswerText, ending: Ending, done: Done) -> list[tuple[str, float]]:
-        """Text and log-probability of the reply's tokens; of an infilling, without its ends of text."""
+    def _scored(self, text: AnswerText, ending: Ending, done: Done) -> list[Scored]:
+        """The reply's tokens, whose pieces make up its text: of an infilling with its head, without its ends of text;
+        before a stop string that begins inside a token, with the part of that token."""
         result: Result = done.result
-        entries = list(zip(result.canvas, result.words, done.logprobs, strict=True))
-        kept = [entry for entry in entries if entry[0] not in self.ends] if text.head is not None else entries
-        return [(word, p if isfinite(p) else UNKNOWN) for _, word, p in kept[: len(ending.tokens)]]
+        entries = list(zip(result.canvas, done.logprobs, strict=True))
+        if text.head is not None:
+            entries = [(token, nan) for token in text.head] + [one for one in entries if one[0] not in self.ends]
+        else:
+            entries = entries[: len(result.tokens)]
+        tokens, left = [token for token, _ in entries], len(ending.text.encode())
+        found: list[Scored] = []
+        for (token, p), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
+            if left <= 0 and len(found) >= len(ending.tokens):
+                break
+            name = "" if self.prompts.tokenizer else self.prompts.words([token])[0]
+            found.append(Scored(piece[: max(left, 0)], name, p if isfinite(p) else UNKNOWN))
+            left -= len(piece)
+        return found
 
 
 def too_late(seconds: float) -> Refused:

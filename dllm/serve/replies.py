@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from starlette.responses import JSONResponse
 
 from dllm.prompts import Prompts
-from dllm.serve.decoding import Completed, Shot
+from dllm.serve.decoding import Completed, Scored, Shot
 from dllm.serve.refused import Refused
 from dllm.serve.wire import Asked
 
@@ -96,18 +98,30 @@ class Envelope:
         scored = self._logprobs(choice.scored) if self.asked.logprobs else None
         return {"logprobs": scored, "finish_reason": choice.ending.reason, "diffusion": choice.cost}
 
-    def _logprobs(self, scored: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any]:
         """Of each token at its commit."""
         if self.asked.chat:
-            rest: dict[str, Any] = {"bytes": None, "top_logprobs": []}
-            return {"content": [{"token": word, "logprob": p, **rest} for word, p in scored], "refusal": None}
-        words, at, offsets = [word for word, _ in scored], 0, []
-        for word in words:
-            offsets.append(at)
-            at += len(word)
+            content = [{"token": token_text(one), "logprob": one.logprob, "bytes": list(one.piece), "top_logprobs": []}
+                       for one in scored]  # fmt: skip
+            return {"content": content, "refusal": None}
         return {
-            "tokens": words, "token_logprobs": [p for _, p in scored], "top_logprobs": None, "text_offset": offsets,
+            "tokens": [token_text(one, "bytes:") for one in scored], "token_logprobs": [one.logprob for one in scored],
+            "top_logprobs": None, "text_offset": text_offsets([one.piece for one in scored]),
         }  # fmt: skip
+
+
+def token_text(token: Scored, mark: str = "") -> str:
+    """The text of a token. Of one with a part of a character as OpenAI writes it: ``mark``, and escaped bytes."""
+    text = token.piece.decode(errors="backslashreplace")
+    return token.name or (text if text.encode() == token.piece else mark + text)
+
+
+def text_offsets(pieces: Sequence[bytes]) -> list[int]:
+    """The character of the joined text in which each piece begins."""
+    begins = [0, *accumulate(map(len, pieces))]
+    whole = b"".join(pieces).decode()
+    starts = [0, *accumulate(len(character.encode()) for character in whole)]
+    return [bisect_right(starts, begin) - 1 for begin in begins[:-1]]
 
 
 def event_bytes(data: Any, event: str | None = None) -> bytes:

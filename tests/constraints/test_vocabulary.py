@@ -10,8 +10,9 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from dllm.constraints.vocabulary import BYTE_OF, Vocabulary
+from dllm.constraints.vocabulary import Vocabulary
 from dllm.errors import UserError
+from dllm.models.pieces import BYTE_OF
 from dllm.models.tokenizer import Tokenizer
 
 MINI = Path(__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
