@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm.analysis.measures import Measures, mean, score_over_tasks, scores_of
-from dllm.compose.parts import choice_of
+from dllm.compose.naming import typed_name
 from dllm.errors import UserError, in_choices
 from dllm.record.folders import relevant
 from dllm.record.results import ResultRow
@@ -67,10 +67,7 @@ def typed_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if last != "_target_":
             yield key, value if not isinstance(value, list) else f"[{','.join(map(str, value))}]"
             continue
-        part: Any = config
-        for name in option.split("."):
-            part = part[name]
-        yield option.replace(".", "/"), choice_of(option.partition(".")[0], part)
+        yield option.replace(".", "/"), typed_name(config, option)
 
 
 def ordered(settings: Sequence[Entries]) -> list[str]:

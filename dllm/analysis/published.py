@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from dllm.analysis.frame import typed_settings
+from dllm.compose.naming import CHOICES
 from dllm.compose.parts import choices, composed, plain_config
 
 FIGURES = ("score", "tokens_per_second", "tpf", "nfe", "speedup")
@@ -101,7 +102,8 @@ def settings_of_row(experiment: str, settings: str) -> Mapping[str, Any]:
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in which a run must agree with a published one."""
-    mine = {key: value for key, value in config.items() if key != "grids"}  # these became runs of their own
+    # Grids became runs of their own; two names for one part are no difference.
+    mine = {key: value for key, value in config.items() if key not in ("grids", CHOICES)}
     return {key: value for key, value in typed_settings(mine) if key not in WHERE}
 
 

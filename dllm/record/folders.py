@@ -24,8 +24,8 @@ PRESENTATION = frozenset(
     + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
     + ("model.name", "model.path", "model.adapter", "model.prompt")
 )
-# Where samples are decoded, and what a paper reports of its own.
-NO_SETTINGS = ("engine.", "published.")
+# Where samples are decoded, what a paper reports of its own, and by which names parts were typed.
+NO_SETTINGS = ("engine.", "published.", "choices.")
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

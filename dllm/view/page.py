@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
 from importlib.resources import files
@@ -14,6 +14,7 @@ from math import isfinite
 from typing import Any
 
 from dllm.common.palette import hexes
+from dllm.compose.naming import part_words
 from dllm.constraints.kinds import Constraint
 from dllm.record.trace import Commits, Trace, TurnRecord
 
@@ -30,7 +31,7 @@ SIGNS = {
 
 @dataclass(frozen=True)
 class Pane:
-    """One trace as the page shows it. facts: the chosen parts, such as {"sampler": "confidence threshold=0.9"}."""
+    """One trace as the page shows it. facts: the chosen parts, such as {"sampler": "confidence(threshold=0.7)"}."""
 
     title: str
     trace: Trace
@@ -50,11 +51,9 @@ def sample_of(data: Mapping[str, Any]) -> str:
 
 
 def part_facts(config: Mapping[str, Any]) -> dict[str, str]:
-    """The model, the parts and their options, from a resolved configuration."""
+    """The model, and the parts with their own options, from a resolved configuration."""
     chosen = {"model": str(config["model"].get("name") or config["model"]["path"])}
-    for group in PARTS:
-        chosen[group] = " ".join(described(config[group]))
-    return chosen
+    return chosen | {group: part_words(config, group) for group in PARTS}
 
 
 def constraint_facts(asked: Mapping[str, Any] | None) -> dict[str, str]:
@@ -69,17 +68,6 @@ def short_fact(value: Any) -> str:
     """A value as JSON, or a text as it is, in at most ``MAX_FACT`` characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= MAX_FACT else text[: MAX_FACT - 3] + "..."
-
-
-def described(part: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """A part's name, then its options; those of an inner part follow its own name."""
-    module, kind = part["_target_"].split(".")[-2:]
-    yield prefix + (kind.lower() if module == "base" else module)
-    for key, value in part.items():
-        if isinstance(value, Mapping) and "_target_" in value:
-            yield from described(value, f"{key}=")
-        elif not key.startswith("_") and value is not None:
-            yield f"{key}={value}"
 
 
 def trace_page(panes: Sequence[Pane]) -> str:

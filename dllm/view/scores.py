@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dllm.analysis.measures import Measures, by_task, mean, scores_of
 from dllm.analysis.published import Published
-from dllm.compose.parts import choice_of
+from dllm.compose.labels import cell_label
 from dllm.record.results import ResultRow
 
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")
@@ -109,19 +109,3 @@ def published_line(found: Published | None) -> str:
     named = zip(HEADS, published_cells(found), strict=True)
     numbers = ", ".join(f"{head} {value}" for head, value in named if value) or "no figures"
     return f"\n  published: {numbers}; {found.sentences()[-1]}"
-
-
-def cell_label(config: Mapping[str, Any]) -> str:
-    """A cell in words: model, sampler with its options, blocks, cache, and the constraint where there is one."""
-    parts = [str(config["model"]["name"]), part_name(config["sampler"])]
-    parts += [part_name(config[group]) for group in ("blocks", "cache")]
-    asked = config.get("constraint")
-    return " ".join([*parts, f"constraint={choice_of('constraint', asked)}"] if asked else parts)
-
-
-def part_name(part: Mapping[str, Any]) -> str:
-    """A part's name and its options."""
-    name = str(part["_target_"]).split(".")[-2]
-    options = [f"{key}={value}" for key, value in part.items() if not key.startswith("_") and key != "inner"]
-    inner = [part_name(part["inner"])] if "inner" in part else []
-    return f"{name}({', '.join([*inner, *options])})" if options or inner else name

@@ -58,13 +58,13 @@ def test_all_methods_are_all_samplers() -> None:
 
 def test_a_sweep_is_given_to_hydra_grid_by_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert expanded(["sampler=static", "name=x"]) == [["sampler=static", "name='x'", "hydra.sweep.dir='runs/x'"]]
-    found = expanded(["cache=none", "grids=[{sampler:[static,eb]},{sampler:order}]", "name=x", "output=here"])
+    assert expanded(["sampler=static", "name=x"]).grids == [["sampler=static", "name='x'", "hydra.sweep.dir='runs/x'"]]
+    found = expanded(["cache=none", "grids=[{sampler:[static,eb]},{sampler:order}]", "name=x", "output=here"]).grids
     place: list[Any] = ["name='x'", "hydra.sweep.dir='here/x'"]
     assert [[text for text in one if not text.startswith(("grids", "output"))] for one in found] == [
         ["sampler=static,eb", "cache=none", *place], ["sampler=order", "cache=none", *place],
     ]  # fmt: skip
-    assert expanded(["hydra.sweep.dir=there/y"]) == [["name='y'", "hydra.sweep.dir='there/y'"]]
+    assert expanded(["hydra.sweep.dir=there/y"]).grids == [["name='y'", "hydra.sweep.dir='there/y'"]]
     with pytest.raises(UserError, match="hydra.sweep.dir and name=x both"):
         expanded(["hydra.sweep.dir=there/y", "name=x"])
 

@@ -50,7 +50,7 @@ def test_an_item_is_a_row_with_what_was_typed_and_what_came_out(run: Run) -> Non
 
 def test_a_cell_is_a_row_with_the_numbers_that_the_sweep_printed(run: Run) -> None:
     outcome = run(*SWEEP, "sampler=confidence,static", "samples=2")
-    printed = re.findall(r"mini-llada (\w+)\(.*: score ([\d.]+), TPF ([\d.]+), .* (\d+) samples", outcome.out)
+    printed = re.findall(r"mini-llada\(.*?\) (\w+) .*: score ([\d.]+), TPF ([\d.]+), .* (\d+) samples", outcome.out)
     frame = results_frame(Path("runs/s"), by="cell")
     mine = [(row.sampler, f"{100 * row.score:.1f}", f"{row.tpf:.2f}", f"{row.n}") for row in frame.itertuples()]
     assert sorted(mine) == sorted(printed) and len(mine) == 2

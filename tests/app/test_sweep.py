@@ -25,7 +25,9 @@ def test_a_sweep_has_a_cell_for_each_combination(run: Run, monkeypatch: pytest.M
     outcome = run(*SMALL, "sampler=confidence,localleap", "cache=none,dual")
     assert outcome.code == 0 and outcome.out.count("4 samples") == 4
     assert len(cells_of(SWEEP)) == 4 and all(len(rows) == 4 for rows in cells_of(SWEEP).values())
-    assert [line.split(":")[0] for line in outcome.out.splitlines()] == [f"cell {n} of 4" for n in (1, 2, 3, 4)]
+    *lines, where, report = outcome.out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"cell {n} of 4" for n in (1, 2, 3, 4)]
+    assert where == "Sweep folder: runs/s" and report.endswith(": python -m experiments.report runs/s")
     assert len(loads) <= 1  # the weights are read once (or an earlier test of this process has read them)
     more = run(*SMALL, "sampler=confidence,credit")
     assert more.code == 0 and len(cells_of(SWEEP)) == 5
@@ -128,3 +130,22 @@ def test_sweeps_and_single_runs_do_not_share_a_folder(run: Run) -> None:
     refused = run("-m", "name=one", "+task.count=2")
     assert refused.code == 2 and "is the folder of a single run" in refused.err
     assert "is a sweep" in run("resume=runs/s", bare=True).err
+
+
+@pytest.mark.parametrize("named", [["name=s"], [], ["hydra.sweep.dir=there/in/s"]], ids=["named", "unnamed", "placed"])
+def test_a_refused_sweep_leaves_no_folder(run: Run, named: list[str]) -> None:
+    Path("mine").mkdir()
+    for arguments in (["sampler=static,order"], ["sampler=static", "seed=-1,0"], ["sampler=static", "task=gsm9k"]):
+        assert run("-m", *named, *arguments, bare=True).code == 2
+        assert [file.name for file in Path().iterdir()] == ["mine"]
+    Path("runs/s").mkdir(parents=True)
+    assert run("-m", "name=s", "sampler=static,order", bare=True).code == 2
+    assert Path("runs/s").exists()  # it was the user's
+
+
+def test_lines_of_a_sweep_differ_in_what_the_cells_do(run: Run) -> None:
+    lines = run(*SMALL, "grids=[{stop: [[a], [b]]}, {seed: 1, cache: [none, dpad]}]").out.splitlines()[:-2]
+    labels = [line.partition(": ")[2].partition(": score")[0] for line in lines]
+    assert len(set(labels)) == len(labels) == 4
+    assert "confidence fixed(block_length=8) dpad task=" in labels[-1] and labels[-1].endswith(" seed=1")
+    assert labels[1].endswith(' stop=["b"]')

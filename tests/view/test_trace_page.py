@@ -13,6 +13,7 @@ import pytest
 
 from dllm import Decoder, UserError, load, part
 from dllm.app.command_line import main as cli
+from dllm.compose.parts import composed, plain_config
 from dllm.models.bundle import Model
 from dllm.record.trace import Commits, Trace, TurnRecord
 from dllm.view.__main__ import main, write
@@ -341,20 +342,18 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: Any) ->
 
 
 def test_parts_have_the_names_that_one_types() -> None:
-    config = {"model": {"name": "m"}} | {
-        group: {"_target_": target} for group, target in (
-            ("sampler", "dllm.samplers.eb.EntropyBound"), ("blocks", "dllm.blocks.list.ListBlocks"),
-            ("cache", "dllm.cache.none.NoCache"), ("eos", "dllm.eos.base.Keep"),
-        )
+    found = composed(["sampler=prophet", "sampler/inner=localleap", "blocks=whole", "cache=dpad", "eos=keep"])
+    assert part_facts(plain_config(found)) == {
+        "model": "mini-llada", "sampler": "prophet(localleap)", "blocks": "whole", "cache": "dpad", "eos": "keep",
     }  # fmt: skip
-    assert part_facts(config) == {"model": "m", "sampler": "eb", "blocks": "list", "cache": "none", "eos": "keep"}
 
 
 def test_a_traced_run_leaves_a_page_beside_every_trace(
     tiny: Path, tmp_path: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = [f"model.path={tiny}", "prompt=w1 w2", "gen_length=8", "samples=2", "trace=true", "name=traced"]
+    given = [f"model.path={tiny}", "prompt=w1 w2", "gen_length=8", "samples=2", "trace=true", "name=traced",
+             "sampler.threshold=0.7"]  # fmt: skip
     monkeypatch.setattr("sys.argv", ["run.py", *given])
     cli.main()
     folder = tmp_path / "runs" / "traced" / "traces"
@@ -365,4 +364,4 @@ def test_a_traced_run_leaves_a_page_beside_every_trace(
     assert "<h1>traced: prompt 1</h1>" in (folder / "1-0.html").read_text()
     shown = capsys.readouterr().out
     assert "open in a browser: runs/traced/traces/*.html" in shown
-    assert "confidence threshold=0.9" in (folder / "1-0.html").read_text()
+    assert "confidence(threshold=0.7)" in (folder / "1-0.html").read_text()

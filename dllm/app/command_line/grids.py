@@ -6,6 +6,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from math import prod
 from pathlib import Path
@@ -19,16 +21,37 @@ from dllm.app.command_line.refusals import refuse_settings
 from dllm.app.runs.places import fresh_folder, writing
 from dllm.compose.parts import choices, composed
 from dllm.errors import UserError
+from dllm.record.folders import CONFIG, SWEEP
 
 SWEEP_SETTINGS = ("name", "output", "experiment", "grids", "hydra.sweep.dir")  # settings that are read here
 PLACE_SETTINGS = ("name", "hydra.sweep.dir")  # settings that every grid gets anew
 
 
-def expanded(overrides: Sequence[str]) -> list[list[str]]:
-    """The settings of each grid of a sweep. Raises UserError for what no sweep can take.
+@dataclass(frozen=True)
+class Sweep:
+    """grids: the settings of each. folder: where all cells go, output/name or hydra.sweep.dir; they are named by what
+    they hold. made: the folders that were made for it, the inmost first."""
 
-    All grids go into one folder, output/name or hydra.sweep.dir, whose cells are named by what they hold.
-    """
+    grids: list[list[str]]
+    folder: Path
+    made: list[Path]
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Remove the new folders again where the sweep ends early and left nothing in them."""
+        try:
+            yield
+        except BaseException:
+            if self.made and [entry.name for entry in self.folder.iterdir()] in ([], [SWEEP]):
+                (self.folder / SWEEP).unlink(missing_ok=True)
+                with suppress(OSError):  # others may have put something into an outer one
+                    for place in self.made:
+                        place.rmdir()
+            raise
+
+
+def expanded(overrides: Sequence[str]) -> Sweep:
+    """The grids of a sweep, and its folder. Raises UserError for what no sweep can take."""
     given = {text: setting_names([text])[0] for text in overrides}
     config = composed([text for text, name in given.items() if name in SWEEP_SETTINGS], whole=True)
     if "resume" in given.values():
@@ -36,25 +59,32 @@ def expanded(overrides: Sequence[str]) -> list[list[str]]:
     grids = list(grids_of(config.grids))
     for grid in grids:
         refuse_settings(grid, sweep=True)
-    folder = sweep_folder(config, list(given.values()))
-    if (folder / "config.yaml").exists():
-        raise UserError(f"{folder} is the folder of a single run. Choose another name=NAME for the sweep.")
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    named = sweep_folder(config, list(given.values()))
+    above = Path(str(config.output)) if named is None else named.parent
+    made = [place for place in (above, *above.parents) if not place.exists()]
+    if named is None or not named.exists():
+        folder = new_folder(above, named)
+        made = [folder, *made]
+    elif (named / CONFIG).exists():
+        raise UserError(f"{named} is the folder of a single run. Choose another name=NAME for the sweep.")
+    else:
+        folder = named
     place = [f"name={hydra_quote(folder.name)}", f"hydra.sweep.dir={hydra_quote(str(folder))}"]
     kept = [text for text, name in given.items() if name not in PLACE_SETTINGS]
-    return [[*grid, *kept, *place] for grid in grids]
+    return Sweep([[*grid, *kept, *place] for grid in grids], folder, made)
 
 
-def sweep_place(grid: Sequence[str]) -> Path:
-    """The folder that the cells of an expanded grid go into."""
-    override = parsed_override(grid[-1])
-    assert override is not None
-    return Path(str(override.value()))
+def new_folder(above: Path, named: Path | None) -> Path:
+    """Make the sweep's folder; without a name it has the time's."""
+    if named is None:
+        return fresh_folder(above, datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    with writing(named):
+        named.mkdir(parents=True, exist_ok=True)
+    return named
 
 
-def sweep_folder(config: Any, given: Sequence[str]) -> Path:
-    """The sweep's folder. given: the names that the user set."""
+def sweep_folder(config: Any, given: Sequence[str]) -> Path | None:
+    """The folder that the user named; None: none. given: the names that the user set."""
     if "hydra.sweep.dir" in given:
         for name in ("name", "output"):
             if name in given:
@@ -63,7 +93,7 @@ def sweep_folder(config: Any, given: Sequence[str]) -> Path:
     if config.name is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("a sweep by several processes needs name=NAME: they must agree on a folder.")
     if config.name is None:
-        return fresh_folder(Path(str(config.output)), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+        return None
     check_name(str(config.name))
     return Path(str(config.output)) / str(config.name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,13 +20,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.grids import combinations, expanded, refuse_grids, sweep_place
+from dllm.app.command_line.grids import Sweep, combinations, expanded, refuse_grids
 from dllm.app.command_line.help import help_text
 from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names, with_task
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.runs.places import resumed
 from dllm.common.versions import version_of
+from dllm.compose.naming import CHOICES, typed_choices
 from dllm.compose.parts import composed
 from dllm.errors import Doubt, UserError, first_line
 from dllm.record.folders import REFUSED_FILE, RESULTS
@@ -47,7 +49,8 @@ def start(config: DictConfig) -> None:
     own = HydraConfig.get()
     with sentences(own.overrides.task):  # here, since Hydra adds lines of its own to what it sees
         if own.mode == RunMode.MULTIRUN:
-            take_cell(resolved(config), list(own.overrides.task), Path(own.sweep.dir))
+            given = list(own.overrides.task)
+            take_cell(named(config, setting_names(given)), given, Path(own.sweep.dir))
         else:
             run_single(config, [*own.overrides.task, *own.overrides.hydra], own.run.dir)
 
@@ -56,7 +59,7 @@ def run_single(config: DictConfig, overrides: Sequence[str], folder: str) -> Non
     """Hand a configuration to the chosen task's command. folder: hydra.run.dir, which the user may have set."""
     refuse_grids(config.grids, overrides)
     given = setting_names(overrides)
-    settings = checked_settings(resumed(with_run_dir(resolved(config), given, folder), given))
+    settings = checked_settings(resumed(with_run_dir(named(config, given), given, folder), given))
     task = settings["task"]["run"]
     try:
         start = resolve_name(str(task))
@@ -71,6 +74,12 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(kept, resolve=True)
     assert isinstance(settings, dict)
     return {str(key): value for key, value in settings.items()}
+
+
+def named(config: DictConfig, given: Sequence[str]) -> dict[str, Any]:
+    """The resolved configuration, with the names by which its parts were typed. given: the names that the user set."""
+    settings = resolved(config)
+    return {**settings, CHOICES: typed_choices(settings, HydraConfig.get().runtime.choices, given)}
 
 
 def with_run_dir(settings: dict[str, Any], given: Sequence[str], folder: str) -> dict[str, Any]:
@@ -142,10 +151,22 @@ def run_sweep(overrides: list[str], flags: list[str]) -> None:
     """Run every cell of every grid. Raises UserError when none of them can work."""
     TAKEN.clear()
     LACKING.clear()
-    grids = expanded(overrides)
-    total = sum(map(combinations, grids))
+    sweep = expanded(overrides)
+    with sweep.undone():
+        start_cells(sweep, flags)
+        if int(os.environ.get("RANK", "0")) == 0:  # several processes may share the cells
+            print(f"Sweep folder: {sweep.folder}\n{way_to_tables(sweep.folder)}", flush=True)
+    if any(LACKING):
+        from dllm.app.commands.evaluate import FAILED
+
+        raise SystemExit(FAILED)
+
+
+def start_cells(sweep: Sweep, flags: list[str]) -> None:
+    """Have Hydra start every cell. Raises UserError when none of them can work."""
+    total = sum(map(combinations, sweep.grids))
     CELL_LABELS[:] = [f"cell {number} of {total}" for number in range(1, total + 1)]
-    for arguments in grids:
+    for arguments in sweep.grids:
         sys.argv[1:] = ["-m", *flags, *arguments]
         start()
     jobs, TOGETHER[:] = list(TOGETHER), []
@@ -155,11 +176,14 @@ def run_sweep(overrides: list[str], flags: list[str]) -> None:
         taken, failed = evaluate_sweep([(settings, given) for settings, given, _ in jobs], jobs[0][2])
         TAKEN.extend(taken)
         LACKING.append(failed)
-    refuse_empty_sweep(total, sweep_place(grids[0]))
-    if any(LACKING):
-        from dllm.app.commands.evaluate import FAILED
+    refuse_empty_sweep(total, sweep.folder)
 
-        raise SystemExit(FAILED)
+
+def way_to_tables(folder: Path) -> str:
+    """How to go on with a sweep's results. The report comes with a checkout, not with the installed package."""
+    if (Path(__file__).parents[3] / "experiments").is_dir():
+        return f"Tables and pictures: python -m experiments.report {shlex.quote(str(folder))}"
+    return f"As a table of pandas: dllm.results_frame({str(folder)!r})"
 
 
 def refuse_empty_sweep(total: int, folder: Path) -> None:

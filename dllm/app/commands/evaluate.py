@@ -15,10 +15,11 @@ from dllm.analysis.published import beside
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import Engine
 from dllm.app.runs.cells import Cell, run_cell, sweep_cell
+from dllm.compose.labels import cell_label
 from dllm.compose.parts import build_part, class_of
 from dllm.errors import UserError
 from dllm.tasks.build import task_of
-from dllm.view.scores import cell_label, headline, published_line, scores_table
+from dllm.view.scores import headline, published_line, scores_table
 
 FAILED = 3  # exit code where samples could not be decoded
 Combination = tuple[dict[str, Any], list[str]]  # a configuration of a sweep, and the settings that the user gave

@@ -26,6 +26,7 @@ from filelock import BaseFileLock
 from dllm.app.runs.places import stored_config, writing
 from dllm.common.digest import digest, json_digest
 from dllm.common.locks import lock_name, locked
+from dllm.compose.parts import choice_of
 from dllm.errors import UserError
 from dllm.record.folders import (
     CONFIG,
@@ -180,8 +181,14 @@ def setting_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Ite
         values = one.get(key), other.get(key)
         if json.dumps(values[0]) != json.dumps(values[1]):  # as text, where NaN is NaN
             part = key.removesuffix("._target_")
-            was, now = ("none" if part != key and value is None else _short(value) for value in values)
+            was, now = (_named(side, part) if part != key else str(side.get(key)) for side in (one, other))
             yield part, was, now
+
+
+def _named(flat: Mapping[str, Any], part: str) -> str:
+    """The name of a part, from the dotted keys of a configuration."""
+    options = {key.removeprefix(f"{part}."): value for key, value in flat.items() if key.startswith(f"{part}.")}
+    return choice_of(part.partition(".")[0], options) if options else "none"
 
 
 def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:
@@ -195,11 +202,6 @@ def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str
     with writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
         _replace(file, _json({"overrides": list(overrides), "sentence": sentence, "config": dict(config)}))
-
-
-def _short(value: Any) -> str:
-    """A part's class without its module."""
-    return value.rpartition(".")[2].lower() if isinstance(value, str) and value.startswith("dllm.") else str(value)
 
 
 def _replace(file: Path, text: str) -> None:

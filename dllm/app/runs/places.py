@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from dllm.compose.naming import CHOICES
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
 
@@ -37,7 +38,8 @@ def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
     stored = stored_config(Path(str(folder)))
     if not set(given) <= BESIDE_RESUME:
         return config
-    return {**config, **stored, **{key: config[key] for key in BESIDE_RESUME if key in given}}
+    kept = {key: config[key] for key in BESIDE_RESUME if key in given}
+    return {**config, CHOICES: {}, **stored, **kept}  # an older version did not keep the names that were typed
 
 
 def stored_config(folder: Path) -> dict[str, Any]:

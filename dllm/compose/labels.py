@@ -1,0 +1,69 @@
+"""A configuration in a line: every setting that can change a sample and is not the usual one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from dllm.compose.naming import CHOICES, Config, own_options, part_words, typed_name, value_text
+from dllm.compose.parts import choices, composed, plain_config
+
+ALWAYS = ("sampler", "blocks", "cache")  # parts that a line always names, behind the model
+UNUSUAL = ("eos", "constraint")  # parts that it names where they are not the usual ones
+# Settings of a model and a task that their names say already, or that leave every sample as it is.
+SAID_BY_NAME = frozenset(("name", "prompt", "run"))
+# Settings that leave every sample as it is, or that say where it is decoded and kept.
+NO_OUTCOME = frozenset(
+    ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace", "chat")
+    + ("grids", "hydra", "engine", "experiment", "published", CHOICES)
+)
+
+
+def cell_label(config: Config) -> str:
+    """A cell in words. Two cells have the same only where no setting differs: ``mini-llada static(per_step=4) fixed
+    dpad eos=keep task=parallelbench(count=4) seed=1``."""
+    return " ".join([_described(config, "model"), *(part_words(config, group) for group in ALWAYS), *_more(config)])
+
+
+def _more(config: Config) -> Iterator[str]:
+    usual = usual_settings(_known(config, "model"), _known(config, "task"))
+    for group in UNUSUAL:
+        if (words := part_words(config, group)) != part_words(usual, group):
+            yield f"{group}={words}"
+    yield f"task={_described(config, 'task')}"
+    for key, value in config.items():
+        if key in NO_OUTCOME or key in (*ALWAYS, *UNUSUAL, "model", "task"):
+            continue
+        if not isinstance(value, Mapping):
+            yield from [f"{key}={value_text(value)}"] if value != usual.get(key) else []
+            continue
+        there = usual.get(key) or {}
+        yield from (f"{key}.{name}={value_text(one)}" for name, one in value.items() if one != there.get(name))
+
+
+def _described(config: Config, group: str) -> str:
+    """A model or a task, with its settings that are not its file's."""
+    usual = usual_settings(_known(config, "model"), _known(config, "task"))[group]
+    own = own_options(config, group)
+    kept = {key: value for key, value in own.items() if key not in SAID_BY_NAME and usual.get(key) != value}
+    name = value_text(config[group].get("name")) if group == "model" else typed_name(config, group)
+    listed = ", ".join(f"{key}={value_text(value)}" for key, value in kept.items())
+    return f"{name}({listed})" if listed else name
+
+
+def _known(config: Config, group: str) -> str | None:
+    """The choice of a group, where it is one of ours."""
+    name = typed_name(config, group) if group == "task" else _model_choice(config)
+    return name if name in choices(group) else None
+
+
+def _model_choice(config: Config) -> str:
+    return str((config.get(CHOICES) or {}).get("model", config["model"].get("name")))
+
+
+@cache  # a composition takes 40 ms
+def usual_settings(model: str | None, task: str | None) -> dict[str, Any]:
+    """The configuration of a model and a task that nothing else was asked of."""
+    asked = {"model": model, "task": task}
+    return plain_config(composed([f"{group}={name}" for group, name in asked.items() if name is not None]))
