@@ -75,7 +75,7 @@ def table(model: Model, sampler: str, block: int, items: list[Sample]) -> tuple[
     bring a schedule of their own come behind none in that schedule."""
     caches: dict[str, str | Cache] = {name: name for name in choices("cache") if name != "none"}
     if model.config.prediction_shift == 1:
-        caches["dkv, un_right"] = part("cache", "dkv", shift_type="un_right")
+        caches["dkv, un as published"] = part("cache", "dkv", shift_type="un")
     schedules = ("fixed",) if sampler == "order" else ("fixed", "whole", "sliding")
     nones = {name: column(model, "none", sampler, block, items, name) for name in schedules}
     lines = {name: [line(label(name), none, none)] for name, none in nones.items()}

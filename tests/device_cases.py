@@ -215,7 +215,7 @@ def caches() -> Iterator[Case]:
                    {"refresh_scope": "all", "refresh_candidates": "all", "recent_includes_refresh": False})],
         "recap": [{"targets": "all_masked", "local_steps": 3}],
         "dual": [{"query_left": False}],
-        "dkv": [{"shift_type": "un_right"}],
+        "dkv": [{"shift_type": "un"}],
     }  # fmt: skip
     for name, listed in variants.items():
         for number, options in enumerate(listed):

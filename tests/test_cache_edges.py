@@ -8,10 +8,13 @@ from harness import forward_of, model
 
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
+from dllm.cache.buffer import CacheView
 from dllm.cache.dkv import DKV
 from dllm.cache.dkv_greedy import DKVGreedy
 from dllm.cache.elastic import Elastic
 from dllm.canvas import Canvas, Request
+from dllm.compose.parts import composed, configurations
+from dllm.contract import ForwardPlan
 from dllm.denoise import denoise
 from dllm.eos.keep import Keep
 from dllm.samplers.confidence import Confidence
@@ -73,3 +76,40 @@ def test_dkv_settles_alike_before_the_first_commit() -> None:
             loop = denoise(Canvas.of([request], 61), forward, *parts[:2], Keep())
             counts[shift_type] = [int(turn.cost.queries) for turn in loop]
     assert counts["un"][1] == counts["un_right"][1] == 4
+
+
+class Watched(DKV):
+    """Remembers, for every forward but the full ones, how many masks it did not compute."""
+
+    spared: list[int]
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        plan = super().plan(view)
+        if not bool(plan.columns.eq(view.canvas.valid).all()):
+            self.spared.append(int((view.canvas.masked & ~plan.columns).sum()))
+        return plan
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(
+    ("options", "spares"), [({}, False), ({"shift_type": "un_right"}, False), ({"shift_type": "un"}, True)]
+)
+def test_dkv_keeps_nothing_of_a_mask_unless_it_is_told_to(name: str, options: dict[str, str], spares: bool) -> None:
+    """What ``un`` keeps for a mask says nothing of the token that takes its place: mini-dream loses a third of its
+    answers. LLaDA's masks are computed whatever the option."""
+    parts = (Static(), Whole(), Watched(8, **options), Keep())
+    parts[2].spared = []
+    forward = forward_of(model(name), parts, Sampling())
+    with torch.inference_mode():
+        for _ in denoise(Canvas.of([Request.answer([62, 51, 55], 12, 60)], 61), forward, *parts[:2], Keep()):
+            pass
+    assert len(parts[2].spared) > 6
+    assert any(parts[2].spared) == (spares and name == "tiny-dream")
+
+
+def test_a_published_table_has_its_own_shift_type() -> None:
+    for cache in ("dkv", "dkv_pd"):
+        assert configurations("cache", cache)["cache"]["shift_type"] == "un_right"
+    for name in ("dkv_dream", "dkv_pd", "dkv_prefill"):
+        assert composed([f"experiment=published/{name}"]).cache.shift_type == "un"
+    assert composed(["cache=dkv", "cache.shift_type=un"]).cache.shift_type == "un"

@@ -13,16 +13,17 @@ from dllm.errors import in_choices, in_range
 class DKV(Buffered):
     """Every forward computes what was still masked one turn ago; every ``refresh_interval``-th forward is full.
 
-    LLaDA counts forwards within a block, whose first two are full. Dream counts them over the whole row, and there
-    ``shift_type`` says when position j is no longer computed: un: once j + 1 is decided; un_right: once both are.
+    LLaDA counts forwards within a block, whose first two are full. Models that predict from the position before (Dream)
+    count them over the whole row, and there ``shift_type`` says when position j is no longer computed: un_right: once j
+    and j + 1 are decided; un, as published: once j + 1 is, so that keys and values of a mask are kept for j.
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
     committed = False
 
-    def __init__(self, refresh_interval: int = 8, shift_type: str = "un") -> None:
+    def __init__(self, refresh_interval: int = 8, shift_type: str = "un_right") -> None:
         in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")
-        in_choices("cache.shift_type", shift_type, ("un", "un_right"))
+        in_choices("cache.shift_type", shift_type, ("un_right", "un"))
         self.refresh_interval, self.shift_type = refresh_interval, shift_type
 
     def plan(self, view: CacheView) -> ForwardPlan:

@@ -15,7 +15,7 @@ class DKVPrefill(DKV):
     """The first forward computes the prompt; later ones compute only its last position. decode (PD): keep decided rows
     of the answer too, as dkv does, and refresh only those; otherwise every forward computes the whole answer."""
 
-    def __init__(self, decode: bool = False, refresh_interval: int = 4, shift_type: str = "un") -> None:
+    def __init__(self, decode: bool = False, refresh_interval: int = 4, shift_type: str = "un_right") -> None:
         super().__init__(refresh_interval, shift_type)
         self.decode, self.committed = decode, not decode
 

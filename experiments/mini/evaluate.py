@@ -24,7 +24,6 @@ from rich.progress import track
 
 from dllm import Decoder, Model, load, part
 from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache
 from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
 from dllm.samplers.static import Static
@@ -174,10 +173,10 @@ def by_cache_carefully(asked: Asked) -> dict[str, Right]:
 def under(asked: Asked, sampler: str | Sampler, settings: Sequence[tuple[str, int]]) -> dict[str, Right]:
     """Under caches, each in blocks of its length (0: whole)."""
     return {
-        label(cache, block, asked.model): {
+        label(cache, block): {
             task: answers(
                 asked.model, asked.items(task), tasks.longest(task), sampler=sampler,
-                cache=cache_of(cache, asked.model), blocks=blocks_of(block),
+                cache=cache, blocks=blocks_of(block),
             )
             for task in shown(f"{cache} {block}", tasks.TASKS)
         }
@@ -185,18 +184,8 @@ def under(asked: Asked, sampler: str | Sampler, settings: Sequence[tuple[str, in
     }  # fmt: skip
 
 
-def cache_of(name: str, model: Model) -> str | Cache:
-    """The cache; dkv of a shifted model freezes a position only when it and the next are decided. Its default there
-    looks at the next alone, so that a mask is kept, and no small model can read from it which token took its place."""
-    return part("cache", "dkv", shift_type="un_right") if spares_masks(name, model) else name
-
-
-def spares_masks(name: str, model: Model) -> bool:
-    return name == "dkv" and model.config.prediction_shift == 1
-
-
-def label(cache: str, block: int, model: Model) -> str:
-    return f"{cache}{'(un_right)' if spares_masks(cache, model) else ''} {block or 'whole'}"
+def label(cache: str, block: int) -> str:
+    return f"{cache} {block or 'whole'}"
 
 
 def savings(asked: Asked) -> dict[str, dict[str, float]]:
@@ -209,12 +198,11 @@ def savings(asked: Asked) -> dict[str, dict[str, float]]:
     found = {}
     for cache, block in track([(cache, 32) for cache in BY_BLOCK] + [(cache, 0) for cache in WHOLE],
                               "savings", console=Console(stderr=True)):  # fmt: skip
-        kept = cache_of(cache, asked.model)
-        decoder = Decoder(asked.model, Static(), blocks_of(block), kept, "keep", gen_length=128)
+        decoder = Decoder(asked.model, Static(), blocks_of(block), cache, "keep", gen_length=128)
         passes = [decoder(prompts) for _ in range(3)]
         seconds = min(sum(row.seconds for row in rows) for rows in passes) / len(items)
         queries = sum(row.query_tokens for row in passes[0]) / len(items)
-        found[label(cache, block, asked.model)] = {"query_tokens": queries, "seconds": seconds}
+        found[label(cache, block)] = {"query_tokens": queries, "seconds": seconds}
     return found
 
 

@@ -116,7 +116,7 @@ def test_words_are_those_of_the_parts_themselves() -> None:
 
     assert of("sampler", "order", "positions") == ("random", "left_to_right")
     assert of("sampler", "static", "score") == ("low_confidence", "random", "margin", "entropy")
-    assert of("cache", "dkv_pd", "shift_type") == ("un", "un_right")
+    assert of("cache", "dkv_pd", "shift_type") == ("un_right", "un")
     assert of("eos", "eotp", "scope") == ("suffix", "block")
     assert of("blocks", "tccf", "marker") == () and offers("blocks")["tccf"].options["marker"].most == 64
 

@@ -14,7 +14,7 @@ from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks
 from experiments.compare_kinds import line, one_forward_each
 from experiments.mini.decoders import settings_of
-from experiments.mini.evaluate import answers, cache_of, fixed, whole
+from experiments.mini.evaluate import answers, fixed, whole
 
 KINDS = {name: read_model_config(locate(name)).attention for name in shipped_models()}
 # The distilled model answers as its teacher one token at a time; docs/distillation.md says what it loses at several.
@@ -45,7 +45,7 @@ def test_caches_lose_little(name: str) -> None:
     """In the same blocks: those of 8 cost tasks of free choice some points by themselves."""
     model, items = load(name), tasks.generate("insert_random", 11, 24)
     right = {
-        cache: sum(answers(model, items, 32, sampler=Static(), blocks=fixed(8), cache=cache_of(cache, model)))
+        cache: sum(answers(model, items, 32, sampler=Static(), blocks=fixed(8), cache=cache))
         for cache in ("none", "prefix", "dual", "dkv")
     }
     assert right["none"] >= 12 and min(right.values()) >= right["none"] - 2, right
