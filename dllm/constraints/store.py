@@ -19,7 +19,7 @@ from dllm.constraints.languages.trees import ByteAutomaton
 from dllm.constraints.tokens import TokenAutomaton, token_automaton
 from dllm.constraints.vocabulary import Vocabulary
 
-FORMAT = 1  # raise it when languages, or what a file holds, change their meaning
+FORMAT = 2  # raise it when languages, or what a file holds, change their meaning
 IN_MEMORY, ON_DISK = 32, 500  # a file has 10 to 300 kB
 ARRAYS = ("moves", "accepting", "classes", "source", "symbol", "target")
 

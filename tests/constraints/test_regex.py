@@ -61,16 +61,6 @@ def test_each_construct_has_the_texts_of_fullmatch(pattern: str) -> None:
         assert automaton.accepts(text.encode()) == bool(re.fullmatch(pattern, text)), text
 
 
-SEARCHED = ["a", "^a", "a$", "^a$", "^a|b", "a|b$", "^(a|b$)", "(a|^b)", "", "^", "ab|^ba$|^c", "^a$|^b", "^$|b"]
-
-
-@pytest.mark.parametrize("pattern", SEARCHED)
-def test_search_takes_other_text_at_open_ends(pattern: str) -> None:
-    automaton = compiled(Language({"start": regex_tree(pattern, "", End.OPEN)}))
-    for text in texts_over("abc", 4):
-        assert automaton.accepts(text.encode()) == bool(re.search(pattern, text)), text
-
-
 @pytest.mark.parametrize("flags", ["", "(?i)", "(?s)"])
 @pytest.mark.parametrize("one", [r"\w", r"\d", r"\s", r"\W", ".", "[k-s]", "[^k-s]", "[^é]", "[\U00010400-\U00010427]"])
 def test_classes_are_those_of_python_character_by_character(flags: str, one: str) -> None:

@@ -4,7 +4,7 @@ holds."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from functools import lru_cache
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # private: one test for each construct
@@ -17,7 +17,6 @@ from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, Ranges, charac
 from dllm.errors import UserError, first_line
 
 ParsedItem = tuple[Any, Any]
-Spell = Callable[[Ranges], Tree]
 KNOWN_FLAGS = re.IGNORECASE | re.DOTALL | re.UNICODE
 NOT_REGULAR = "which is no regular language here. Write the alternatives out."
 REFUSED_PARTS = {
@@ -30,11 +29,10 @@ REFUSED_PARTS = {
 
 
 class End(Enum):
-    """What may stand at an end of a part: no anchor; an anchor, which says nothing; one that keeps other text out."""
+    """What may stand at an end of a part: no anchor; an anchor, which says nothing."""
 
     INNER = 0
     CLOSED = 1
-    OPEN = 2
 
 
 def regex_language(pattern: str) -> Language:
@@ -47,9 +45,9 @@ def shown_pattern(pattern: str) -> str:
     return repr(pattern if len(pattern) <= 80 else f"{pattern[:80]}...")
 
 
-def regex_tree(pattern: str, where: str, end: End, flags: int = 0, spell: Spell = characters) -> Tree:
-    """A pattern's tree. where: names it in refusals; end: CLOSED for ``fullmatch``, OPEN for ``search``, INNER where
-    anchors mean nothing; spell: writes one character of the given code points. Raises UserError."""
+def regex_tree(pattern: str, where: str, end: End, flags: int = 0) -> Tree:
+    """A pattern's tree. where: names it in refusals; end: CLOSED for ``fullmatch``, INNER where anchors mean nothing.
+    Raises UserError."""
     try:
         parsed = _parser.parse(pattern, flags)
     except (re.error, OverflowError, TypeError) as error:
@@ -58,41 +56,37 @@ def regex_tree(pattern: str, where: str, end: End, flags: int = 0, spell: Spell 
         raise UserError(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
     if parsed.state.flags & ~KNOWN_FLAGS:
         raise UserError(f"{where} {REFUSED_PARTS['FLAG']}")
-    return Reader(where, parsed.state.flags, spell).sequence(list(parsed), end, end)
+    return Reader(where, parsed.state.flags).sequence(list(parsed), end, end)
 
 
 class Reader:
     """Makes trees of what ``re`` has parsed under ``flags``."""
 
-    def __init__(self, where: str, flags: int, spell: Spell) -> None:
-        self.where, self.flags, self.spell = where, flags, spell
+    def __init__(self, where: str, flags: int) -> None:
+        self.where, self.flags = where, flags
 
     def sequence(self, items: Sequence[ParsedItem], front: End, back: End) -> Tree:
-        """Items one after the other; what is open in front or behind and has no anchor there takes any text."""
-        items, lead = list(items), front
-        while items and front is not End.INNER and _is_anchor(items[0], "AT_BEGINNING"):
-            items, lead = items[1:], End.CLOSED
-        tail = back
-        while items and back is not End.INNER and _is_anchor(items[-1], "AT_END"):
-            items, tail = items[:-1], End.CLOSED
-        parts = [
-            self.item(item, lead if number == 0 else End.INNER, tail if number == len(items) - 1 else End.INNER)
+        """Items one after the other, with anchors where an end may have them."""
+        items = list(items)
+        while items and front is End.CLOSED and _is_anchor(items[0], "AT_BEGINNING"):
+            items = items[1:]
+        while items and back is End.CLOSED and _is_anchor(items[-1], "AT_END"):
+            items = items[:-1]
+        last = len(items) - 1
+        return Cat(tuple(
+            self.item(item, front if number == 0 else End.INNER, back if number == last else End.INNER)
             for number, item in enumerate(items)
-        ]
-        anything = Rep(self.spell(ALL_CHARACTERS))
-        before = [anything] if lead is End.OPEN and not (items and _is_group(items[0])) else []
-        behind = [anything] if tail is End.OPEN and not (items and _is_group(items[-1])) else []
-        return Cat((*before, *parts, *behind))
+        ))  # fmt: skip
 
     def item(self, item: ParsedItem, front: End, back: End) -> Tree:
         kind, value = item
         match str(kind):
             case "LITERAL" if not self.flags & re.IGNORECASE:
-                return self.spell(((value, value),))
+                return characters(((value, value),))
             case "LITERAL" | "NOT_LITERAL" | "IN":
-                return self.spell(matched(kind, tuple(value) if isinstance(value, list) else value, self.flags))
+                return characters(matched(kind, tuple(value) if isinstance(value, list) else value, self.flags))
             case "ANY":
-                return self.spell(ALL_CHARACTERS if self.flags & re.DOTALL else ((0, 9), (11, LAST)))
+                return characters(ALL_CHARACTERS if self.flags & re.DOTALL else ((0, 9), (11, LAST)))
             case "BRANCH":
                 return Alt(tuple(self.sequence(case, front, back) for case in value[1]))
             case "SUBPATTERN":
@@ -108,10 +102,6 @@ class Reader:
 
 def _is_anchor(item: ParsedItem, name: str) -> bool:
     return str(item[0]) == "AT" and str(item[1]) in (name, f"{name}_STRING")
-
-
-def _is_group(item: ParsedItem) -> bool:
-    return str(item[0]) in ("BRANCH", "SUBPATTERN")
 
 
 @lru_cache(maxsize=1024)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
-
 from dllm.constraints.languages.compiled import compiled
-from dllm.constraints.languages.graph import CALLS, Graph, runs
 from dllm.constraints.languages.limits import CompileLimits, within_limits
+from dllm.constraints.languages.marks import unmarked
 from dllm.constraints.languages.products import difference, intersection
 from dllm.constraints.languages.regex import End, regex_tree
-from dllm.constraints.languages.subsets import determinised
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Bytes, Cat, Language, Rep
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, characters
 
@@ -22,16 +19,7 @@ FIRST_MARK = 0xFE
 
 def without_marks(marked: ByteAutomaton) -> ByteAutomaton:
     """The words, without their marks, in which no word character stands on both sides of two marks in a row."""
-    kept, graph = intersection(marked, _apart()), Graph()
-    graph.copy(runs(kept.moves[:, :FIRST_MARK]), len(kept.moves))
-    source, mark = np.nonzero(kept.moves[:, FIRST_MARK:] >= 0)
-    for state, target in zip(source.tolist(), kept.moves[source, FIRST_MARK + mark].tolist(), strict=True):
-        graph.step(state, target)
-    if not len(kept.moves):
-        return kept
-    table = determinised(graph, 0, np.flatnonzero(kept.accepting), CALLS)
-    graph.budget.states(len(table.moves))
-    return ByteAutomaton(table.over(slice(0, CALLS)), table.accepting)
+    return unmarked(intersection(marked, _apart()), FIRST_MARK)
 
 
 @lru_cache(maxsize=1)

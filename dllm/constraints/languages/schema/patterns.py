@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dllm.constraints.languages.compiled import compiled
-from dllm.constraints.languages.regex import End, regex_tree, shown_pattern
+from dllm.constraints.languages.ecma import searched_tree
+from dllm.constraints.languages.regex import shown_pattern
 from dllm.constraints.languages.trees import ByteAutomaton, Language, Tree
 
 
@@ -14,10 +15,10 @@ class Patterns:
         self._known: dict[str, ByteAutomaton] = {}
 
     def searched(self, pattern: str, place: str) -> ByteAutomaton:
-        """The texts in which the pattern is found. Raises UserError."""
+        """The texts in which the pattern is found, as ECMA-262 means it with the flag u. Raises UserError."""
         if pattern not in self._known:
             where = f"constraint.schema at {place}: the pattern {shown_pattern(pattern)}"
-            self._known[pattern] = pattern_automaton(regex_tree(pattern, where, End.OPEN))
+            self._known[pattern] = pattern_automaton(searched_tree(pattern, where))
         return self._known[pattern]
 
     def found(self, pattern: str, place: str, text: str) -> bool:

@@ -1,0 +1,7 @@
+"""Regular expressions of ECMA-262 under its ``u`` flag, as JSON Schema means them."""
+
+from __future__ import annotations
+
+from dllm.constraints.languages.ecma.trees import searched_tree
+
+__all__ = ["searched_tree"]

@@ -1,0 +1,270 @@
+r"""Reads patterns of ECMA-262 (section 22.2.1, with the flag ``u``).
+
+Escapes that say nothing, such as ``\-``, lone ``]``, ``{`` and ``}``, and ``-`` beside a class in brackets are errors
+under ``u`` alone. They mean themselves without the flag, patterns in use hold them, and so they are taken here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from dllm.constraints.languages.ecma.classes import CLASS_ESCAPES, NO_LINE_END, property_ranges
+from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
+from dllm.constraints.languages.regex import REFUSED_PARTS
+from dllm.constraints.languages.utf8 import LAST, Ranges, inverted
+from dllm.errors import UserError
+
+_CONTROLS = {"f": 0x0C, "n": 0x0A, "r": 0x0D, "t": 0x09, "v": 0x0B}
+_COUNTS, _NO_LOW = re.compile(r"\{([0-9]+)(,([0-9]*))?\}"), re.compile(r"\{,[0-9]+\}")
+_PROPERTY = re.compile(r"\\([pP])\{([A-Za-z0-9_=]*)\}")
+_HYPHEN: Ranges = ((0x2D, 0x2D),)
+_SIGNS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_LONGEST = 100  # what stands behind \u, zeros in front of a code point included
+# What others' regular expressions read, and ECMA-262 does not: how it is written there.
+_ESCAPED = {"A": "Write ^.", "Z": "Write $.", "z": "Write $.", "a": r"Write \x07.", "G": "Leave it out.",
+            "N": r"Write \u{...}.", "U": r"Write \u{...}.", "h": r"Write [\t ].", "R": r"Write \r?\n.",
+            "Q": "Escape each sign.", "E": "Escape each sign.", "X": r"Write \P{M}\p{M}*."}  # fmt: skip
+_GROUPS = (
+    (r"P<", "(?P<name>...) is Python's", "Write (?<name>...)."), (r"#", "comments are Python's", "Leave them out."),
+    (r">", "atomic groups are Python's", "Write (?:...)."),
+    (r"\(", "conditional groups are Python's", "Write both cases out."),
+    (r"[a-zA-Z]*(-[a-zA-Z]*)?[:)]", "flags inside a pattern are not known",
+     "Write the cases out, such as [aA] and [^]."),
+    (r"", "an unknown group", "Write (?:...) or (?<name>...)."),
+)  # fmt: skip
+_AHEAD = ("(?=", "(?!", "(?<=", "(?<!")
+
+
+class Parser:
+    """Reads one pattern, from the left. where: names it in refusals."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self.text, self.where, self.at = text, where, 0
+        self._names: set[str] = set()
+
+    def read(self) -> Pattern:
+        """The whole pattern. Raises UserError."""
+        found = self._cases()
+        if self.at < len(self.text):
+            self._wrong("unmatched )")
+        return found
+
+    def _cases(self) -> Pattern:
+        cases = [self._terms()]
+        while self._take("|"):
+            cases.append(self._terms())
+        return cases[0] if len(cases) == 1 else Either(tuple(cases))
+
+    def _terms(self) -> Pattern:
+        parts: list[Pattern] = []
+        while self.at < len(self.text) and self._next not in "|)":
+            grouped, atom = self._next == "(", self._atom()
+            parts.append(self._repeated(atom, grouped or not isinstance(atom, Assertion)))
+        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+
+    @property
+    def _next(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def _take(self, what: str) -> bool:
+        found = self.text.startswith(what, self.at)
+        self.at += len(what) * found
+        return found
+
+    def _wrong(self, why: str, way_out: str = "") -> NoReturn:
+        behind = f" {way_out}" if way_out else ""
+        raise UserError(f"{self.where} is no regular expression of ECMA-262: {why} at position {self.at}.{behind}")
+
+    def _refused(self, part: str) -> NoReturn:
+        raise UserError(f"{self.where} {REFUSED_PARTS[part]}")
+
+    def _atom(self) -> Pattern:
+        match self._next:
+            case "(":
+                return self._group()
+            case "[":
+                return Signs(self._brackets())
+            case "\\" if self.text[self.at + 1 : self.at + 2] in ("b", "B"):
+                self.at += 2
+                return Assertion(self.text[self.at - 1])
+            case "\\":
+                return Signs(self._escape())
+            case "^" | "$" as sign:
+                self.at += 1
+                return Assertion(sign)
+            case "*" | "+" | "?":
+                self._wrong("nothing to repeat")
+            case "{" if _COUNTS.match(self.text, self.at):
+                self._wrong("nothing to repeat")
+            case ".":
+                self.at += 1
+                return Signs(NO_LINE_END)
+        self.at += 1
+        return Signs(((ord(self.text[self.at - 1]),) * 2,))
+
+    def _repeated(self, atom: Pattern, repeats: bool) -> Pattern:
+        """The atom with the quantifier behind it, if there is one. repeats: it may have one."""
+        counts = _COUNTS.match(self.text, self.at)
+        if self._next == "" or self._next not in "*+?" and not counts:
+            if _NO_LOW.match(self.text, self.at):
+                self._wrong("{,n} is no quantifier", "Write {0,n}.")
+            return atom
+        if not repeats:
+            self._wrong("nothing to repeat")
+        low, high = self._counts(counts) if counts else _SIGNS[self._next]
+        self.at += counts.end() - counts.start() if counts else 1
+        self._take("?")
+        if self._next == "+":
+            self._wrong("possessive quantifiers are Python's", "Leave the + out.")
+        if self._next and self._next in "*?" or _COUNTS.match(self.text, self.at):
+            self._wrong("nothing to repeat")
+        return Repeat(atom, low, high)
+
+    def _counts(self, found: re.Match[str]) -> tuple[int, int | None]:
+        if max(len(found[1]), len(found[3] or "")) > 20:
+            self._wrong("a number of more than 20 digits")
+        low = int(found[1])
+        high = low if found[2] is None else int(found[3]) if found[3] else None
+        if high is not None and high < low:
+            self._wrong("numbers out of order in {}")
+        return low, high
+
+    def _group(self) -> Pattern:
+        """``(``: what it begins, up to its ``)``."""
+        if any(self.text.startswith(sign, self.at) for sign in _AHEAD):
+            self._refused("ASSERT")
+        begin = self.at
+        if not self._take("(?:") and not self._name() and not self._foreign():
+            self._take("(")
+        found = self._cases()
+        if not self._take(")"):
+            self.at = begin
+            self._wrong("missing )")
+        return found
+
+    def _name(self) -> bool:
+        """Read ``(?<name>``, if it stands here."""
+        if not self._take("(?<"):
+            return False
+        end = self.text.find(">", self.at)
+        name = self.text[self.at : end]
+        if end < 0 or not name.replace("$", "_").isidentifier():
+            self._wrong("no name of a group")
+        if name in self._names:
+            self._wrong(f"a second group named {name!r:.40}")
+        self._names.add(name)
+        self.at = end + 1
+        return True
+
+    def _foreign(self) -> bool:
+        """Refuse what only others' regular expressions have. Raises UserError."""
+        if self.text.startswith("(?P=", self.at):
+            self._refused("GROUPREF")
+        if self.text.startswith("(?", self.at):
+            self._wrong(*next(told for begin, *told in _GROUPS if re.compile(begin).match(self.text, self.at + 2)))
+        return False
+
+    def _brackets(self) -> Ranges:
+        """A class in brackets."""
+        begin, found = self.at, list[tuple[int, int]]()
+        self.at += 1
+        negated = self._take("^")
+        while not self._take("]"):
+            start, first = self.at, self._entry(begin)
+            if self._next != "-" or self.text[self.at + 1 : self.at + 2] in ("]", ""):
+                found += first
+                continue
+            self.at += 1
+            found += self._range(start, first, self._entry(begin))
+        return inverted(tuple(found)) if negated else tuple(found)
+
+    def _range(self, start: int, first: Ranges, last: Ranges) -> Ranges:
+        """Two entries in brackets with ``-`` between, which ``start`` there; beside a class that is a sign."""
+        if _single(first) and _single(last):
+            if first[0][0] > last[0][0]:
+                self._wrong("range out of order")
+            return ((first[0][0], last[0][0]),)
+        if last == _HYPHEN or re.search(r"\\[pP]", self.text[start : self.at]):
+            self._wrong("a class is no end of a range", "Write - last in the brackets.")
+        return (*first, *_HYPHEN, *last)
+
+    def _entry(self, begin: int) -> Ranges:
+        """One character or class in brackets."""
+        if self.at >= len(self.text):
+            self.at = begin
+            self._wrong("missing ]")
+        if self._take("\\b"):
+            return ((0x08, 0x08),)
+        if self._next == "\\":
+            return self._escape()
+        self.at += 1
+        return ((ord(self.text[self.at - 1]),) * 2,)
+
+    def _escape(self) -> Ranges:
+        """A backslash and what it escapes: the code points that are meant."""
+        sign = self.text[self.at + 1 : self.at + 2]
+        if sign in ("p", "P"):
+            return self._property()
+        if sign and sign in "123456789" or sign == "k":
+            self._refused("GROUPREF")
+        if sign and sign in CLASS_ESCAPES:
+            self.at += 2
+            return CLASS_ESCAPES[sign]
+        point = self._point(sign)
+        return ((point, point),)
+
+    def _point(self, sign: str) -> int:
+        """The code point of an escaped character."""
+        behind = self.text[self.at + 2 : self.at + 2 + _LONGEST]
+        if sign in _CONTROLS:
+            self.at += 2
+            return _CONTROLS[sign]
+        if sign == "c" and re.match("[A-Za-z]", behind):
+            self.at += 3
+            return ord(behind[0]) % 32
+        if sign == "0" and not behind[:1].isdecimal():
+            self.at += 2
+            return 0
+        if sign == "x" and (digits := re.match("[0-9A-Fa-f]{2}", behind)):
+            self.at += 4
+            return int(digits[0], 16)
+        if sign == "u":
+            return self._unicode(behind)
+        if not sign:
+            self._wrong("nothing behind \\")
+        if sign.isascii() and sign.isalnum():
+            self._wrong(f"\\{sign} is no escape", _ESCAPED.get(sign, f"Write \\xHH or {sign}."))
+        self.at += 2
+        return ord(sign)
+
+    def _unicode(self, behind: str) -> int:
+        if long := re.match(r"\{([0-9A-Fa-f]+)\}", behind):
+            if len(long[1].lstrip("0")) > 6 or int(long[1], 16) > LAST:
+                self._wrong("a code point beyond 10FFFF")
+            self.at += 2 + long.end()
+            return int(long[1], 16)
+        if pair := re.match(r"([Dd][89ABab][0-9A-Fa-f]{2})\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})", behind):
+            self.at += 2 + pair.end()
+            return 0x10000 + ((int(pair[1], 16) - 0xD800) << 10) + int(pair[2], 16) - 0xDC00
+        digits = re.match("[0-9A-Fa-f]{4}", behind)
+        if not digits:
+            self._wrong(r"\u without four digits or {...}")
+        self.at += 6
+        return int(digits[0], 16)
+
+    def _property(self) -> Ranges:
+        r"""``\p{...}`` or ``\P{...}``."""
+        found = _PROPERTY.match(self.text, self.at)
+        if not found:
+            self._wrong(r"\p without {...}")
+        ranges = property_ranges(found[2])
+        if ranges is None:
+            self._wrong(f"{found[0]:.60} is no property that is known here", r"Write such as \p{L}, \p{Script=Greek}.")
+        self.at = found.end()
+        return inverted(ranges) if found[1] == "P" else ranges
+
+
+def _single(ranges: Ranges) -> bool:
+    """Whether an entry in brackets is one character, which may begin or end a range."""
+    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
