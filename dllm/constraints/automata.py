@@ -8,9 +8,9 @@ from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.grammar import grammar_language
 from dllm.constraints.languages.json import json_language
-from dllm.constraints.languages.limits import CompileLimits, within_limits
+from dllm.constraints.languages.limits import CompileLimits, TooManyStates, within_limits
 from dllm.constraints.languages.regex import regex_language
-from dllm.constraints.languages.schema import schema_language
+from dllm.constraints.languages.schema import largest_count, schema_language, why_empty
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Language
 from dllm.constraints.languages.utf8 import literal_text
 from dllm.errors import UserError
@@ -43,8 +43,31 @@ def automaton_of(constraint: Constraint) -> ByteAutomaton:
     with within_limits(CompileLimits(constraint.limit, constraint.seconds, getattr(constraint, "depth", None))):
         try:
             automaton = compiled(language_of(constraint))
+        except TooManyStates as error:
+            raise _too_large(constraint, error) from None
         except RecursionError:
             raise UserError(f"constraint={constraint.kind} is nested too deeply. Write it more simply.") from None
-    if not len(automaton.moves):
-        raise UserError("the constraint allows no text at all.")
+        if not len(automaton.moves):
+            raise _empty(constraint)
     return automaton
+
+
+def _too_large(constraint: Constraint, error: TooManyStates) -> UserError:
+    """The refusal of a constraint with too many states: of a schema with its largest number, and where that stands."""
+    found = largest_count(constraint.schema) if isinstance(constraint, JsonSchema) else None
+    if found is None:
+        return error
+    place, keyword, number = found
+    needs = str(error).partition(". ")[0]
+    way_out = f"Lower it, or raise constraint.limit={constraint.limit} (a server takes no other)."
+    return UserError(f"constraint.schema at {place}: {keyword}={number} is too much: {needs}. {way_out}")
+
+
+def _empty(constraint: Constraint) -> UserError:
+    """The refusal of a constraint without a text: of a schema with the keywords that exclude each other."""
+    said = "the constraint allows no text at all."
+    if isinstance(constraint, JsonSchema):
+        assert isinstance(constraint.schema, Mapping | bool), "a constraint keeps what its schema says"
+        why = why_empty(constraint.schema, constraint.strict)
+        return UserError(said) if why is None else UserError(f"{said[:-1]}: {why}")
+    return UserError(said)

@@ -21,6 +21,10 @@ class TooSlow(UserError):
     """A language that took more seconds than it was given; with more it might be compiled."""
 
 
+class TooManyStates(UserError):
+    """A language that needs more states than it was given."""
+
+
 @dataclass(frozen=True)
 class CompileLimits:
     """states: of the finished automaton; seconds: to compile it; depth: the one to name in refusals, None: no such."""
@@ -61,11 +65,11 @@ class Budget:
                 "Lower constraint.depth, or write it more simply.")  # fmt: skip
             raise TooSlow(f"{spent} {lower}")
 
-    def too_large(self) -> UserError:
+    def too_large(self) -> TooManyStates:
         needs, depth = f"the constraint needs more than {self.limits.states} states", self.limits.depth
         if depth is None:
-            return UserError(f"{needs}. Shorten counted repetitions, or write it more simply.")
-        return UserError(f"{needs} at depth {depth}. Lower constraint.depth, or shorten counted repetitions.")
+            return TooManyStates(f"{needs}. Shorten counted repetitions, or write it more simply.")
+        return TooManyStates(f"{needs} at depth {depth}. Lower constraint.depth, or shorten counted repetitions.")
 
 
 _BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)

@@ -1,5 +1,7 @@
-"""JSON Schema, Draft 2020-12, as a language of which every word validates."""
+"""JSON Schema, Draft 2020-12 and those from 4 on, as a language of which every word validates."""
 
+from dllm.constraints.languages.schema.counts import largest_count
+from dllm.constraints.languages.schema.empty import why_empty
 from dllm.constraints.languages.schema.language import schema_language
 
-__all__ = ["schema_language"]
+__all__ = ["largest_count", "schema_language", "why_empty"]

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dllm.constraints.languages.limits import Budget
+from dllm.constraints.languages.schema.drafts import as_2020
 from dllm.constraints.languages.schema.keywords import (
     KNOWN_KEYWORDS,
     NUMBER_KINDS,
@@ -38,7 +39,7 @@ class Document:
     """A schema that has passed the metaschema. strict: unknown keywords and formats are refused, not passed over."""
 
     def __init__(self, schema: Schema, strict: bool, clock: Budget) -> None:
-        self.root, self.strict, self._clock = Node("#", plain(schema)), strict, clock
+        self.root, self.strict, self._clock = Node("#", as_2020(plain(schema))), strict, clock
         self._checked: dict[str, Node] = {}
         check_schema(self.root, clock.time)
 

@@ -15,6 +15,12 @@ from dllm.constraints.languages.schema.places import Node, pointer_part, refused
 from dllm.errors import UserError, not_installed
 
 RECURSIVE = {"$dynamicRef": "#meta"}
+# Values of older drafts, which are taken where $schema names one.
+_OLDER = {
+    "items": " Write prefixItems, or name an older draft: without $schema it is 2020-12.",
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"),
+                    " Write the bound itself, or name Draft 4: without $schema it is 2020-12."),
+}  # fmt: skip
 Tick = Callable[[int], None]
 
 
@@ -53,7 +59,7 @@ def _check(node: Node, keyword: str, validator: Any) -> Iterator[Node]:
 
 
 def _none(place: str, why: str) -> UserError:
-    return refused(place, f"this is no JSON schema (Draft 2020-12): {why}.")
+    return refused(place, f"this is no JSON schema (Draft 2020-12): {why}.{_OLDER.get(place.rpartition('/')[2], '')}")
 
 
 @cache

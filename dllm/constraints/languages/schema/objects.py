@@ -64,6 +64,8 @@ class ObjectTrees:
     def _counted(self, said: Objects, listed: list[tuple[Tree, bool]], others: Tree | None) -> Tree:
         needed, most = sum(required for _, required in listed), None if others is not None else len(listed)
         low, high = said.low, said.high
+        if high is not None and high < low:
+            return Alt()
         high = None if high is not None and most is not None and high >= most else high
         if high is not None and high < max(low, needed):
             return Alt()

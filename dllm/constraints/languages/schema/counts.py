@@ -1,0 +1,33 @@
+"""The numbers of a schema that take states, to name the largest where there are too many."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dllm.constraints.languages.schema.places import pointer_part
+
+_COUNTING = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "multipleOf")
+_VALUES = ("enum", "const", "default", "examples")
+_BLAMED = 50  # with smaller numbers it is not a number that makes a schema large
+
+
+def largest_count(schema: Any) -> tuple[str, str, int] | None:
+    """The largest number that is counted: the place of its schema, its keyword, and the number. None: all are small."""
+    found: list[tuple[int, str, str]] = []
+    waiting: list[tuple[str, Any]] = [("#", schema)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(f"{place}/{index}", each) for index, each in enumerate(value)]
+        for key, inner in value.items() if isinstance(value, Mapping) else ():
+            if key in _COUNTING and isinstance(inner, int | float):
+                found.append((int(inner), place, key))
+            elif key == "pattern" and isinstance(inner, str):
+                numbers = map(int, re.findall(r"[0-9]{1,20}", " ".join(re.findall(r"\{([0-9,]+)\}", inner))))
+                found.append((max(numbers, default=0), place, "pattern with a number in {}"))
+            elif key not in _VALUES:
+                waiting.append((f"{place}/{pointer_part(key)}", inner))
+    number, place, key = max(found, default=(0, "", ""))
+    return (place, key, number) if number >= _BLAMED else None
