@@ -68,7 +68,7 @@ class EmptyReasons:
         values = [own.get("const")] if listing == "const" else own.get("enum")
         for node in case:
             for keyword in node.schema if isinstance(node.schema, dict) else ():
-                alone = Node(f"{node.place}~{keyword}", {keyword: node.schema[keyword]})
+                alone = Node(f"{node.place}~{keyword}", {keyword: node.get(keyword)})
                 if keyword in PASSED_OVER or (node, keyword) == (own, listing):
                     continue
                 if not any(self._proofs.validity.holds(value, alone) for value in values):
