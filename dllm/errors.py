@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -22,6 +24,12 @@ class Unfit(UserError):
 
 class Doubt(Warning):
     """What works, though hardly as the user hopes. The message says why, and names the way out."""
+
+
+@cache  # a run checks its parts and its checkpoint more than once
+def warn_once(sentence: str) -> None:
+    """Warn, once in a process, of what works though hardly as the user hopes."""
+    warnings.warn(sentence, Doubt, stacklevel=3)
 
 
 class NoChoice(UserError):

@@ -1,7 +1,7 @@
 """Compare our transformer with reference logits: ``python tests/parity.py DIR...``.
 
 Each folder holds config.json, model.safetensors and logits.safetensors: tensors ``<case>.<field>``. Every field of
-``FIELDS`` that a case has is used or compared; any other one is a failure.
+``FIELDS`` that a case has is used or compared; any other one is a failure, and so is a folder that is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dllm.errors import UserError
 from dllm.models.order import FULL, BlockCausal
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
@@ -126,6 +127,12 @@ def outcome(folder: Path, name: str, case: dict[str, Tensor], dtype: torch.dtype
 def main(folders: list[str]) -> int:
     failed = 0
     for folder in map(Path, folders):
+        try:
+            read_model_config(folder)
+        except UserError as error:
+            failed += 1
+            print(f"{folder.name}: refused: {error}")
+            continue
         if not (folder / "logits.safetensors").is_file():
             print(f"{folder.name}: no logits.safetensors, nothing to compare")
             continue

@@ -18,11 +18,13 @@ from rich.table import Table
 from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
-from dllm.models.files import Stored, stored_tensors
+from dllm.models.files import Contents, read_contents
+from dllm.models.fit import Fit, check_sizes
 from dllm.models.ids import Ids, resolve_ids
+from dllm.models.names import parameter_sources
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
-from dllm.models.weights import check_sizes, check_tensors, parameter_sources, read_model_config
+from dllm.models.weights import read_model_config
 
 BYTES = {"bfloat16": 2, "float32": 4}
 MAX_COUNTED_TENSORS = 25_000  # a model built without weights; LLaDA2-flash has 24,225 tensors, which take 3.5 s
@@ -87,35 +89,38 @@ def inspect_checkpoint(path: str | Path, mask_id: int | None = None) -> Report:
         config = read_model_config(folder)
     except UserError as error:
         return Report(folder, (str(error),))
-    problems, stored, model = _weights(folder, config)
+    problems, left_out, found, model = _weights(folder, config)
     tokenizer, ids, config, more = _tokens(folder, config, mask_id)
     total = 0 if model is None else sum(parameter.numel() for parameter in model.parameters())
-    dtypes, files = Counter(tensor.dtype for tensor in stored.values()), {tensor.file for tensor in stored.values()}
+    stored = found.tensors.values()
+    dtypes, files = Counter(tensor.dtype for tensor in stored), {tensor.file for tensor in stored}
     return Report(
-        folder, (*problems, *more), tuple(_notes(config, tokenizer)), config, tokenizer, ids,
+        folder, (*problems, *more), (*config.doubts, *left_out, *_notes(config, tokenizer)), config, tokenizer, ids,
         parameters=total, active=max(0, total - _idle(config)), stored=tuple(dtypes.most_common()),
         shards=len(files), stored_bytes=sum(file.stat().st_size for file in files),
     )  # fmt: skip
 
 
-def _weights(folder: Path, config: ModelConfig) -> tuple[list[str], dict[str, Stored], Transformer | None]:
-    """Problems of the weight files, their tensors, and the model without weights (None: it has too many to count)."""
-    stored: dict[str, Stored] = {}
-    model = None
+def _weights(
+    folder: Path, config: ModelConfig
+) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:  # fmt: skip
+    """Problems of the weight files, what is left out, their tensors, and the model without weights (None: it has too
+    many to count)."""
+    found, model = Contents({}), None
     try:
-        stored = stored_tensors(folder)
-        check_sizes(config, stored)
+        found = read_contents(folder)
+        check_sizes(config, found.tensors)
         model = _skeleton(config)
-        problems = check_tensors(model, stored)
+        fit = Fit.of(model, found)
     except UserError as error:
-        if not stored and config.least_tensors <= MAX_COUNTED_TENSORS:
+        if not found.tensors and config.least_tensors <= MAX_COUNTED_TENSORS:
             model = _skeleton(config)
-        return [str(error)], stored, model
-    count = len({source.name for source in parameter_sources(model).values()})
+        return [str(error)], (), found, model
+    count, problems = len({source.name for source in parameter_sources(model).values()}), list(fit.problems)
     if len(problems) > MAX_PROBLEMS:
         rest = len(problems) - MAX_PROBLEMS
         problems = [*problems[:MAX_PROBLEMS], f"{rest} further tensors of the {count} expected do not fit"]
-    return [f"{problem}." for problem in problems], stored, model
+    return [f"{problem}." for problem in problems], fit.left_out, found, model
 
 
 def _skeleton(config: ModelConfig) -> Transformer:

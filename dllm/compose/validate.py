@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -13,7 +12,7 @@ from dllm.cache.base import Cache
 from dllm.compose.parts import part
 from dllm.contract import Need
 from dllm.eos.base import EndOfText
-from dllm.errors import Doubt, Unfit, UserError, in_range, name_of, nearest
+from dllm.errors import Unfit, UserError, in_range, name_of, nearest, warn_once
 from dllm.kernels import row_statistics
 from dllm.models.bundle import locate, shipped_models
 from dllm.models.weights import read_model_config
@@ -82,12 +81,6 @@ def models_for(setting: Setting, policy: Cache) -> str:
 def _kind(folder: Path) -> str:
     """The kind of attention of the model of a folder."""
     return read_model_config(folder).attention.name
-
-
-@cache  # a run checks its parts more than once
-def warn_once(sentence: str) -> None:
-    """Warn of a setting that may do harm, once in a process."""
-    warnings.warn(sentence, Doubt, stacklevel=3)
 
 
 # The order of suggestions to a user who wanted a cache. The block-wise ones, which most samplers were published with,

@@ -190,6 +190,6 @@ def base_digest(names: Iterable[str], stored: Mapping[str, Stored]) -> str:
     found = hashlib.sha256()
     for name in sorted(names):
         with safe_open(stored[name].file, framework="pt") as file:
-            found.update(file.get_slice(name)[0:1].to(torch.float32).numpy().tobytes())
+            found.update(file.get_slice(stored[name].name)[0:1].to(torch.float32).numpy().tobytes())
     return found.hexdigest()[:16]
 

@@ -37,12 +37,18 @@ def kv_heads(values: Values, heads: str, key: str) -> int:
 
 
 def rotary_dim(values: Values, features: int) -> int:
-    """Features of a head that rotate, an even number: all, or the share that partial_rotary_factor gives."""
-    rotated = int(features * (values.get("partial_rotary_factor") or 1))
+    """Features of a head that rotate, an even number: the share that partial_rotary_factor gives. rotary_dim says it
+    once more; the published classes do not read it, so it must agree."""
+    rotated = int(features * values["partial_rotary_factor"]) if values["partial_rotary_factor"] else features
     agree(
         rotated > 0 and rotated % 2 == 0, values,
         f"{rotated} of a head's {features} features would rotate, which must be an even number, at least 2",
         "d_model", "n_heads", "hidden_size", "num_attention_heads", "head_dim", "partial_rotary_factor",
+    )  # fmt: skip
+    share = "partial_rotary_factor" if values["partial_rotary_factor"] else "head_dim"
+    agree(
+        values["rotary_dim"] in (None, rotated), values,
+        f"they contradict each other, since {rotated} of a head's {features} features rotate", "rotary_dim", share,
     )  # fmt: skip
     return rotated
 
@@ -64,8 +70,20 @@ def check_groups(values: Values) -> None:
           "num_experts_per_tok", "topk_group", "n_group", "num_experts")  # fmt: skip
 
 
-def attention_block(values: Values, key: str) -> int:
-    """The length of an attention block, which must not be longer than the longest canvas."""
-    longest = "max_position_embeddings"
-    agree(values[key] <= values[longest], values, "the first must not be larger", key, longest)
-    return int(values[key])
+def check_layer_types(values: Values) -> None:
+    """A list of kinds of layers must name one for each layer."""
+    kinds, layers = values.get("layer_types"), "num_hidden_layers"
+    agree(kinds is None or len(kinds) == values[layers], values, "there must be one kind per layer", "layer_types",
+          layers)  # fmt: skip
+
+
+def attention_block(values: Values, usual: int) -> int:
+    """The length of an attention block, in either spelling, which must not be longer than the longest canvas. usual:
+    the family's, where the file names none."""
+    longest, spellings = "max_position_embeddings", ("block_size", "block_length")
+    given = {key: values[key] for key in spellings if values[key] is not None}
+    agree(len(set(given.values())) < 2, values, "they contradict each other", *spellings)
+    block = next(iter(given.values()), usual)
+    key = next(iter(given), spellings[0])
+    agree(block <= values[longest], {**values, key: block}, "the first must not be larger", key, longest)
+    return int(block)

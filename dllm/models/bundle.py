@@ -8,17 +8,18 @@ from pathlib import Path
 
 import torch
 
-from dllm.errors import UserError, in_choices, nearest
+from dllm.errors import UserError, in_choices, nearest, warn_once
 from dllm.kernels.choose import MIN_CAPABILITY, amd_kind, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.adapter import Adapter
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids, resolve_ids
+from dllm.models.names import published_shapes
 from dllm.models.quantize import check_quantize, quantize_weights
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, published_shapes, read_model_config
+from dllm.models.weights import load_model, read_model_config
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 DATA_FILES = ["*.json", "*.txt", "*.jinja"]
@@ -87,6 +88,8 @@ def load(
     triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
     lora = read_adapter(adapter, config, path)
     folder = locate(path)
+    for sentence in config.doubts:
+        warn_once(f"{path}: {sentence}")
     transformer = load_model(folder, place, kind, config, lora)
     transformer.use_kernels(triton, has_varlen(transformer.device, kind))
     if quantize is not None:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dllm.errors import UserError
-from dllm.models import agreement, tables
+from dllm.models import agreement, common_keys, rope, tables
 from dllm.models.agreement import FILE, Values, agree
-from dllm.models.keys import read_keys, shown
+from dllm.models.foreign import refuse_foreign
+from dllm.models.keys import printed, read_keys, shown
 from dllm.models.order import FULL, AttentionKind, BlockCausal, CausalByRank, ContextCausal
+from dllm.models.prequantized import QUANTISED_KEYS, refuse_quantised
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class ModelConfig:
     """Sizes and conventions of one model. width D, heads H, head_dim h, kv_heads H_kv, vocab V (the logit columns).
 
     max_length: prompt and answer together. prediction_shift: position i is read from row i - shift. attention: who sees
-    whom. usual_mask_id: where neither file nor tokenizer names the mask. published: the file as it is.
+    whom. usual_block: the file names no attention block, and files of its family were trained with several.
+    usual_mask_id: where neither file nor tokenizer names the mask. published: the file as it is.
     """
 
     family: str
@@ -71,6 +74,7 @@ class ModelConfig:
     embed_scale: float = 1.0
     prediction_shift: int = 0
     attention: AttentionKind = FULL
+    usual_block: bool = False
     usual_mask_id: int | None = None
     moe: MoEConfig | None = None
     published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -89,8 +93,30 @@ class ModelConfig:
                 f"model_type={shown(published.get('model_type'))}; known architectures are "
                 f"{', '.join(sorted(FAMILIES))}. Use a checkpoint of one of these families."
             )
+        refuse_foreign(name, published, FILE)
+        refuse_quantised(published, FILE)
         table, build = FAMILIES[name]
-        return replace(build(read_keys(table, published, FILE)), published=dict(published))
+        values = read_keys({**common_keys.NEUTRAL_KEYS, **table}, rope.flat(published, FILE), FILE)
+        return replace(build(values), published=dict(published))
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """The keys of the file that nothing here knows."""
+        table = FAMILIES.get(architecture_of(self.published), ({},))[0]
+        return common_keys.unread({*table, *QUANTISED_KEYS}, self.published)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Sentences about what the file leaves open, and what of it is not read."""
+        found = []
+        if self.unread:
+            names = ", ".join(map(printed, self.unread))
+            found.append(f"{FILE} has keys that are not known here, and so are not read: {names}.")
+        if self.usual_block:
+            found.append(
+                f"{FILE} names no block_size: attention goes by blocks of {self.attention.block}, as is usual in this "
+                f"family. For a checkpoint that was trained with others, add block_size to {FILE}.")
+        return tuple(found)
 
     @property
     def kv_width(self) -> int:
@@ -141,18 +167,14 @@ def _llada(values: Values) -> ModelConfig:
         kv_heads=agreement.kv_heads(values, "n_heads", "n_kv_heads"), head_dim=features,
         rotary_dim=agreement.rotary_dim(values, features),
         mlp_width=values["mlp_hidden_size"] or int(values["mlp_ratio"] * width),
-        vocab=vocab, max_length=values["max_sequence_length"], eps=values["rms_norm_eps"], theta=_theta(values),
-        mask_id=values["mask_token_id"], eos_id=_special(values, "eos_token_id"), pad_id=values["pad_token_id"],
+        vocab=vocab, max_length=values["max_sequence_length"], eps=values["rms_norm_eps"],
+        theta=float(values["rope_theta"]), mask_id=values["mask_token_id"],
+        eos_id=_special(values, "eos_token_id"), pad_id=values["pad_token_id"],
         rope_float32=values["rope_full_precision"], qkv_bias=values["include_bias"] or values["include_qkv_bias"],
         output_bias=values["include_bias"], mlp_bias=values["include_bias"], tied=values["weight_tying"],
         logit_scale=width**-0.5 if values["scale_logits"] else 1.0,
         embed_scale=width**0.5 if values["input_emb_norm"] else 1.0,
     )  # fmt: skip
-
-
-def _theta(values: Values) -> float:
-    """transformers 5 writes ``rope_theta`` into ``rope_parameters``."""
-    return float(values["rope_theta"] or values["rope_parameters"].get("rope_theta") or tables.ROPE_THETA.default)
 
 
 def _common(
@@ -162,24 +184,28 @@ def _common(
     """The keys that all families but LLaDA share with Hugging Face's Qwen classes. mlp: the key of the dense
     layers' width. mask, eos: the family's usual ids."""
     features = agreement.head_dim(values, "hidden_size", "num_attention_heads")
+    agreement.check_layer_types(values)
     return ModelConfig(
         family=family, width=values["hidden_size"], layers=values["num_hidden_layers"],
         heads=values["num_attention_heads"], head_dim=features, rotary_dim=agreement.rotary_dim(values, features),
         kv_heads=agreement.kv_heads(values, "num_attention_heads", "num_key_value_heads"), mlp_width=values[mlp] or 0,
         vocab=values["vocab_size"], max_length=values["max_position_embeddings"], eps=values["rms_norm_eps"],
-        theta=_theta(values), tied=values["tie_word_embeddings"], mask_id=_special(values, "mask_token_id", mask),
+        theta=float(values["rope_theta"]), tied=values["tie_word_embeddings"],
+        mask_id=_special(values, "mask_token_id", mask),
         eos_id=_special(values, "eos_token_id", eos), pad_id=values["pad_token_id"], **more,
     )  # fmt: skip
 
 
 def _dream(values: Values) -> ModelConfig:
-    return _common(values, "dream", qkv_bias=True, prediction_shift=1)
+    usual = 151666  # of the published class, which a tokenizer of another vocabulary goes before
+    return _common(
+        values, "dream", qkv_bias=True, prediction_shift=1,
+        usual_mask_id=usual if usual < values["vocab_size"] else None,
+    )  # fmt: skip
 
 
 def _llada_moe(values: Values) -> ModelConfig:
     layers, frequency = values["num_hidden_layers"], values["moe_layer_freq"]
-    if frequency is None:
-        frequency = [1] * layers
     agree(len(frequency) == layers, values, "there must be one number per layer", "moe_layer_freq", "num_hidden_layers")
     moe = MoEConfig(
         experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["expert_intermediate_size"],
@@ -205,19 +231,16 @@ def _llada2(values: Values) -> ModelConfig:
     agreement.check_groups(values)
     return _common(
         values, "llada2", moe=moe, qk_norm=True, qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"],
-        attention=_block_causal(values, "block_length"), mask=156895, eos=156892,
+        attention=BlockCausal(agreement.attention_block(values, 32)), mask=156895, eos=156892,
     )  # fmt: skip
 
 
 def _sdar(values: Values) -> ModelConfig:
     return _common(
-        values, "sdar", qk_norm=True, attention=_block_causal(values, "block_size"),
+        values, "sdar", qk_norm=True, attention=BlockCausal(agreement.attention_block(values, 4)),
+        usual_block=values["block_size"] is None and values["block_length"] is None,
         mask=151669,  # published inference configs may lack the id; this is the tokenizer's <|MASK|>
     )  # fmt: skip
-
-
-def _block_causal(values: Values, key: str) -> BlockCausal:
-    return BlockCausal(agreement.attention_block(values, key))
 
 
 def _wedlm(values: Values) -> ModelConfig:
@@ -232,7 +255,7 @@ def _wedlm(values: Values) -> ModelConfig:
 def _nbdiff(values: Values) -> ModelConfig:
     return _common(
         values, "nbdiff", prediction_shift=1, qkv_bias=values["bias"], output_bias=values["bias"],
-        attention=ContextCausal(agreement.attention_block(values, "block_length")),
+        attention=ContextCausal(agreement.attention_block(values, 32)),
         mask=45830, eos=45892,  # [unused0] and [unused10] of openPangu's tokenizer; no published file names the mask
     )  # fmt: skip
 

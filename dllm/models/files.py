@@ -1,9 +1,14 @@
-"""A checkpoint's files: JSON and the headers of safetensors. No weights are read, and no code is ever executed."""
+"""A checkpoint's files: JSON and the headers of safetensors. No weights are read, and no code is ever executed.
+
+Which weights count is what transformers 5 decides (``_get_resolved_checkpoint_files``): the single file before an
+index, and of an index each tensor in the shard that it names.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +16,12 @@ from typing import Any
 from safetensors import safe_open
 
 from dllm.errors import UserError
-from dllm.models.keys import shown
+from dllm.models.keys import printed, shown
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
+POINTERS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+POINTER_BYTES = 1024  # the most that Git LFS reads of a pointer
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,16 @@ class Stored:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Contents:
+    """The tensors of a folder by name. unnamed: those of them that shards hold and the index does not name. stale: the
+    folder has an index that is not read."""
+
+    tensors: Mapping[str, Stored]
+    unnamed: frozenset[str] = frozenset()
+    stale: bool = False
+
+
 def broken(problem: str) -> UserError:
     """The error for files that cannot be right as they are."""
     return UserError(f"{problem}. Copy the checkpoint again.")
@@ -37,11 +54,26 @@ def mismatched(problem: str, files: str) -> UserError:
     return UserError(f"{problem}. Copy {files} of one checkpoint.")
 
 
+def refuse_pointer(file: Path) -> None:
+    """Raise UserError for what ``git clone`` leaves in the place of a file where Git LFS is not installed."""
+    try:
+        begin = file.read_bytes() if file.stat().st_size <= POINTER_BYTES else b""
+    except OSError:
+        return  # whoever reads the file says what is wrong
+    if begin.startswith(POINTERS):
+        raise UserError(
+            f"{file} is a Git LFS pointer, not the file itself. Run git lfs pull in {file.parent}, or download the "
+            "checkpoint by its hub id."
+        )
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises UserError when the file is broken or holds no object."""
     try:
         content = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
         raise broken(f"{file} is not valid JSON ({error})") from error
     if not isinstance(content, dict):
         raise broken(f"{file} holds a JSON {type(content).__name__}, not an object")
@@ -50,28 +82,28 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_text(file: Path) -> str:
     """The text of a UTF-8 file. Raises UserError when it is not readable UTF-8."""
+    refuse_pointer(file)
     try:
         return file.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
         raise broken(f"{file} is no readable UTF-8 text ({error})") from error
 
 
-def stored_tensors(folder: Path) -> dict[str, Stored]:
-    """The headers of all safetensors of a folder, sharded or single. Raises UserError when they are broken, and
-    MemoryError when they do not fit."""
-    found: dict[str, Stored] = {}
-    for file in _weight_files(folder):
-        for tensor in headers(file):
-            if tensor.name in found:
-                both = f"{found[tensor.name].file.name} and {file.name}"
-                raise broken(f"{folder}: tensor {shown(tensor.name)} is in {both}")
-            found[tensor.name] = tensor
-    return found
+def read_contents(folder: Path) -> Contents:
+    """The headers of a folder's safetensors, single or sharded. Raises UserError when they are broken, and MemoryError
+    when they do not fit."""
+    if (folder / SINGLE).is_file():
+        found = {tensor.name: tensor for tensor in headers(folder / SINGLE)}
+        return Contents(found, stale=(folder / INDEX).is_file())
+    if (folder / INDEX).is_file():
+        return _sharded(folder)
+    raise _no_weights(folder)
 
 
 def headers(file: Path) -> list[Stored]:
     """The headers of one safetensors file. Raises UserError when they are broken, and MemoryError when they do not fit.
     """
+    refuse_pointer(file)
     try:
         with safe_open(file, framework="pt") as shard:
             parts = [(name, shard.get_slice(name)) for name in shard.keys()]  # noqa: SIM118
@@ -82,22 +114,45 @@ def headers(file: Path) -> list[Stored]:
         raise broken(f"{file} is no readable safetensors file ({error})") from error
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    if (folder / INDEX).is_file():
-        return _indexed(folder)
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
+def _no_weights(folder: Path) -> UserError:
     pickled = [name for name in PICKLES if (folder / name).exists()]
     if pickled:
-        raise UserError(
+        return UserError(
             f"{folder} holds {pickled[0]}, a pickle. Opening a pickle can run code, so it is never read. "
             "Convert it to safetensors, or take the checkpoint's safetensors version."
         )
-    raise UserError(f"{folder} holds neither {SINGLE} nor {INDEX}. Point model.path at a complete checkpoint.")
+    others = sorted(file.name for kind in ("*.safetensors", "*.gguf") for file in folder.glob(kind))
+    found = f" (it has {first_names(others)})" if others else ""
+    return UserError(f"{folder} holds neither {SINGLE} nor {INDEX}{found}. Point model.path at a complete checkpoint.")
 
 
-def _indexed(folder: Path) -> list[Path]:
-    """The shards that the index names. They must lie in the folder itself."""
+def first_names(names: list[str], most: int = 3) -> str:
+    """The first few of many names, and how many follow."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(printed, names[:most])) + more
+
+
+def _sharded(folder: Path) -> Contents:
+    """The tensors of the shards, each from the shard that the index names where several hold it. One that the index
+    places wrongly, or does not name, counts where a single shard holds it. Raises UserError for one that it places
+    wrongly and that several hold."""
+    weight_map = _weight_map(folder)
+    holders: dict[str, dict[str, Stored]] = {}
+    for shard in sorted(set(weight_map.values())):
+        for one in headers(folder / shard):
+            holders.setdefault(one.name, {})[shard] = one
+    found = {}
+    for name, held in holders.items():
+        shard = weight_map.get(name, "")
+        if shard in held or len(held) == 1:
+            found[name] = held.get(shard, next(iter(held.values())))
+        elif shard:
+            raise broken(f"{folder / INDEX} says that tensor {printed(name)} is in {shard}, which lacks it")
+    return Contents(found, frozenset(holders.keys() - weight_map.keys()))
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    """The shard of each tensor, as the index says. The shards must lie in the folder itself."""
     weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise broken(f"{folder / INDEX} has no weight_map, which names the shards")
@@ -107,10 +162,7 @@ def _indexed(folder: Path) -> list[Path]:
                 f"{folder / INDEX} has weight_map[{shown(tensor)}]={shown(name)}, which must be the name of a "
                 "safetensors file in the same folder"
             )
-    names = sorted(set(weight_map.values()))
-    missing = [name for name in names if not (folder / name).is_file()]
+    missing = [name for name in sorted(set(weight_map.values())) if not (folder / name).is_file()]
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        listed = ", ".join(name if name.isprintable() else shown(name) for name in missing[:3])
-        raise UserError(f"{folder} lacks {listed}{more}, named in {INDEX}. Finish the download.")
-    return [folder / name for name in names]
+        raise UserError(f"{folder} lacks {first_names(missing)}, named in {INDEX}. Finish the download.")
+    return weight_map

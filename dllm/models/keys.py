@@ -13,6 +13,7 @@ from dllm.common.kinds import is_whole
 from dllm.errors import UserError
 
 REQUIRED: Any = object()  # the default of a key without default
+AS_ABSENT: Any = object()  # what null means unless a rule says otherwise
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlevel = 2
@@ -20,7 +21,8 @@ _SHORT.maxlevel = 2
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """The rule of one key. The text ``rule`` continues "must be". null and absence both mean ``default``.
+    """The rule of one key. The text ``rule`` continues "must be". Absence means ``default``, and null the value
+    ``null``, by default the same.
 
     size: the key counts rows or columns of stored tensors, so their headers bound it.
     """
@@ -29,6 +31,14 @@ class KeyRule:
     fits: Callable[[Any], bool]
     default: Any = None
     size: bool = False
+    null: Any = AS_ABSENT
+
+    def given(self, content: Mapping[str, Any], key: str) -> Any:
+        """The value of ``key`` in ``content``, which may be REQUIRED: it lacks one."""
+        value = content.get(key)
+        if value is not None:
+            return value
+        return self.null if key in content and self.null is not AS_ABSENT else self.default
 
 
 def shown(value: Any) -> str:
@@ -38,13 +48,18 @@ def shown(value: Any) -> str:
     return _SHORT.repr(value)
 
 
-def integer(low: int, high: int, default: Any = None, size: bool = False) -> KeyRule:
+def printed(name: str) -> str:
+    """A name as a file gives it, shortened and escaped where it is long or holds control characters."""
+    return name if name.isprintable() and len(name) <= 120 else shown(name)
+
+
+def integer(low: int, high: int, default: Any = None, size: bool = False, null: Any = AS_ABSENT) -> KeyRule:
     """An integer in [low, high]. Floats, strings and booleans are refused."""
     rule = f"an integer from {low} to {high}"
-    return KeyRule(rule, lambda value: is_whole(value) and low <= value <= high, default, size)
+    return KeyRule(rule, lambda value: is_whole(value) and low <= value <= high, default, size, null)
 
 
-def real(low: float, high: float, default: float | None = None) -> KeyRule:
+def real(low: float, high: float, default: Any = None) -> KeyRule:
     """A finite number in [low, high]."""
 
     def fits(value: Any) -> bool:
@@ -55,15 +70,17 @@ def real(low: float, high: float, default: float | None = None) -> KeyRule:
 
 
 def boolean(default: Any = False) -> KeyRule:
-    """true or false."""
-    return KeyRule("true or false", lambda value: isinstance(value, bool), default)
+    """true or false. Python, and so the published classes, take null for false."""
+    null = False if isinstance(default, bool) else AS_ABSENT
+    return KeyRule("true or false", lambda value: isinstance(value, bool), default, null=null)
 
 
-def allowed(*values: Any) -> KeyRule:
-    """One of the values that published checkpoints of the family use. Without values: null alone."""
+def allowed(*values: Any, default: Any = None) -> KeyRule:
+    """One of the values that published checkpoints of the family use. Without values: null alone. default: REQUIRED
+    where the published class takes another value for a key that the file lacks."""
     rule = " or ".join(map(shown, values)) or "null"
     return KeyRule(f"{rule}, as in every published checkpoint of this family",
-                   lambda value: any(type(value) is type(one) and value == one for one in values))  # fmt: skip
+                   lambda value: any(type(value) is type(one) and value == one for one in values), default)  # fmt: skip
 
 
 def token_ids(high: int) -> KeyRule:
@@ -85,11 +102,11 @@ def read_keys(table: Mapping[str, KeyRule], content: Mapping[str, Any], file: st
 
     Raises UserError that names file, key, value and rule.
     """
-    given = {key: content.get(key) for key in table}
-    missing = [key for key, one in table.items() if given[key] is None and one.default is REQUIRED]
-    if missing:
+    values = {key: rule.given(content, key) for key, rule in table.items()}
+    if missing := [key for key, value in values.items() if value is REQUIRED]:
         raise UserError(f"{file} lacks {', '.join(missing)}, which this architecture needs to be built.")
-    for key, value in given.items():
-        if value is not None and not table[key].fits(value):
-            raise wrong_value(file, f"{key}={shown(value)}, which must be {table[key].rule}")
-    return {key: table[key].default if value is None else value for key, value in given.items()}
+    for key, rule in table.items():
+        value = content.get(key)
+        if value is not None and not rule.fits(value):
+            raise wrong_value(file, f"{key}={shown(value)}, which must be {rule.rule}")
+    return values

@@ -108,7 +108,7 @@ class BlockCausal(InBlocks):
 
     @property
     def text(self) -> str:
-        return f"block-causal; decode with blocks.block_length={self.length}, as it was trained"
+        return f"block-causal; decode with blocks.block_length={self.length}"
 
     def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
         number = self.pieces(masked, start)

@@ -1,4 +1,10 @@
-"""The keys that we read of each family's ``config.json`` and of the tokenizer's files: type, range and default.
+"""The keys that we read of each family's ``config.json``: type, range, and the default of the published class.
+
+Defaults are those of the classes that come with the checkpoints (``configuration_*.py``), which a file may leave out:
+LLaDAConfig of GSAI-ML/LLaDA-8B, LLaDAConfig of inclusionAI/LLaDA-MoE-7B-A1B, LLaDA2MoeConfig of inclusionAI/LLaDA2.0,
+DreamConfig of Dream-org/Dream-v0, SDARConfig of JetLM/SDAR, WeDLMConfig of tencent/WeDLM-8B, PanguEmbeddedConfig of
+openPangu-Embedded-7B (NBDiff's base). REQUIRED: the class has no default that can be built, or one that is not
+supported here. Keys that no table reads: ``dllm.models.common_keys``.
 
 The bounds of sizes here are loose. They keep small what is derived from the sizes. The headers of the weights bound the
 sizes tightly (``weights.check_sizes``), before a module is built.
@@ -6,23 +12,28 @@ sizes tightly (``weights.check_sizes``), before a module is built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from dllm.common.kinds import is_whole
-from dllm.models.keys import REQUIRED, KeyRule, allowed, boolean, integer, real, token_ids
+from dllm.models.common_keys import ALL_FULL
+from dllm.models.keys import AS_ABSENT, REQUIRED, KeyRule, allowed, boolean, integer, real, token_ids
+from dllm.models.rope import THETA
 
 MAX_SIZE = 2**24  # rows or columns of a matrix, and positions; up to here float32 counts exactly
 MAX_LAYERS, MAX_EXPERTS = 10_000, 100_000
 Table = dict[str, KeyRule]
 
 
-def size(default: Any = REQUIRED) -> KeyRule:
-    return integer(1, MAX_SIZE, default, size=True)
+def size(default: Any = REQUIRED, null: Any = AS_ABSENT) -> KeyRule:
+    return integer(1, MAX_SIZE, default, size=True, null=null)
 
 
 def experts(default: Any = REQUIRED) -> KeyRule:
     return integer(1, MAX_EXPERTS, default)
+
+
+def _length(default: int) -> KeyRule:
+    return integer(1, MAX_SIZE, default)
 
 
 def epsilon(default: float) -> KeyRule:
@@ -30,21 +41,18 @@ def epsilon(default: float) -> KeyRule:
     return real(1e-12, 0.1, default)
 
 
-def _unscaled(value: Any) -> bool:
-    kind = value.get("rope_type", value.get("type", "default")) if isinstance(value, dict) else None
-    return kind == "default" and ("rope_theta" not in value or ROPE_THETA.fits(value["rope_theta"]))
-
-
-def _all_full(value: Any) -> bool:
-    return isinstance(value, list) and all(one == "full_attention" for one in value)
+def theta(default: Any) -> KeyRule:
+    return KeyRule(THETA.rule, THETA.fits, default)
 
 
 LAYERS = integer(1, MAX_LAYERS, REQUIRED)
-ROPE_THETA = real(1, 1e12, 10000.0)
-UNSCALED = KeyRule(
-    "null or of rope_type 'default' with a rope_theta from 1 to 1e+12 (only unscaled rotary embeddings are supported)",
-    _unscaled, {},
-)  # fmt: skip
+WHOLE_HEAD = allowed(1, 1.0)  # all features of a head rotate
+BLOCK = integer(1, MAX_SIZE)  # its two spellings must agree; without them the family's usual length counts
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
 
 # The keys that decide the family.
 ARCHITECTURE: Table = {
@@ -54,116 +62,81 @@ ARCHITECTURE: Table = {
 
 _ALL: Table = {
     "eos_token_id": token_ids(MAX_SIZE), "pad_token_id": integer(0, MAX_SIZE), "mask_token_id": integer(0, MAX_SIZE),
-    "vocab_size": size(), "rope_theta": KeyRule(ROPE_THETA.rule, ROPE_THETA.fits),
-    "rope_scaling": UNSCALED, "rope_parameters": UNSCALED,
+    "vocab_size": size(),
+    # ``dllm.models.rope`` reads them first; what it found stands in rope_theta and partial_rotary_factor
+    "rope_scaling": KeyRule("an object or null", lambda value: isinstance(value, dict)),
+    "rope_parameters": KeyRule("an object or null", lambda value: isinstance(value, dict)),
+    "rotary_dim": integer(2, MAX_SIZE), "partial_rotary_factor": WHOLE_HEAD,
 }  # fmt: skip
 
 LLADA: Table = {
     **_ALL,
     "d_model": size(), "n_layers": LAYERS, "n_heads": size(), "n_kv_heads": size(None),
     "multi_query_attention": boolean(None), "mlp_hidden_size": size(None), "mlp_ratio": real(1e-3, 1e3, 4),
-    "embedding_size": size(None), "max_sequence_length": integer(1, MAX_SIZE, 4096), "rms_norm_eps": epsilon(1e-5),
-    "rope_full_precision": boolean(True), "include_bias": boolean(), "include_qkv_bias": boolean(),
-    "weight_tying": boolean(True), "scale_logits": boolean(), "input_emb_norm": boolean(),
-    "block_group_size": integer(1, MAX_LAYERS, 1), "block_type": allowed("llama"), "activation_type": allowed("silu"),
-    "layer_norm_type": allowed("rms"), "rope": allowed(True), "alibi": allowed(False),
-    "attention_layer_norm": allowed(False), "bias_for_layer_norm": allowed(False),
+    "embedding_size": size(50304, null=None), "max_sequence_length": _length(1024), "rms_norm_eps": epsilon(1e-5),
+    "rope_theta": theta(1e4), "rope_full_precision": boolean(True), "include_bias": boolean(),
+    "include_qkv_bias": boolean(), "weight_tying": boolean(True), "scale_logits": boolean(),
+    "input_emb_norm": boolean(), "block_group_size": integer(1, MAX_LAYERS, 1),
+    # The class's own defaults are sequential, swiglu, default and false.
+    "block_type": allowed("llama", default=REQUIRED), "activation_type": allowed("silu", default=REQUIRED),
+    "layer_norm_type": allowed("rms", default=REQUIRED), "rope": allowed(True, default=REQUIRED),
+    "alibi": allowed(False), "attention_layer_norm": allowed(False), "bias_for_layer_norm": allowed(False),
     "layer_norm_with_affine": allowed(True),
+    "tie_word_embeddings": boolean(),  # of transformers' base class; LLaDA's asks weight_tying alone
 }  # fmt: skip
 
 # What all families but LLaDA share with Hugging Face's Qwen classes.
 _QWEN: Table = {
     **_ALL,
     "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
-    "num_key_value_heads": size(None), "head_dim": size(None), "max_position_embeddings": integer(1, MAX_SIZE, 32768),
-    "rms_norm_eps": epsilon(1e-6), "tie_word_embeddings": boolean(),
+    "num_key_value_heads": size(32, null=None), "head_dim": size(None), "max_position_embeddings": _length(32768),
+    "rms_norm_eps": epsilon(1e-6), "rope_theta": theta(1e4), "tie_word_embeddings": boolean(),
     "hidden_act": allowed("silu"), "use_sliding_window": allowed(False),
 }  # fmt: skip
+_NORMED = {"qk_norm": allowed(True), "use_qk_norm": allowed(True), "qk_layernorm": allowed(True)}
 
-DREAM: Table = {**_QWEN, "intermediate_size": size()}
+DREAM: Table = {**_QWEN, "intermediate_size": size(), "attention_bias": allowed(True)}  # of q, k and v
 
 SDAR: Table = {
-    **_QWEN, "intermediate_size": size(), "block_size": integer(1, MAX_SIZE, 4), "attention_bias": allowed(False),
+    **_QWEN, **_NORMED, "intermediate_size": size(), "head_dim": size(128, null=None),
+    "block_size": BLOCK, "block_length": BLOCK, "use_regular_causal": allowed(False),
 }  # fmt: skip
 
 WEDLM: Table = {
     **_QWEN, "intermediate_size": size(), "qk_norm": boolean(None),
-    "attention_bias": boolean(REQUIRED),  # true in Qwen2.5's body, false in Qwen3's
-    "layer_types": KeyRule("a list of 'full_attention' alone (sliding windows are not supported)", _all_full),
+    "attention_bias": boolean(REQUIRED),  # true in Qwen2.5's body and by default, false in Qwen3's
+    "layer_types": ALL_FULL,
 }  # fmt: skip
 
 NBDIFF: Table = {
-    **_QWEN, "intermediate_size": size(), "block_length": integer(1, MAX_SIZE, 32),
-    "bias": boolean(REQUIRED),  # of q, k, v and the output projection; published: true
+    **_QWEN, "intermediate_size": size(), "block_size": BLOCK, "block_length": BLOCK,
+    "num_key_value_heads": size(8, null=None), "rms_norm_eps": epsilon(1e-5), "rope_theta": theta(1.6e7),
+    "bias": boolean(True),  # of q, k, v and the output projection
 }  # fmt: skip
 
 LLADA_MOE: Table = {
     **_QWEN,
-    "num_experts": experts(), "num_experts_per_tok": experts(),
+    "num_experts": experts(), "num_experts_per_tok": experts(), "num_key_value_heads": size(None),
+    "max_position_embeddings": _length(4096), "rms_norm_eps": epsilon(1e-5), "rope_theta": theta(REQUIRED),
     "expert_intermediate_size": size(), "dense_intermediate_size": integer(1, MAX_SIZE), "qk_layernorm": boolean(),
     "moe_layer_freq": KeyRule("a list of 0 and 1, one per layer", lambda value: isinstance(value, list) and all(
-        is_whole(one) and one in (0, 1) for one in value)),
-    "moe_router_score_function": allowed("softmax"), "partial_rotary_factor": allowed(1, 1.0), "clip_qkv": allowed(),
-    "shared_expert_intermediate_size": allowed(0), "attention_bias": allowed(False),
-    "moe_router_enable_expert_bias": allowed(False),
+        is_whole(one) and one in (0, 1) for one in value), REQUIRED),
+    "moe_router_score_function": allowed("softmax"), "moe_router_enable_expert_bias": allowed(False),
+    # The class never renormalises nor scales, whatever the file says.
+    "norm_topk_prob": allowed(False), "routed_scaling_factor": allowed(1, 1.0),
+    "router_num_group": allowed(-2), "router_topk_group": allowed(-2),
+    "shared_expert_intermediate_size": allowed(0, -1), "partial_rotary_factor": allowed(1, 1.0, default=REQUIRED),
 }  # fmt: skip
 
 LLADA2: Table = {
-    **_QWEN,
+    **_QWEN, **_NORMED,
     "num_experts": experts(), "num_experts_per_tok": experts(), "moe_intermediate_size": size(),
+    "num_key_value_heads": size(), "max_position_embeddings": _length(16384), "rms_norm_eps": epsilon(1e-5),
     "intermediate_size": integer(1, MAX_SIZE), "first_k_dense_replace": integer(0, MAX_LAYERS, 0),
-    "num_shared_experts": integer(0, MAX_EXPERTS, 0), "n_group": experts(1), "topk_group": experts(1),
-    "routed_scaling_factor": real(1e-3, 1e3, 1.0), "partial_rotary_factor": real(1e-3, 1, 1.0),
-    # The published class gives ``dense`` a bias where the key is absent. All published files say false.
-    "use_qkv_bias": boolean(), "use_bias": boolean(True), "block_length": integer(1, MAX_SIZE, 32),
-    "score_function": allowed("sigmoid"),
+    "num_shared_experts": integer(0, MAX_EXPERTS, 0), "n_group": experts(8), "topk_group": experts(4),
+    "routed_scaling_factor": real(1e-3, 1e3, 2.5), "partial_rotary_factor": real(1e-3, 1, 0.5),
+    "use_qkv_bias": boolean(), "use_bias": boolean(True), "block_length": BLOCK, "block_size": BLOCK,
+    # The class always routes by sigmoid with a bias in float32, and renormalises.
+    "score_function": allowed("sigmoid"), "norm_topk_prob": allowed(True),
+    "moe_router_enable_expert_bias": allowed(True), "router_dtype": allowed("fp32"),
 }  # fmt: skip
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _token(value: Any) -> bool:
-    """A special token: a string, or an object with its content."""
-    return _text(value) or (isinstance(value, dict) and _text(value.get("content")))
-
-
-def _tokens(value: Any) -> bool:
-    """A list of special tokens, or an object from names to special tokens."""
-    return isinstance(value, list | dict) and all(map(_token, value.values() if isinstance(value, dict) else value))
-
-
-def _numbered(value: Any) -> bool:
-    """Added tokens by id: ``{"151643": {"content": "<|endoftext|>", "special": true}}``."""
-    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    return isinstance(value, dict) and all(
-        number.isascii() and number.isdigit() and isinstance(entry, dict) and _text(entry.get("content"))
-        and all(isinstance(entry.get(name, False), bool) for name in flags)
-        for number, entry in value.items()
-    )  # fmt: skip
-
-
-def _templates(value: Any) -> bool:
-    """One template, or a list of named ones."""
-    return _text(value) or (isinstance(value, list) and all(
-        isinstance(one, dict) and _text(one.get("name")) and _text(one.get("template")) for one in value
-    ))  # fmt: skip
-
-
-SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-TOKENIZER: Table = {
-    **{name: KeyRule("a string or an object with its content", _token) for name in SPECIAL_TOKEN_KEYS},
-    "additional_special_tokens": KeyRule("a list of strings or of objects with their content", _tokens, []),
-    "extra_special_tokens": KeyRule("a list or an object of strings or of objects with their content", _tokens, []),
-    "added_tokens_decoder": KeyRule(
-        "an object from ids to objects with a content and flags that are true or false", _numbered, {}
-    ),
-    "chat_template": KeyRule("a string or a list of objects with a name and a template", _templates),
-}
-GENERATION: Table = {"eos_token_id": token_ids(MAX_SIZE)}
-
-
-def added_tokens(content: Mapping[str, Any]) -> Table:
-    """added_tokens.json has a key per token; the value is its id."""
-    return dict.fromkeys(content, integer(0, MAX_SIZE, REQUIRED))

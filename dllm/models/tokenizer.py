@@ -13,10 +13,10 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from dllm.errors import UserError
-from dllm.models import tables
+from dllm.models import token_tables
 from dllm.models.chat_template import compile_template, parse_template, render_messages
 from dllm.models.chat_tokens import ChatTokens
-from dllm.models.files import broken, read_json, read_text
+from dllm.models.files import broken, read_json, read_text, refuse_pointer
 from dllm.models.keys import read_keys
 from dllm.models.pieces import pieces_of
 from dllm.models.spelling import encode_text, plain_pieces
@@ -150,11 +150,11 @@ class Tokenizer:
 
 def _settings(folder: Path) -> dict[str, Any]:
     """special_tokens_map.json, overridden by tokenizer_config.json. Both may be absent."""
-    merged = read_keys(tables.TOKENIZER, {}, "")
+    merged = read_keys(token_tables.TOKENIZER, {}, "")
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             content = read_json(folder / name)
-            read = read_keys(tables.TOKENIZER, content, name)
+            read = read_keys(token_tables.TOKENIZER, content, name)
             merged |= {key: value for key, value in read.items() if content.get(key) is not None}
     return merged
 
@@ -166,6 +166,8 @@ def _backend(folder: Path) -> Backend:
             f"{folder} holds neither tokenizer.json nor both vocab.json and merges.txt, so text cannot be turned "
             "into ids. Copy the tokenizer files of the checkpoint, or pass prompts as token ids."
         )
+    for file in (whole,) if whole.is_file() else (vocabulary, merges):
+        refuse_pointer(file)
     try:
         backend = Backend.from_file(str(whole)) if whole.is_file() else _byte_level(vocabulary, merges)
     except Exception as error:
@@ -192,7 +194,7 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
     tokens: dict[int, AddedToken] = {}
     if (folder / "added_tokens.json").is_file():
         content = read_json(folder / "added_tokens.json")
-        numbers = read_keys(tables.added_tokens(content), content, "added_tokens.json")
+        numbers = read_keys(token_tables.added_tokens(content), content, "added_tokens.json")
         tokens = {number: AddedToken(text, normalized=False) for text, number in numbers.items()}
     for number, entry in settings["added_tokens_decoder"].items():
         flags = {key: bool(entry.get(key)) for key in ("single_word", "lstrip", "rstrip", "normalized", "special")}
@@ -215,7 +217,7 @@ def _add_tokens(backend: Backend, tokens: Mapping[int, AddedToken], folder: Path
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens that the settings name, by their keys."""
-    return {key: text for key in tables.SPECIAL_TOKEN_KEYS if (text := _text(settings.get(key))) is not None}
+    return {key: text for key in token_tables.SPECIAL_TOKEN_KEYS if (text := _text(settings.get(key))) is not None}
 
 
 def _special_ids(
@@ -236,7 +238,7 @@ def _text(entry: Any) -> str | None:
 
 def _generation_eos(folder: Path) -> list[int]:
     file = folder / "generation_config.json"
-    ids = read_keys(tables.GENERATION, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
+    ids = read_keys(token_tables.GENERATION, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
     return [] if ids is None else ids if isinstance(ids, list) else [ids]
 
 

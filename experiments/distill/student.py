@@ -17,9 +17,11 @@ from dllm.errors import not_installed
 from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, MODULE_PREFIX, base_digest
 from dllm.models.bundle import DATA_FILES
 from dllm.models.config import ModelConfig
-from dllm.models.files import INDEX, stored_tensors
+from dllm.models.files import INDEX, read_contents
+from dllm.models.fit import Fit
+from dllm.models.names import PUBLISHED_NAMES, parameter_source
 from dllm.models.transformer import Transformer
-from dllm.models.weights import PUBLISHED_NAMES, load_model, parameter_source, save_model
+from dllm.models.weights import load_model, save_model
 from experiments.distill.loss import Loss
 from experiments.distill.recipe import Recipe
 
@@ -99,7 +101,7 @@ def exported(recipe: Recipe, base: Path, out: Path) -> tuple[Path, Path | None]:
 
 def save_checkpoint(model: Transformer, base: Path, folder: Path) -> None:
     """The model under its published names, in the dtype of its base's files, with its base's tokenizer."""
-    kinds = [tensor.dtype for tensor in stored_tensors(base).values()]
+    kinds = [tensor.dtype for tensor in read_contents(base).tensors.values()]
     written = Transformer(model.config)
     written.load_state_dict(model.state_dict())
     save_model(written.to(STORED[max(set(kinds), key=kinds.count)]), folder)
@@ -120,7 +122,8 @@ def save_adapter(student: Student, recipe: Recipe, base: Path, folder: Path) -> 
         tensors[f"{MODULE_PREFIX}{published}.{half}.weight"] = weight.detach().cpu().contiguous()
     folder.mkdir(parents=True, exist_ok=True)
     adapted = {name.removeprefix(MODULE_PREFIX).split(".lora_")[0] + ".weight" for name in tensors}
-    digest = base_digest(adapted, stored_tensors(base))
+    with torch.device("meta"):
+        digest = base_digest(adapted, Fit.of(Transformer(config), read_contents(base)).tensors)
     save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt", DIGEST: digest})
     written = LoraConfig(**lora_options(recipe), target_modules=pattern_of(config),
                          base_model_name_or_path=recipe.model, inference_mode=True)  # fmt: skip

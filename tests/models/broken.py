@@ -19,15 +19,18 @@ from model_folders import dream_tokenizer, edit_config, llada_tokenizer, publish
 from nonsense import BASES, DEEP, HUGE, KEYS, MORE, NONSENSE, SETTINGS
 from safetensors.torch import load_file, save_file
 
+LLADAS = ("llada_mha_untied", "llada_gqa_tied")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
 class Broken:
-    """What was done. names: parts of the sentence that must refuse it; none: it may be found ready, and must work."""
+    """What was done. names: parts of the sentence that must refuse it; none: it may be found ready, and must work.
+    reported: parts of the notes with which it must be ready."""
 
     what: str
     names: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
 
 
 def build(folder: Path, base: str) -> None:
@@ -38,7 +41,7 @@ def build(folder: Path, base: str) -> None:
         ids, write = {"mask_token_id": 263, "eos_token_id": 258, "pad_token_id": 258}, dream_tokenizer
     if base == "sdar_b4":
         ids, write = {"mask_token_id": 260, "eos_token_id": 256, "pad_token_id": 256}, sdar_tokenizer
-    sizes = {"vocab_size": 272, **({"embedding_size": 272} if base.startswith("llada_") else {})}
+    sizes = {"vocab_size": 272, **({"embedding_size": 272} if base in LLADAS else {})}
     random_folder(folder, published(base, **ids, **sizes))
     write(folder)
 
@@ -60,10 +63,66 @@ def config_value(folder: Path, base: str, chance: random.Random) -> Broken:
 
 def config_contradiction(folder: Path, base: str, chance: random.Random) -> Broken:
     choices = [(key, value) for key, values in MORE.get(base, {}).items() for value in values]
-    heads = "n_heads" if base in ("llada_mha_untied", "llada_gqa_tied") else "num_attention_heads"
+    heads = "n_heads" if base in LLADAS else "num_attention_heads"
     key, value = chance.choice([*choices, (heads, 3), (heads, 64)])
     edit_config(folder, **{key: value})
     return Broken(f"{key}={value!r}", ("config.json", key) if choices and key != heads else ("",))
+
+
+def config_rotary(folder: Path, base: str, chance: random.Random) -> Broken:
+    """Two places that contradict each other about a rotary key, flat or by kind of layer."""
+    key, other = chance.choice([("rope_theta", 12345.0), ("partial_rotary_factor", 0.25)])
+    place, inner = chance.choice(["rope_parameters", "rope_scaling"]), {key: other}
+    given = {key: 0.5 if key == "partial_rotary_factor" else 500000.0}
+    nested = chance.choice([inner, {"full_attention": inner}, {"full_attention": given, "sliding_attention": inner}])
+    edit_config(folder, **given, **{place: nested})
+    return Broken(f"{given}, {place}={nested}", ("config.json", key))
+
+
+def config_unknown(folder: Path, base: str, chance: random.Random) -> Broken:
+    """A key that nothing knows: the folder is ready all the same, and says so (``reported``)."""
+    edit_config(folder, **{f"new_{chance.choice(['gate', 'scale'])}": chance.choice([1, "x", [1], {"a": 2}, True])})
+    return Broken("an unknown key", reported=("new_",))
+
+
+def pointer(folder: Path, base: str, chance: random.Random) -> Broken:
+    """What ``git clone`` leaves of a file where Git LFS is not installed."""
+    file = chance.choice(sorted(file for file in folder.iterdir() if file.suffix in (".json", ".safetensors", ".txt")))
+    version = chance.choice(["git-lfs.github.com/spec/v1", "hawser.github.com/spec/v1"])
+    file.write_text(f"version https://{version}\noid sha256:{'a' * 64}\nsize {chance.randrange(10**10)}\n")
+    return Broken(f"a pointer for {file.name}", (file.name, "git lfs pull"))
+
+
+def prefixed(folder: Path, base: str, chance: random.Random) -> Broken:
+    held, prefix = load_file(folder / WEIGHTS), chance.choice(["module.", "base_model.model.", "_orig_mod.", "model."])
+    save_file({prefix + name: tensor for name, tensor in held.items()}, folder / WEIGHTS)
+    return Broken(f"names begin with {prefix}", (" is missing, and the file has " + prefix,))
+
+
+def quantised(folder: Path, base: str, chance: random.Random) -> Broken:
+    """Tensors of another program's quantisation, with or without a word of it in config.json."""
+    held = load_file(folder / WEIGHTS)
+    name = chance.choice(sorted(name for name, tensor in held.items() if tensor.ndim == 2))
+    leaf = chance.choice(["qweight", "weight_packed", "W_q"])
+    held[name.removesuffix("weight") + leaf] = held.pop(name).to(torch.int32)
+    save_file(held, folder / WEIGHTS)
+    if chance.random() < 0.5:
+        return Broken(f"{leaf} in the place of {name}", (leaf, "unquantised"))
+    edit_config(folder, quantization_config={"quant_method": (method := chance.choice(["gptq", "awq", "hqq", "new"]))})
+    return Broken(method, (method, "unquantised"))
+
+
+def single_file(folder: Path, base: str, chance: random.Random) -> Broken:
+    """A whole single file beside an index, or shards, of an earlier save: it counts alone."""
+    whole = (folder / WEIGHTS).read_bytes()
+    shard(folder)
+    (folder / WEIGHTS).write_bytes(whole)
+    kind = chance.choice(["shards", "gone", "broken"])
+    for number in (1, 2) if kind != "shards" else ():
+        (folder / f"model-0000{number}-of-00002.safetensors").unlink()
+    if kind == "broken":
+        (folder / INDEX).write_text("{")
+    return Broken(f"an index beside a single file, {kind}", reported=(INDEX,))
 
 
 def config_family(folder: Path, base: str, chance: random.Random) -> Broken:
@@ -167,7 +226,7 @@ def tensors(folder: Path, base: str, chance: random.Random) -> Broken:
         held[name := "model.extra.weight"] = torch.zeros(3)
     elif kind == "empty rows":
         held["model.extra.weight"] = torch.zeros(0, HUGE)
-        key = "d_model" if base in ("llada_mha_untied", "llada_gqa_tied") else "hidden_size"
+        key = "d_model" if base in LLADAS else "hidden_size"
         edit_config(folder, **{key: 2**23})
         name = key
     elif kind == "none at all":
@@ -184,7 +243,7 @@ def weights_gone(folder: Path, base: str, chance: random.Random) -> Broken:
         file.rename(folder / "pytorch_model.bin")
         return Broken("a pickle", ("pytorch_model.bin",))
     file.unlink()
-    edit_config(folder, **{"n_layers" if "llada_" in base and base != "llada_moe" else "num_hidden_layers": 9999})
+    edit_config(folder, **{"n_layers" if base in LLADAS else "num_hidden_layers": 9999})
     return Broken("no weights, and 9999 layers", ("",))
 
 
@@ -212,11 +271,11 @@ def index_whole(folder: Path, base: str, chance: random.Random) -> Broken:
         two.unlink()
         return Broken("a shard is gone", (two.name,))
     held, other = load_file(two), load_file(one)
-    if kind == "doubled":
-        save_file({**other, second: held[second]}, one)
-    else:
-        del held[second]
-        save_file(held, two)
+    if kind == "doubled":  # the index names one of both: no mistake
+        save_file({**other, second: held[second], "model.unnamed": torch.zeros(2)}, one)
+        return Broken(f"{second} doubled", reported=("model.unnamed",))
+    del held[second]
+    save_file(held, two)
     return Broken(f"{second} {kind}", (second,))
 
 
@@ -253,5 +312,5 @@ def vocabulary(folder: Path, base: str, chance: random.Random) -> Broken:
 MUTATIONS: list[Callable[[Path, str, random.Random], Broken]] = [
     config_value, settings, header_entry, index, any_text, config_value, tensors, config_contradiction, bytes_anywhere,
     config_value, vocabulary, header_bytes, config_several, index_whole, settings, config_value, config_lacks,
-    weights_gone, config_family,
+    weights_gone, config_family, config_rotary, pointer, prefixed, quantised, single_file, config_unknown,
 ]  # fmt: skip

@@ -15,22 +15,30 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "ids": ("5", 4.5, -1, HUGE, NAN, True, {}, ["5"], [5, -1], [HUGE], [[5]]),
     "real": ("x", "1e-5", NAN, INF, -INF, -1.0, 0, 1e30, 10**400, True, [], {}),
     "flag": ("false", "yes", 2, 0.5, [], {}, NAN),
-    "rope": ("linear", 5, [], True, {"rope_type": "yarn", "factor": 4.0}, {"type": "linear"}, {"rope_theta": "x"}),
+    "rope": ("linear", 5, [], True, {"rope_type": "yarn", "factor": 4.0}, {"type": "linear"}, {"rope_theta": "x"},
+             {"full_attention": {"rope_type": "yarn"}}, {"full_attention": {"rope_theta": 0}}, {"factor": 2.0},
+             {"partial_rotary_factor": 2}, {"mrope_section": [1]}, {"a": {"b": {"c": {"rope_theta": NAN}}}}),
+    "factor": ("x", NAN, INF, -1.0, 0, 1.5, True, [], {}),
+    "off": (True, 1, "x", [1], {}, NAN),
+    "unset": (True, 1, 0.5, "x", [1], {"quant_method": "gptq"}, NAN),
 }
 _IDS = {"eos_token_id": "ids", "pad_token_id": "id", "mask_token_id": "id"}
 _QWEN = {
     **_IDS, "hidden_size": "size", "num_hidden_layers": "size", "num_attention_heads": "size", "vocab_size": "size",
     "num_key_value_heads": "size", "head_dim": "size", "max_position_embeddings": "length", "rms_norm_eps": "real",
     "rope_theta": "real", "rope_scaling": "rope", "rope_parameters": "rope", "tie_word_embeddings": "flag",
+    "partial_rotary_factor": "factor", "mlp_bias": "off", "final_logit_softcapping": "unset", "layer_norm_eps": "unset",
+    "quantization_config": "unset", "quantization": "unset", "vision_config": "unset",
 }  # fmt: skip
-_EXPERTS = {"num_experts": "size", "num_experts_per_tok": "size", "partial_rotary_factor": "real"}
+_EXPERTS = {"num_experts": "size", "num_experts_per_tok": "size"}
 KEYS: dict[str, dict[str, str]] = {
     "llada_mha_untied": {
         **_IDS, "d_model": "size", "n_layers": "size", "n_heads": "size", "n_kv_heads": "size", "vocab_size": "size",
         "mlp_hidden_size": "size", "embedding_size": "size", "max_sequence_length": "length", "rms_norm_eps": "real",
         "rope_theta": "real", "rope_scaling": "rope", "include_bias": "flag", "include_qkv_bias": "flag",
         "weight_tying": "flag", "scale_logits": "flag", "input_emb_norm": "flag", "rope_full_precision": "flag",
-        "multi_query_attention": "flag", "alibi": "flag", "block_group_size": "length",
+        "multi_query_attention": "flag", "alibi": "flag", "block_group_size": "length", "rope_parameters": "rope",
+        "quantization_config": "unset", "layer_norm_eps": "unset",
     },
     "dream_gqa": {**_QWEN, "intermediate_size": "size"},
     "sdar_b4": {**_QWEN, "intermediate_size": "size", "block_size": "length"},
@@ -44,11 +52,15 @@ KEYS: dict[str, dict[str, str]] = {
 KEYS["llada_gqa_tied"] = KEYS["llada_mha_untied"]
 BASES = tuple(KEYS)
 
-# Nonsense of single keys beyond their type.
+# Nonsense of single keys beyond their type, and signs of another model.
 MORE: dict[str, dict[str, tuple[Any, ...]]] = {
+    "sdar_b4": {"block_size": (1, 2, 3, "4"), "block_length": (3, 8), "use_regular_causal": (True, 1),
+                "rotary_dim": (8, 32), "head_dim": (17,)},
     "llada_moe": {"num_experts_per_tok": (999,), "moe_layer_freq": ("x", [1], [1, 2], [1, "1"], {}, 5)},
     "llada2_moe": {"num_experts_per_tok": (7, 999), "n_group": (3, 999), "topk_group": (999,),
-                   "first_k_dense_replace": (-1, 999, "1", 1.5), "num_shared_experts": (-1, "1", 1.5, 999)},
+                   "first_k_dense_replace": (-1, 999, "1", 1.5), "num_shared_experts": (-1, "1", 1.5, 999),
+                   "expert_capacity": (4, 0), "delete_token_id": (1,), "split_token_id": (0,), "rotary_dim": (4, 16),
+                   "norm_topk_prob": (False,), "use_qk_norm": (False,), "score_function": ("softmax",)},
 }  # fmt: skip
 
 TOKEN = (5, 4.5, True, [], {"content": 5}, {}, ["<x>"])

@@ -16,9 +16,10 @@ from torch import Tensor
 from dllm import UserError, load
 from dllm.models import weights
 from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, Adapter, base_digest
-from dllm.models.files import stored_tensors
+from dllm.models.files import read_contents
 from dllm.models.fused import apart
-from dllm.models.weights import load_model, parameter_source
+from dllm.models.names import parameter_source
+from dllm.models.weights import load_model
 from tests.adapters import DATA, adapted
 
 
@@ -123,12 +124,12 @@ def test_a_digest_tells_models_of_the_same_sizes_apart(tmp_path: Path) -> None:
     source = DATA / "dream_gqa"
     adapted(source, tmp_path / "lora")
     pairs = Adapter.read(tmp_path / "lora").pairs
-    one = base_digest(pairs, stored_tensors(source))
+    one = base_digest(pairs, read_contents(source).tensors)
     other = {**load_file(source / "model.safetensors")}
     name = sorted(pairs)[-1]
     other[name] = other[name] + 1e-3
     save_file(other, tmp_path / "model.safetensors")
-    assert one != base_digest(pairs, stored_tensors(tmp_path))
+    assert one != base_digest(pairs, read_contents(tmp_path).tensors)
     tensors = load_file(tmp_path / "lora" / ADAPTER_WEIGHTS)
     save_file(tensors, tmp_path / "lora" / ADAPTER_WEIGHTS, {DIGEST: one})
     load(source, adapter=tmp_path / "lora")

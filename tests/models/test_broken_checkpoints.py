@@ -86,6 +86,9 @@ def proved(folder: Path, broken: Broken) -> Report:
         assert not report.usable, f"ready, with {broken.what}"
         sentences = " ".join(report.problems)
         assert all(name in sentences for name in broken.names), f"{broken}: {sentences}"
+    if broken.reported:
+        assert report.usable, f"refused, with {broken.what}: {report.problems}"
+        assert all(any(part in note for note in report.notes) for part in broken.reported), f"{broken}: {report.notes}"
     return report
 
 

@@ -82,12 +82,12 @@ def test_missing_weights_are_a_verdict_not_an_error(tmp_path: Path) -> None:
 def test_every_tensor_problem_is_a_sentence(tmp_path: Path) -> None:
     folder = copy_of("llada_mha_untied", tmp_path)
     changes = {"model.transformer.ln_f.weight": None, "model.transformer.wte.weight": torch.zeros(2, 2)}
-    edit_weights(folder, extra=torch.ones(1), **changes)
+    edit_weights(folder, model__extra=torch.ones(1), **changes)
     problems = inspect_checkpoint(folder).problems
     assert problems == (
         "tensor model.transformer.wte.weight has shape [2, 2], config.json implies [128, 64].",
         "tensor model.transformer.ln_f.weight is missing.",
-        "tensor extra is not part of this architecture.",
+        "tensor model.extra is not part of this architecture.",
     )
     assert inspect_checkpoint(folder).verdict.endswith("(and 2 more)")
 

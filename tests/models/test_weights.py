@@ -24,10 +24,11 @@ from safetensors.torch import load_file, save_file
 from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
-from dllm.models.files import stored_tensors
+from dllm.models.files import read_contents
 from dllm.models.fused import apart
+from dllm.models.names import parameter_sources
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, parameter_sources, save_model
+from dllm.models.weights import load_model, save_model
 
 TOKENS = torch.arange(90).view(2, 45)
 
@@ -86,7 +87,7 @@ def test_the_head_and_the_down_projection_share_a_name_but_not_a_place(tmp_path:
 def test_two_shards_load_like_one_file(name: str, tmp_path: Path) -> None:
     folder = copy_of(name, tmp_path)
     shard(folder)
-    assert len({tensor.file for tensor in stored_tensors(folder).values()}) == 2
+    assert len({tensor.file for tensor in read_contents(folder).tensors.values()}) == 2
     assert torch.equal(logits(load_model(folder), TOKENS), logits(load_model(DATA / name), TOKENS))
 
 
@@ -101,6 +102,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": {}}'])
 def test_a_broken_index_is_refused(text: str, tmp_path: Path) -> None:
     folder = copy_of("llada_mha_untied", tmp_path)
+    shard(folder)
     (folder / "model.safetensors.index.json").write_text(text)
     with pytest.raises(UserError, match=r"index\.json"):
         load_model(folder)
@@ -147,7 +149,7 @@ def test_a_meta_model_knows_every_published_name(folder: Path) -> None:
     with torch.device("meta"):
         model = Transformer(ModelConfig.from_published(published(folder.name)))
     assert all(parameter.is_meta for parameter in model.parameters())
-    assert {source.name for source in parameter_sources(model).values()} == weights(stored_tensors(folder))
+    assert {source.name for source in parameter_sources(model).values()} == weights(read_contents(folder).tensors)
 
 
 def test_a_pickle_is_never_opened(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dllm.cache.dkv import DKV
 from dllm.cache.finished import Finished
 from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
-from dllm.compose.validate import validate, warn_once
+from dllm.compose.validate import validate
 from dllm.denoise import denoise
 from dllm.eos.base import EndOfText
 from dllm.eos.cut_canvas import CutCanvas
@@ -29,7 +29,7 @@ from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
 from dllm.eos.stop_front import StopFront
 from dllm.eos.stop_strings import StopStrings
-from dllm.errors import Doubt
+from dllm.errors import Doubt, warn_once
 from dllm.models.ids import Ids
 from dllm.record.collector import Collector
 from dllm.record.results import Result

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from dllm.compose.parts import choices, config_groups
-from dllm.compose.validate import warn_once
-from dllm.errors import Doubt
+from dllm.errors import Doubt, warn_once
 from dllm.models import bundle
 from tests.app.command_line.conftest import Run
 

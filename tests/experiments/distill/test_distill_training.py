@@ -15,7 +15,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.models.adapter import DIGEST, Adapter
 from dllm.models.fused import apart
 from dllm.models.ids import Ids
-from dllm.models.weights import parameter_source
+from dllm.models.names import parameter_source
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.static import Static
 from experiments.distill import __main__ as distill

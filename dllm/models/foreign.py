@@ -1,0 +1,56 @@
+"""Models that publish under the architecture of another one and compute something else: refused by their own names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dllm.common.kinds import is_whole
+from dllm.errors import UserError
+from dllm.models.keys import shown
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A model's true name, in what it differs, and what to take instead. signs: the values of keys that tell it."""
+
+    name: str
+    differs: str
+    instead: str
+    signs: Mapping[str, Callable[[Any], bool]]
+
+
+def _given(value: Any) -> bool:
+    return value is not None and value is not False
+
+
+FOREIGN: dict[str, tuple[Foreign, ...]] = {
+    "SDARForCausalLM": (
+        Foreign(  # thuEcstasy/I-DLM, training/model/Qwen3-8B-b{1,2,3}-allmasked; no SDAR has blocks below 4
+            "I-DLM (or Uno)", "its attention is strictly causal and its predictions are shifted",
+            "a checkpoint of SDAR (JetLM/SDAR-8B-Chat), whose blocks have 4 columns or more",
+            {"block_size": lambda value: is_whole(value) and 1 <= value <= 3,
+             "block_length": lambda value: is_whole(value) and 1 <= value <= 3,
+             "use_regular_causal": _given},
+        ),
+    ),
+    "LLaDA2MoeModelLM": (
+        Foreign(  # the keys as sglang 0.5.23 reads them
+            "LLaDA2.2", "its blocks share one set of experts, and it inserts and deletes tokens",
+            "LLaDA2.0 or LLaDA2.1",
+            dict.fromkeys(("expert_capacity", "delete_token_id", "split_token_id"), _given),
+        ),
+    ),
+}  # fmt: skip
+
+
+def refuse_foreign(architecture: str, published: Mapping[str, Any], file: str) -> None:
+    """Raise UserError, with the model's own name, for a file that a model of another kind publishes."""
+    for one in FOREIGN.get(architecture, ()):
+        given = [f"{key}={shown(published[key])}" for key, tells in one.signs.items() if tells(published.get(key))]
+        if given:
+            raise UserError(
+                f"{file} has {', '.join(given)} under {architecture}: that is {one.name}, which is not supported, "
+                f"since {one.differs}. Take {one.instead}."
+            )

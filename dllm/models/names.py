@@ -1,0 +1,90 @@
+"""Our names of modules to the names of tensors in published files, by family."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Transformer
+
+_LLADA = {
+    "embed": "model.transformer.wte", "norm": "model.transformer.ln_f", "lm_head": "model.transformer.ff_out",
+    "layer": "model.transformer.blocks.", "attn_norm": "attn_norm", "mlp_norm": "ff_norm",
+    "attn.q": "q_proj", "attn.k": "k_proj", "attn.v": "v_proj", "attn.o": "attn_out",
+    "mlp.gate": "ff_proj", "mlp.up": "up_proj", "mlp.down": "ff_out",
+}  # fmt: skip
+_QWEN = {
+    "embed": "model.embed_tokens", "norm": "model.norm", "lm_head": "lm_head", "layer": "model.layers.",
+    "attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
+    "attn.q": "self_attn.q_proj", "attn.k": "self_attn.k_proj", "attn.v": "self_attn.v_proj",
+    "attn.o": "self_attn.o_proj", "attn.q_norm": "self_attn.q_norm", "attn.k_norm": "self_attn.k_norm",
+    "mlp.gate": "mlp.gate_proj", "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj",
+    "mlp.router": "mlp.gate", "mlp.experts": "mlp.experts", "mlp.shared": "mlp.shared_experts",
+}  # fmt: skip
+_FUSED = "attention.query_key_value"
+_LLADA2 = {
+    **_QWEN, "embed": "model.word_embeddings", "attn.q": _FUSED, "attn.k": _FUSED, "attn.v": _FUSED,
+    "attn.o": "attention.dense", "attn.q_norm": "attention.query_layernorm",
+    "attn.k_norm": "attention.key_layernorm", "mlp.expert_bias": "mlp.gate.expert_bias",
+}  # fmt: skip
+PUBLISHED_NAMES = {
+    "llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2, "wedlm": _QWEN,
+    "nbdiff": _QWEN,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a published file holds one of our parameters: the tensor's name, and its rows (None: all)."""
+
+    name: str
+    rows: tuple[int, int] | None = None
+
+
+def parameter_source(parameter: str, config: ModelConfig) -> Source:
+    """The published name of our ``parameter``, and its rows where one tensor holds several of ours (LLaDA2's qkv)."""
+    names = PUBLISHED_NAMES[config.family]
+    match = re.fullmatch(r"layers\.(\d+)\.(.+)", parameter)
+    if match is None:
+        module, _, leaf = parameter.rpartition(".")
+        return Source(f"{names[module]}.{leaf}")
+    place, inner = _layer_name(int(match[1]), config), match[2]
+    if inner in names:  # a bare parameter: the router's expert_bias
+        return Source(f"{place}.{names[inner]}")
+    expert = re.fullmatch(r"mlp\.(experts\.\d+|shared)\.(gate|up|down)\.(\w+)", inner)
+    if expert is not None:
+        group = expert[1].replace("experts", names["mlp.experts"]).replace("shared", names["mlp.shared"])
+        return Source(f"{place}.{group}.{expert[2]}_proj.{expert[3]}")
+    module, _, leaf = inner.rpartition(".")
+    return Source(f"{place}.{names[module]}.{leaf}", _fused_rows(module, names, config))
+
+
+def _layer_name(index: int, config: ModelConfig) -> str:
+    """The published name of a layer. Grouped layers have another prefix (LLaDA)."""
+    prefix, group = PUBLISHED_NAMES[config.family]["layer"], int(config.published.get("block_group_size") or 1)
+    if group == 1:
+        return f"{prefix}{index}"
+    return f"{prefix.replace('.blocks.', '.block_groups.')}{index // group}.{index % group}"
+
+
+def _fused_rows(module: str, names: Mapping[str, str], config: ModelConfig) -> tuple[int, int] | None:
+    if names[module] != _FUSED:
+        return None
+    query, key = config.heads * config.head_dim, config.kv_width
+    return {"attn.q": (0, query), "attn.k": (query, query + key), "attn.v": (query + key, query + 2 * key)}[module]
+
+
+def parameter_sources(model: Transformer) -> dict[str, Source]:
+    """For every parameter of ours, none of them fused, its place in the published file."""
+    return {name: parameter_source(name, model.config) for name, _ in model.named_parameters()}
+
+
+def published_shapes(model: Transformer) -> dict[str, tuple[int, ...]]:
+    """The shape of every published tensor that holds parameters of ours, none of them fused."""
+    found: dict[str, tuple[int, ...]] = {}
+    for ours, source in parameter_sources(model).items():
+        rows, *rest = model.get_parameter(ours).shape
+        found[source.name] = (rows + found.get(source.name, (0,))[0], *rest)
+    return found

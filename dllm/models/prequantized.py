@@ -1,0 +1,37 @@
+"""Checkpoints that other programs have quantised: refused by their method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dllm.errors import UserError
+from dllm.models.keys import shown
+
+_WAY_OUT = "Take the unquantised checkpoint, which model.quantize=int8, int4 or float8 narrows while it is loaded"
+# config.json's objects that say so: transformers', MLX's, and the older one of compressed-tensors.
+QUANTISED_KEYS = ("quantization_config", "quantization", "compression_config")
+# Tensors that stand beside or instead of a weight: GPTQ, AWQ, MLX, float8, compressed-tensors, bitsandbytes, HQQ.
+_LEAVES = (
+    "qweight", "qzeros", "g_idx", "scales", "weight_scale", "weight_scale_inv", "weight_packed", "weight_shape", "SCB",
+    "absmax", "quant_map", "W_q",
+)  # fmt: skip
+
+
+def refuse_quantised(published: Mapping[str, Any], file: str) -> None:
+    """Raise UserError where a config says that its weights are quantised."""
+    for name in QUANTISED_KEYS:
+        value = published.get(name)
+        if not value:
+            continue
+        method = value.get("quant_method") if isinstance(value, Mapping) else None
+        given = f"{name}={shown(value)}" if method is None else f"{name}.quant_method={shown(method)}"
+        raise UserError(f"{file} has {given}: quantised weights of other programs are not read. {_WAY_OUT}.")
+
+
+def of_quantised(names: Iterable[str]) -> str:
+    """A sentence where tensors are those of a quantised checkpoint; empty: they are not."""
+    found = next((name for name in names if name.rpartition(".")[2] in _LEAVES), None)
+    if found is None:
+        return ""
+    return f"tensor {found} is of quantised weights of another program, which are not read. {_WAY_OUT}"
