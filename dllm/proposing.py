@@ -130,7 +130,7 @@ class Proposer:
         return Lookup(columns, hidden, find, self.triton)
 
     def _banned(self) -> tuple[int, ...]:
-        return (self.ids.mask,) * self.sampling.suppress_mask + (self.ids.eos,) * self.sampling.forbid_eos
+        return self.ids.banned(self.sampling.suppress_mask, self.sampling.forbid_eos)
 
     def ban(self, logits: Tensor) -> Tensor:
         for banned in self._banned():
@@ -141,7 +141,7 @@ class Proposer:
         """Under ``eos_last``, end-of-text proposals get confidence -1."""
         if not self.sampling.eos_last:
             return out
-        ends = one_of(out["token"], (self.ids.eos, *self.ids.stops))
+        ends = one_of(out["token"], self.ids.ends)
         return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
 
     def draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:

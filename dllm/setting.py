@@ -21,10 +21,10 @@ class Sampling:
     """How a token is proposed at a position.
 
     temperature: of the requests that name none of their own; 0 is the argmax. guidance: weight of classifier-free
-    guidance; 0 is off. suppress_mask: never propose the mask token. forbid_eos: never propose the end of text (LLaDA's
-    ``logits_eos_inf``). eos_last: commit end-of-text proposals after everything else (the intent of LLaDA's
-    ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered distribution (Dream, NBDiff)
-    instead of the model's own (LLaDA). Raises UserError for values out of range.
+    guidance; 0 is off. suppress_mask: never propose the mask token. forbid_eos: never propose what ends a text or a
+    turn (LLaDA's ``logits_eos_inf`` bans the end of text alone). eos_last: commit such proposals after everything else
+    (the intent of LLaDA's ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered
+    distribution (Dream, NBDiff) instead of the model's own (LLaDA). Raises UserError for values out of range.
     """
 
     temperature: PerRequest = 0.0

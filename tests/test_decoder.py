@@ -16,8 +16,10 @@ from dllm.canvas import Request
 from dllm.compose.validate import ASKABLE
 from dllm.contract import Need, Scores, Turn
 from dllm.models.bundle import Model
+from dllm.proposing import Proposer
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
+from dllm.setting import Sampling
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,18 @@ def test_weights_that_are_no_numbers_are_not_decoded(tiny: Path, broken: float, 
         damaged.transformer.layers[1].mlp.down.weight[3, 2] = broken
     with pytest.raises(UserError, match="answers with numbers that are not finite: its weights are damaged"):
         Decoder(damaged, gen_length=16, cache=cache)("w1 w2")
+
+
+def test_forbid_eos_bans_every_token_that_ends_a_text(model: Model) -> None:
+    """A model of chat turns has several: <|endoftext|> and <|im_end|>. Its log-probabilities leave them out, too."""
+    ends = (model.ids.eos, 7, 8, 9)
+    several = replace(model, ids=replace(model.ids, stops=ends[1:]))
+    options = {"gen_length": 64, "eos": "keep", "sampler": "static", "temperature": 3.0}
+    free, bound = (Decoder(several, **options, forbid_eos=forbid)("w1", seed=5)[0] for forbid in (False, True))
+    assert set(ends) & set(free.canvas[-64:]) and not set(ends) & set(bound.canvas[-64:])
+    logits = torch.zeros(1, 1, model.config.vocab)
+    proposer = Proposer(Sampling(forbid_eos=True), several.ids)
+    assert proposer.ban(logits)[0, 0].isinf().nonzero().flatten().tolist() == sorted({*ends, model.ids.mask})
 
 
 def test_results_come_in_the_order_of_the_prompts_with_distinct_seeds(model: Model) -> None:

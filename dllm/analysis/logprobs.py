@@ -63,6 +63,5 @@ def token_logprobs(
     columns = [max(trace.start + commit.position - model.config.prediction_shift, 0) for commit in commits]
     logits = network.head(hidden[range(len(columns)), columns])
     logits = logits.to(at_least_float32(logits.dtype))
-    banned = [model.ids.mask] * sampling.suppress_mask + [model.ids.eos] * sampling.forbid_eos
-    logits[:, banned] = -torch.inf
+    logits[:, model.ids.banned(sampling.suppress_mask, sampling.forbid_eos)] = -torch.inf
     return logits.double().log_softmax(-1)[range(len(columns)), [commit.token for commit in commits]].tolist()

@@ -74,11 +74,11 @@ def _row(entries: Mapping[str, Any]) -> Published:
     return Published(**{**entries, "unlike": tuple(filter(None, reasons))})
 
 
-def beside(config: Mapping[str, Any], width: int | None) -> Published | None:
+def beside(config: Mapping[str, Any], width: int | None, architecture: str | None = None) -> Published | None:
     """The published row whose settings are nearest to a run's; None where the run names no paper.
 
-    width: of the network that decoded; None where it is not known. It tells a demo model that was put in the place of
-    the published one.
+    width, architecture: of the network that decoded; None where they are not known. They tell a demo model, and a
+    checkpoint of another kind, that was put in the place of the published one.
     """
     published = config.get("published")
     if not published:
@@ -89,6 +89,9 @@ def beside(config: Mapping[str, Any], width: int | None) -> Published | None:
     ours, small = compared(config), []
     if width is not None and width < NARROWEST:
         small = [f"a demo model, {width} wide, not {NARROWEST} or more"]
+    named = config["model"].get("architecture")  # None: of an older version, or of any
+    if architecture and named and architecture != named:
+        small.append(f"a checkpoint of {architecture} under model={config['model']['name']}, which is of {named}")
     apart = [differences(ours, settings_of_row(name, row.settings)) for row in rows]
     nearest = min(range(len(rows)), key=lambda number: len(apart[number]))
     return replace(rows[nearest], unlike=(*rows[nearest].unlike, *small, *apart[nearest]))

@@ -39,6 +39,7 @@ CONFIGS = {  # by rows; at 64 rows a deeper tile spills registers on gfx942
 # of 64 rows stay below both. ``experiments.bench_kernels`` times both ways. Neither a measured time nor the kind of GPU
 # may choose: the two ways round differently, so two ranks could decode differently.
 FUSED_ROWS = 128
+FUSED_BANNED = 2  # MASK and EOS; a model with more stop tokens bans more under ``forbid_eos``
 _COMPILED: set[tuple[Any, ...]] = set()
 
 
@@ -106,7 +107,7 @@ def _head(hidden, weight, sums, index, R, V, D, plane, splits, banned_a, banned_
 
 def summarise_head(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0) -> Summaries:
     """The summaries of the logits of hidden rows [R, D] under head ``weight`` [V, D], by the fused kernel."""
-    assert len(banned) <= 2, "at most MASK and EOS are banned"
+    assert len(banned) <= FUSED_BANNED
     assert weight.is_contiguous()
     hidden = contiguous_rows(hidden)
     rows, (vocabulary, width) = len(hidden), weight.shape
@@ -164,9 +165,11 @@ def head_statistics(
     logits: gives the logits [R, V] of hidden rows, -inf at banned ids, in float32 or wider. weight, banned, scale: the
     same head as a plain product, which the fused kernel can compute. weight None: the head is no plain product, for
     example because it is quantised. wanted: names of statistics beside ``token``. at [R]: ids whose logits are wanted
-    too, as ``logit`` in float64. triton: the fused kernel for up to ``FUSED_ROWS`` rows, chunks above.
+    too, as ``logit`` in float64. triton: the fused kernel for up to ``FUSED_ROWS`` rows and two banned ids, chunks
+    above.
     """
-    if weight is None or not triton or not can_fuse(hidden, weight) or len(hidden) > FUSED_ROWS:
+    few = len(banned) <= FUSED_BANNED and len(hidden) <= FUSED_ROWS
+    if weight is None or not triton or not can_fuse(hidden, weight) or not few:
         return chunked_head(hidden, logits, wanted, at, triton)
     out = fused_head(hidden, weight, banned, scale)
     if at is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -124,6 +126,18 @@ def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelC
     tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
     config, ids = resolve_ids(config, tokenizer, mask_id)
     return folder, config, tokenizer, ids
+
+
+def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:
+    """Warn where a folder is of another architecture than the model whose settings it is given under. model: the
+    settings ``model`` of a run."""
+    expected = model.get("architecture")
+    if expected is not None and expected != config.architecture:
+        warn_once(
+            f"model.path={model['path']} holds a checkpoint of {config.architecture}, and model={model['name']} names "
+            f"one of {expected}: tables would call it by the wrong name. Choose the model of its kind, or leave model "
+            "out."
+        )
 
 
 def check_numbers(

@@ -100,9 +100,14 @@ class ModelConfig:
         return replace(build(values), published=dict(published))
 
     @property
+    def architecture(self) -> str:
+        """The architecture that the file names."""
+        return architecture_of(self.published)
+
+    @property
     def unread(self) -> tuple[str, ...]:
         """The keys of the file that nothing here knows."""
-        table = FAMILIES.get(architecture_of(self.published), ({},))[0]
+        table = FAMILIES.get(self.architecture, ({},))[0]
         return common_keys.unread({*table, *QUANTISED_KEYS}, self.published)
 
     @property
@@ -125,8 +130,7 @@ class ModelConfig:
     @property
     def sizes(self) -> dict[str, int]:
         """Rows and columns that some stored tensor must have, by the keys of config.json that imply them."""
-        name = architecture_of(self.published)
-        table = FAMILIES[name][0] if name in FAMILIES else {}
+        table = FAMILIES.get(self.architecture, ({},))[0]
         found = {key: self.published[key] for key, one in table.items() if one.size and self.published.get(key)}
         if self.moe is not None and len(self.moe.sparse_layers) < self.layers:
             found["dense_intermediate_size" if self.family == "llada_moe" else "intermediate_size"] = self.mlp_width

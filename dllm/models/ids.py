@@ -20,6 +20,15 @@ class Ids:
     eos: int
     stops: tuple[int, ...]
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """All that end a text, each once."""
+        return tuple(dict.fromkeys((self.eos, *self.stops)))
+
+    def banned(self, suppress_mask: bool, forbid_eos: bool) -> tuple[int, ...]:
+        """Those that are never proposed under these settings of ``Sampling``."""
+        return (self.mask,) * suppress_mask + self.ends * forbid_eos
+
 
 @dataclass(frozen=True)
 class SourcedId:

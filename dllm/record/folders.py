@@ -22,7 +22,7 @@ SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
 PRESENTATION = frozenset(
     ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
     + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
-    + ("model.name", "model.path", "model.adapter", "model.prompt")
+    + ("model.name", "model.path", "model.adapter", "model.prompt", "model.architecture")
 )
 # Where samples are decoded, what a paper reports of its own, and by which names parts were typed.
 NO_SETTINGS = ("engine.", "published.", "choices.")

@@ -37,7 +37,7 @@ class Constraints:
 
     def __init__(self, tokenizer: Tokenizer | None, size: int, ids: Ids, forbid_eos: bool, name: str = "") -> None:
         self.tokenizer, self.size, self.name = tokenizer, size, name
-        self.silent = (ids.mask, *dict.fromkeys((ids.eos, *ids.stops)))
+        self.silent = (ids.mask, *ids.ends)
         self.ends: Silent = () if forbid_eos else self.silent[1:]
         self._compiler: Compiler | None = None
 

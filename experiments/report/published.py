@@ -23,7 +23,7 @@ def published(cells: Sequence[Cell]) -> Table | None:
     """
     rows = []
     for method, cell in each(methods(cells)):
-        theirs = beside(cell.config, cell.environment.get("width"))
+        theirs = beside(cell.config, cell.environment.get("width"), cell.environment.get("architecture"))
         if theirs is not None:
             found, name = cell.measures, [method.name, method.setting(cell)]
             ours: list[Value] = [cell.quality, found.speed, found.tpf, found.nfe, None]

@@ -228,6 +228,20 @@ def test_what_makes_a_run_another_than_the_published_one_is_named(
     assert found is not None and sorted(found.unlike) == sorted(reasons)
 
 
+def test_a_checkpoint_of_another_kind_is_told_by_its_architecture() -> None:
+    config = config_of("published/dual", "model.path=/my/dream")
+    for architecture, reasons in {
+        "LLaDAModelLM": (), None: (),
+        "DreamModel": ("a checkpoint of DreamModel under model=llada-8b-instruct, which is of LLaDAModelLM",),
+    }.items():
+        found = beside(config, 4096, architecture)
+        assert found is not None and found.unlike == reasons
+    older = {**config, "model": {key: value for key, value in config["model"].items() if key != "architecture"}}
+    found = beside(older, 4096, "DreamModel")
+    assert found is not None and found.unlike == ()
+    assert relevant(config) == relevant(older)
+
+
 def test_a_run_without_a_paper_has_no_figures_beside_it() -> None:
     assert beside(plain_config(composed(["task=gsm8k"])), 4096) is None
     gone = {"published": {"experiment": "published/gone", "source": "arXiv 2501.00001", "rows": [{"score": 1.0}]}}

@@ -57,6 +57,14 @@ def test_banned_ids_and_the_scale_of_the_logits() -> None:
     close(found, reference(hidden, weight, (top, 399), 0.25), 1e-5)
 
 
+def test_more_banned_ids_than_the_kernel_takes_are_left_to_the_plain_product() -> None:
+    hidden, weight = rows(6, 24, 400)
+    banned = tuple(reference(hidden, weight)["token"].tolist())
+    found = head_statistics(hidden, partial(logits_of, weight=weight, banned=banned), weight, banned, triton=True)
+    assert not torch.isin(found["token"], torch.tensor(banned)).any()
+    close(found, reference(hidden, weight, banned), 1e-5)
+
+
 def test_ties_and_no_rows() -> None:
     hidden, weight = rows(4, 16, 300)
     weight[200:] = weight[:100]

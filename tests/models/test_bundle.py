@@ -11,9 +11,12 @@ import pytest
 import torch
 from model_folders import DATA, copy_of, llada_tokenizer, published, random_folder, sdar_tokenizer
 
-from dllm.errors import UserError
+from dllm.compose.parts import choices, composed
+from dllm.errors import Doubt, UserError, warn_once
 from dllm.models import bundle
-from dllm.models.bundle import describe, load
+from dllm.models.bundle import CHECKPOINTS, describe, load, shipped_models, warn_of_another
+from dllm.models.config import FAMILIES
+from dllm.models.weights import read_model_config
 
 
 def with_tokenizer(folder: Path, **changes: Any) -> Path:
@@ -34,6 +37,28 @@ def test_a_folder_loads_with_its_ids(tmp_path: Path) -> None:
     assert model.transformer.config is model.config
     assert model.tokenizer is not None
     assert not model.transformer.training
+
+
+def test_every_model_of_the_configuration_names_its_architecture() -> None:
+    """The shipped ones have a file to compare with; none is named for the model that runs where none is chosen."""
+    for name in choices("model"):
+        given = composed([f"model={name}"])["model"]["architecture"]
+        assert given in FAMILIES or (name == "mini-llada" and given is None)
+        if name in shipped_models() and given is not None:
+            assert read_model_config(CHECKPOINTS / name).architecture == given
+
+
+def test_a_folder_of_another_architecture_than_the_model_named_gets_a_line() -> None:
+    dream = read_model_config(DATA / "dream_gqa")
+    model = {"name": "llada-8b-instruct", "path": "my/dream", "architecture": "LLaDAModelLM"}
+    warn_once.cache_clear()
+    with pytest.warns(Doubt, match="my/dream holds a checkpoint of DreamModel, and model=llada-8b-instruct names"):
+        warn_of_another(model, dream)
+    warn_once.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_another({**model, "architecture": "DreamModel"}, dream)
+        warn_of_another({**model, "architecture": None}, dream)
 
 
 def test_describe_needs_no_weights(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dllm.analysis.checkpoint import inspect_checkpoint, print_report
 from dllm.app.engines.base import refuse_engine
-from dllm.models.bundle import read_adapter
+from dllm.models.bundle import read_adapter, warn_of_another
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
@@ -17,6 +17,8 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     path, folder = config["model"]["path"], config["model"]["adapter"]
     report = inspect_checkpoint(path, config["model"]["mask_id"])
     print_report(report)
+    if report.config is not None:
+        warn_of_another(config["model"], report.config)
     if report.config is not None and (adapter := read_adapter(folder, report.config, path)) is not None:
         print(f"adapter {folder}: adapts {len(adapter.pairs)} of its matrices")
     if not report.usable:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from dllm.analysis.published import beside
+from dllm.analysis.published import Published, beside
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import Engine
 from dllm.app.runs.cells import Cell, run_cell, sweep_cell
@@ -33,7 +33,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     with interruptible(lambda: f"Finished samples are kept. Go on with resume={cell.folder}"):
         for _ in engine.run(iter([cell])):
             if engine.leads:
-                Console().print(scores_table(cell.rows(), beside(config, cell.evaluation.width)))
+                Console().print(scores_table(cell.rows(), published_beside(cell)))
                 Console().print(Text(f"Run folder: {cell.folder}", "dim"))
     if name_failures(engine):
         raise SystemExit(FAILED)
@@ -66,9 +66,15 @@ def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str
     way_on = f"Finished samples are kept. Go on with the same command and name={folder.name}"
     with interruptible(lambda: way_on):
         for cell in engine.run(planned()):
-            theirs = beside(cell.evaluation.config, cell.evaluation.width)
-            print_line(engine, before + headline(cell.evaluation.config, cell.rows()) + published_line(theirs))
+            published = published_line(published_beside(cell))
+            print_line(engine, before + headline(cell.evaluation.config, cell.rows()) + published)
     return evaluated, name_failures(engine)
+
+
+def published_beside(cell: Cell) -> Published | None:
+    """A paper's figures beside a cell's; None where it names no paper."""
+    evaluation = cell.evaluation
+    return beside(evaluation.config, evaluation.width, evaluation.architecture)
 
 
 def takes_all_cells(config: Mapping[str, Any]) -> bool:

@@ -57,9 +57,9 @@ def processor_name(cpuinfo: Path = CPU_INFO) -> str:
 
 
 def environment_of(network: Transformer, seed: int) -> dict[str, Any]:
-    """The stamp of a run with this network, and its width."""
+    """The stamp of a run with this network, its width and its architecture."""
     stamp = environment_stamp(network.device, next(network.parameters()).dtype, seed)
-    return {**stamp, "width": network.config.width}
+    return {**stamp, "width": network.config.width, "architecture": network.config.architecture}
 
 
 def spare_threads(network: Transformer) -> None:

@@ -102,6 +102,11 @@ class Evaluation:
         return self.plan.prompts.config.width
 
     @property
+    def architecture(self) -> str:
+        """The model's, by its description."""
+        return self.plan.prompts.config.architecture
+
+    @property
     def model(self) -> bundle.Model:
         """With its weights, which the first call loads."""
         return loaded_model(*weights_of(self.config, self.device))

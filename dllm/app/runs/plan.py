@@ -76,6 +76,7 @@ class RunPlan:
         options, sampling, model = Options.of(config), checked_sampling(config["sampling"]), config["model"]
         parts = Parts.of(config)
         path, architecture, tokenizer, ids = bundle.describe(model["path"], model["mask_id"])
+        bundle.warn_of_another(model, architecture)
         prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), options.gen_length, options.chat)
         ids_of = None if tokenizer is None else prompts.ids_of
         if ids_of is not None:
