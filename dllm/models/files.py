@@ -94,7 +94,7 @@ def read_contents(folder: Path) -> Contents:
     when they do not fit."""
     if (folder / SINGLE).is_file():
         found = {tensor.name: tensor for tensor in headers(folder / SINGLE)}
-        return Contents(found, stale=(folder / INDEX).is_file())
+        return Contents(found, stale=_has_stale_index(folder))
     if (folder / INDEX).is_file():
         return _sharded(folder)
     raise _no_weights(folder)
@@ -130,6 +130,14 @@ def first_names(names: list[str], most: int = 3) -> str:
     """The first few of many names, and how many follow."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(printed, names[:most])) + more
+
+
+def _has_stale_index(folder: Path) -> bool:
+    """Whether there is an index of other files than the single one."""
+    try:
+        return (folder / INDEX).is_file() and {*_weight_map(folder).values()} != {SINGLE}
+    except UserError:
+        return True
 
 
 def _sharded(folder: Path) -> Contents:
