@@ -20,7 +20,6 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from dllm.errors import UserError
 from dllm.prompts import Prompts
 from dllm.serve import wire
 from dllm.serve.answering import Answering, Streaming, left
@@ -35,7 +34,7 @@ from dllm.serve.metrics import Metrics
 from dllm.serve.offered import parts_offered
 from dllm.serve.playground import playground_page
 from dllm.serve.reading import body_of
-from dllm.serve.refused import Refused, as_refusal
+from dllm.serve.refused import Refused, as_refusal, as_sent
 from dllm.serve.replies import Envelope, error_reply, model_data
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
@@ -145,11 +144,21 @@ class Service:
         asked = await self._apart(lambda: wire.asked(parsed(body), chat, self.defaults))
         ident = request.state.ident
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
-        if asked.jobs[0].request.constraint is not None:
+        with as_sent(asked.names):
+            await self._begin(decoding, request)
+        answer = Answering(self.metrics, decoding, Envelope(ident, self.defaults.name, asked))
+        if not asked.stream:
+            return await answer.whole(request)
+        return Streaming(answer, self.settings.send_timeout)
+
+    async def _begin(self, decoding: Decoding, request: HttpRequest) -> None:
+        """Compile what the answers must be, and queue their rows. Raises Refused."""
+        if decoding.asked.jobs[0].request.constraint is not None:
             decoding.language = await self._language(decoding, request)
         handed = asyncio.get_running_loop().run_in_executor(self.readers, decoding.submit)  # may make a runner
         try:
-            await asyncio.shield(handed)
+            with as_refusal():
+                await asyncio.shield(handed)
         except asyncio.CancelledError:  # Ray cancels the request of a client that leaves
             handed.add_done_callback(lambda _: decoding.abort())
             raise
@@ -157,13 +166,6 @@ class Service:
             raise full_queue(full.waiting) from None
         except Closing:
             raise Refused(503, "the server is shutting down. Try again later.", code="closing") from None
-        except UserError as error:
-            raise Refused(400, str(error)) from None
-        answer = Answering(self.metrics, decoding, Envelope(ident, self.defaults.name, asked))
-        if not asked.stream:
-            return await answer.whole(request)
-        return Streaming(answer, self.settings.send_timeout)
-
 
     async def _language(self, decoding: Decoding, request: HttpRequest) -> object:
         """The language of a request's constraint. Raises Refused for one that cannot be decoded, and where the time is

@@ -17,7 +17,7 @@ from dllm.prompts import Prompts
 from dllm.samplers.base import Sampler
 from dllm.serve.jobs import Chosen
 from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, sound_options
-from dllm.serve.refused import Refused, as_refusal
+from dllm.serve.refused import as_refusal
 from dllm.setting import Sampling, Setting
 
 KEPT_SETTINGS = 256  # settings, and parts, that stay built
@@ -32,8 +32,8 @@ class Defaults:
     """The server's own settings, which hold where a request says nothing.
 
     name: of the model, as served. sampler, blocks, cache, eos: their configurations, as the server's command line
-    composed them. gen_length: masks behind the prompt. seed: of requests without randomness. max_choices: answers that
-    one request may ask for.
+    composed them. gen_length: masks behind the prompt. seed: of requests without randomness. max_choices: answers to
+    a prompt that one request may ask for; max_answers: to all of its prompts.
     """
 
     model: Model
@@ -46,6 +46,7 @@ class Defaults:
     gen_length: int = 128
     seed: int = 0
     max_choices: int = 8
+    max_answers: int = 64
 
     @cached_property
     def prompts(self) -> Prompts:
@@ -57,13 +58,14 @@ class Defaults:
     def parts(self) -> PartsBuilder:
         return PartsBuilder(self)
 
+    def check(self) -> None:
+        """Raise UserError for settings of the server that would fail in every request."""
+        self.parts.made({group: getattr(self, group) for group in OFFERED_GROUPS}, self.sampling, self.gen_length)
+
     def warm(self) -> None:
         """Check the server's own settings, and compose everything that is offered, so that no request waits for it.
-        Raises UserError for settings that do not work."""
-        try:
-            self.parts.chosen({}, self.sampling, self.gen_length)
-        except Refused as refused:
-            raise UserError(refused.message) from None
+        Raises UserError as ``check``."""
+        self.check()
         for group in OFFERED_GROUPS:
             for name in offers(group):
                 configurations(group, name)
@@ -81,7 +83,11 @@ class PartsBuilder:
         """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. Raises Refused."""
         configs = {group: self._config(group, asked) for group in OFFERED_GROUPS}
         with as_refusal():
-            return self._chosen(json.dumps([configs, vars(sampling), gen_length], sort_keys=True))
+            return self.made(configs, sampling, gen_length)
+
+    def made(self, configs: Mapping[str, Mapping[str, Any]], sampling: Sampling, gen_length: int | None) -> Chosen:
+        """The parts of configurations. gen_length: as in ``chosen``. Raises UserError for those that do not fit."""
+        return self._chosen(json.dumps([configs, vars(sampling), gen_length], sort_keys=True))
 
     def _config(self, group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration of a group: the server's, or that of the part asked for, with the options asked for."""

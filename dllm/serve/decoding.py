@@ -13,7 +13,7 @@ from dllm.prompts import Prompts
 from dllm.record.results import Result
 from dllm.serve.jobs import Done, Failed, Job, Progress
 from dllm.serve.mailbox import Mail, Mailbox
-from dllm.serve.refused import Refused
+from dllm.serve.refused import Refused, in_requests
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.stream import AnswerText, Ending
 from dllm.serve.trace_file import trace_file
@@ -151,13 +151,15 @@ class Decoding:
 
     @staticmethod
     def _sentence(failed: Failed) -> str:
-        return f"{failed.message} The log has it as {failed.id}." if failed.id not in failed.message else failed.message
+        message = in_requests(failed.message)
+        return message if failed.id in message else f"{message} The log has it as {failed.id}."
 
     def _last(self, done: Done, before: Progress | None) -> Progress:
         """The row after its last turn, of which only its end is told. before: what has come with it."""
         canvas, mask = done.result.canvas, self.prompts.ids.mask
         block = 0 if before is None else before.block
-        return Progress(done.result.nfe, block, canvas, [token == mask for token in canvas], len(canvas))
+        masked = [token == mask for token in canvas]
+        return Progress(done.result.nfe, block, canvas, masked, len(canvas), done.result.turns)
 
     def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
         result = done.result

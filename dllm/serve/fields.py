@@ -20,6 +20,11 @@ NEUTRAL: dict[str, Any] = {
     "presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0, "echo": False, "suffix": "", "best_of": 1,
     "store": False,
 }  # fmt: skip
+# Why another value is not served, where that is not plain.
+REASONS = {
+    "echo": "a masked diffusion model has no log-probabilities of a prompt from left to right. lm-eval measures "
+            "likelihoods with --model dllm",
+}  # fmt: skip
 OTHERS = ("stop", "stream_options", "logprobs", "metadata", "response_format", "diffusion")
 DIFFUSION = (
     "sampler", "blocks", "cache", "eos", "threshold", "steps", "block_length", "guidance", "canvas", "constraint",
@@ -41,7 +46,8 @@ def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
     for name, neutral in NEUTRAL.items():
         value = given.pop(name, neutral)
         if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
-            rule = f"must be {str(neutral).lower() if neutral != '' else 'empty'}: nothing else is served"
+            reason = REASONS.get(name, "nothing else is served")
+            rule = f"must be {str(neutral).lower() if neutral != '' else 'empty'}: {reason}"
             raise Refused(400, f"{name}={value!r} {rule}. Drop it.", name)
     for name, kind in KINDS.items():
         if name in given:
@@ -138,12 +144,13 @@ def _content(name: str, value: Any) -> str:
     return "\n".join(texts)
 
 
-def sound_prompt(value: Any) -> str | list[int]:
-    """A text or token ids; a list of one such prompt is that prompt. Raises Refused."""
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
-    if isinstance(value, str) or (is_list_of(is_whole)(value) and value):
-        return value
-    many = isinstance(value, list) and len(value) > 1 and isinstance(value[0], str | list)
-    rule = "one prompt: send a request for each" if many else "a text, or a list of token ids"
-    raise Refused(400, f"prompt must be {rule}.", "prompt")
+def sound_prompts(value: Any) -> list[tuple[str, str | list[int]]]:
+    """The prompts, each a text or token ids, by the names of their places. Raises Refused."""
+    several = isinstance(value, list) and value and isinstance(value[0], str | list)
+    prompts, found = value if several else [value], list[tuple[str, str | list[int]]]()
+    for number, prompt in enumerate(prompts):
+        name = f"prompt[{number}]" if len(prompts) > 1 else "prompt"
+        if not isinstance(prompt, str) and not (prompt and is_list_of(is_whole)(prompt)):
+            raise Refused(400, f"{name} must be a text, or a list of token ids.", name)
+        found.append((name, prompt))
+    return found

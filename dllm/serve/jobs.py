@@ -53,8 +53,9 @@ class Progress:
     """A row after a turn that changed it.
 
     turn: its forwards so far. block: index of its block. tokens, masked: its answer (the mask's id where undecided).
-    final: so many leading positions of the answer will never change again. guesses: the model's proposals for masked
-    positions and their probabilities (only for ``snapshots``).
+    final: so many leading positions of the answer will never change again. Only for ``snapshots``: turns: the forward
+    after which each position kept its token, 0 for a mask and what was given; guesses: the model's proposals for masked
+    positions and their probabilities.
     """
 
     turn: int
@@ -62,6 +63,7 @@ class Progress:
     tokens: list[int]
     masked: list[bool]
     final: int
+    turns: list[int] = field(default_factory=list)
     guesses: dict[int, tuple[int, float]] = field(default_factory=dict)
 
 

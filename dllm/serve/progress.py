@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,18 +20,27 @@ def progress_of(turn: Turn, rows: Sequence[int], jobs: Sequence[Job], takes_back
     at = torch.tensor(rows, device=turn.chosen.device)
     canvas = turn.candidates.select(turn.step.owner.first[at])
     counts = torch.stack([turn.view.blocks.turn, turn.blocks.number, final_end(turn, takes_back)], 1)[at].tolist()
-    guesses = guesses_of(turn, canvas, at) if any(job.snapshots for job in jobs) else [Guesses()] * len(jobs)
-    found = zip(jobs, counts, canvas.tokens.tolist(), canvas.masked.tolist(), guesses, strict=True)
-    return [_progress(*row) for row in found]
+    found = list(map(_progress, jobs, counts, canvas.tokens.tolist(), canvas.masked.tolist()))
+    if not any(job.snapshots for job in jobs):
+        return found
+    turns = turn.ledger.fixed[at].masked_fill(canvas.masked, 0).tolist()
+    return list(map(_pictured, jobs, found, turns, guesses_of(turn, canvas, at)))
 
 
-def _progress(job: Job, counts: list[int], tokens: list[int], masked: list[bool], guesses: Guesses) -> Progress:
+def _progress(job: Job, counts: list[int], tokens: list[int], masked: list[bool]) -> Progress:
     """Of one row, from all its columns. counts: its forwards, its block, and the column where its final part ends."""
     begin, length = job.request.answer_start, len(job.request.tokens)
     forwards, block, end = counts
-    shown = {column - begin: guess for column, guess in guesses.items() if job.snapshots and begin <= column < length}
-    final = max(0, min(end, length) - begin)
-    return Progress(forwards, block, tokens[begin:length], masked[begin:length], final, shown)
+    return Progress(forwards, block, tokens[begin:length], masked[begin:length], max(0, min(end, length) - begin))
+
+
+def _pictured(job: Job, progress: Progress, turns: list[int], guesses: Guesses) -> Progress:
+    """With what a snapshot shows beside the tokens, if its client wants snapshots."""
+    if not job.snapshots:
+        return progress
+    begin, length = job.request.answer_start, len(job.request.tokens)
+    shown = {column - begin: guess for column, guess in guesses.items() if begin <= column < length}
+    return replace(progress, turns=turns[begin:length], guesses=shown)
 
 
 def guesses_of(turn: Turn, canvas: Canvas, at: Tensor) -> list[Guesses]:

@@ -1,20 +1,35 @@
-"""The refusal of a request, in OpenAI's form."""
+"""The refusal of a request, in OpenAI's form and in the names that the request uses."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from dllm.errors import UserError
 
 LONGEST = 1000  # characters of a message, which may repeat what was sent
-# What requests call the settings that sentences name; a part's option goes by its group.
-PARAMS = {
+OPTIONS_OF_CONSTRAINTS = ("confidence", "whitespace", "depth", "words", "additional")
+# What requests call the settings that sentences of the command line name.
+IN_REQUESTS = {
     "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k",
-    "sampling.guidance": "diffusion.guidance", "gen_length": "max_tokens",
+    "sampling.guidance": "diffusion.guidance", "gen_length": "max_tokens", "infill": "diffusion.canvas",
+    "constraint.pattern": "response_format.pattern", "constraint.grammar": "response_format.grammar",
+    "constraint.options": "response_format.options", "constraint.schema": "response_format.json_schema.schema",
+    **{f"constraint.{name}": f"diffusion.constraint.{name}" for name in OPTIONS_OF_CONSTRAINTS},
 }  # fmt: skip
+GROUPS = "sampler|blocks|cache|eos"
+# A setting in a sentence. Behind a quote stands a value.
+SETTING = re.compile(
+    rf"""(?<![\w./'"])(?:
+    (?P<setting>sampling\.\w+|gen_length|infill|constraint\.\w+)\b
+    | constraint=(?P<kind>\w+)
+    | (?P<option>(?:{GROUPS})(?:\.\w+)+)
+    | (?P<group>{GROUPS})(?P<inner>/inner(?:@(?P<path>[\w.]+))?)?(?==)
+    )""",
+    re.VERBOSE,
+)
 
 
 class Refused(Exception):  # noqa: N818  an answer, no fault
@@ -30,27 +45,60 @@ class Refused(Exception):  # noqa: N818  an answer, no fault
             "invalid_request_error")  # fmt: skip
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
+    def renamed(self, names: Mapping[str, str]) -> Refused:
+        """The same with fields as this request calls them. names: of fields that have several."""
+        message, param = self.message, self.param
+        for usual, sent in names.items():
+            if sent not in message:
+                message, found = re.subn(rf"(?<![\w.]){re.escape(usual)}\b", sent, message)
+                param = sent if param == usual or (found and param == usual.rpartition(".")[0]) else param
+        return Refused(self.status, message, param, self.code)
+
 
 @contextmanager
 def as_refusal(param: str | None = None) -> Iterator[None]:
-    """A UserError becomes a refusal with its sentence. param: the field at fault; None: what the sentence names."""
+    """A UserError becomes a refusal with its sentence, in the names of requests. param: the field at fault; None: what
+    the sentence names."""
     try:
         yield
     except UserError as error:
-        raise Refused(400, str(error), param or param_of(str(error))) from None
+        raise Refused(400, in_requests(str(error)), param or param_of(str(error))) from None
+
+
+@contextmanager
+def as_sent(names: Mapping[str, str]) -> Iterator[None]:
+    """Refusals call fields as ``Refused.renamed``."""
+    try:
+        yield
+    except Refused as refused:
+        raise refused.renamed(names) from None
+
+
+def in_requests(sentence: str) -> str:
+    """A sentence of the command line with the settings' names in requests."""
+    return SETTING.sub(_in_requests, sentence)
+
+
+def _in_requests(found: re.Match[str]) -> str:
+    if found["kind"]:
+        return f"response_format of type {found['kind']}"
+    if found["setting"]:
+        return IN_REQUESTS.get(found["setting"], found["setting"])
+    inner = found["path"] or f"{found['group']}.inner"
+    return f"diffusion.{found['option'] or (inner if found['inner'] else found['group'])}"
 
 
 def param_of(sentence: str) -> str | None:
-    """The field of a request that holds the first setting a sentence names."""
+    """The field of a request that holds the first setting a sentence of the command line names."""
     if re.match(r"((the|a) )?constraint\b", sentence):
         return named_of_constraint(sentence)
-    found = re.search(r"\b(?:(sampling\.\w+|gen_length)|(sampler|blocks|cache|eos)[./=])", sentence)
+    found = re.search(rf"\b(?:(sampling\.\w+|gen_length)|({GROUPS})[./=])", sentence)
     if found is None:
         return None
-    return PARAMS.get(found[1]) if found[1] else f"diffusion.{found[2]}"
+    return IN_REQUESTS.get(found[1]) if found[1] else f"diffusion.{found[2]}"
 
 
 def named_of_constraint(sentence: str) -> str:
     """The field that holds what a sentence about a constraint begins with."""
-    option = re.match(r"constraint\.(confidence|whitespace|depth|words|additional)\b", sentence)
+    option = re.match(rf"constraint\.({'|'.join(OPTIONS_OF_CONSTRAINTS)})\b", sentence)
     return f"diffusion.constraint.{option[1]}" if option else "response_format"

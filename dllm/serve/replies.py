@@ -72,7 +72,8 @@ class Envelope:
         canvas = {
             "index": shot.choice, "turn": now.turn, "block": now.block, "final": now.final,
             "words": [None if hidden else word for hidden, word in zip(now.masked, words, strict=True)],
-            "ends": [at for at, token in enumerate(now.tokens) if token in ends], "guesses": guesses,
+            "turns": now.turns, "guesses": guesses,
+            "ends": [at for at, token in enumerate(now.tokens) if token in ends],
         }  # fmt: skip
         return {**self._chunk([]), "diffusion": canvas}
 

@@ -10,22 +10,22 @@ from typing import Any
 
 from dllm.canvas import Request
 from dllm.common.kinds import is_whole, of_kind
-from dllm.prompts import Prompts
+from dllm.prompts import Message, Prompts
 from dllm.serve.body import check_values
-from dllm.serve.choose import Defaults
+from dllm.serve.choose import SHORT, Defaults
 from dllm.serve.fields import (
     DIFFUSION,
     flag,
     object_of,
     sound_fields,
     sound_messages,
-    sound_prompt,
+    sound_prompts,
     stop_strings,
     wants_logprobs,
 )
 from dllm.serve.formats import asked_constraint
 from dllm.serve.jobs import Job
-from dllm.serve.refused import Refused, as_refusal
+from dllm.serve.refused import Refused, as_refusal, as_sent
 from dllm.setting import Sampling
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
@@ -36,8 +36,9 @@ MAX_PIECES = 1024  # texts and holes of a canvas
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request asks for. jobs: one for each choice; their deadlines are the caller's to set. prompt_tokens: what
-    was given. seed: of the first choice; the next ones follow."""
+    """What a request asks for. jobs: one for each choice, those of a prompt next to each other; their deadlines are the
+    caller's to set. prompt_tokens: what was given, each prompt once. names: as the request calls fields that have
+    several names."""
 
     jobs: tuple[Job, ...]
     chat: bool
@@ -48,7 +49,7 @@ class Asked:
     trace: bool
     stop: tuple[str, ...]
     prompt_tokens: int
-    seed: int
+    names: Mapping[str, str]
 
 
 def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
@@ -58,26 +59,47 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
     fields = sound_fields(body, chat)
     _check_model(fields.get("model", defaults.name), defaults.name)
     diffusion = object_of("diffusion", fields.get("diffusion", {}), DIFFUSION)
+    names = _names(fields, diffusion)
+    with as_sent(names):
+        return _asked(fields, diffusion, chat, defaults, names)
+
+
+def _names(fields: Mapping[str, Any], diffusion: Mapping[str, Any]) -> dict[str, str]:
+    """What the request calls fields that have another usual name."""
+    names = {f"diffusion.{group}.{key}": f"diffusion.{key}" for key, group in SHORT.items() if key in diffusion}
+    sent = [name for name in ("max_completion_tokens", "max_tokens") if name in fields]
+    length = "diffusion.canvas" if "canvas" in diffusion and not sent else sent[-1] if sent else "max_tokens"
+    return {**names, "max_tokens": length}
+
+
+def _asked(
+    fields: Mapping[str, Any], diffusion: Mapping[str, Any], chat: bool, defaults: Defaults, names: Mapping[str, str]
+) -> Asked:
     count, stream = _in_range("n", fields.get("n", 1), 1, defaults.max_choices), flag("stream", fields, "stream")
     include_usage = _usage(fields, stream)
     logprobs, stop = wants_logprobs(fields, chat), stop_strings(fields)
     constraint = asked_constraint(fields, diffusion, stop)
     snapshots, trace = (flag(f"diffusion.{name}", diffusion, name) for name in ("snapshots", "trace"))
+    if snapshots and not stream:
+        raise Refused(400, "diffusion.snapshots goes with stream=true. Drop it, or stream.", "diffusion.snapshots")
     temperature = _in_range("temperature", fields.get("temperature", defaults.sampling.temperature), 0, MAX_TEMPERATURE)
     sampling = _sampling(fields, diffusion, replace(defaults.sampling, temperature=temperature))
     length = _length(fields, diffusion, defaults)
     chosen = defaults.parts.chosen(diffusion, sampling, length)
-    request = _request(fields, diffusion.get("canvas"), chat, length, defaults.prompts)
-    request = replace(request, temperature=temperature, constraint=constraint)
-    seed = _seed(fields, temperature, count, defaults.seed)
+    most = max(1, defaults.max_answers // count)
+    made = _requests(fields, diffusion.get("canvas"), chat, length, defaults.prompts, most)
+    requests = [
+        replace(request, temperature=temperature, constraint=constraint, seed=first + number)
+        for request in made for first in (_seed(fields, temperature, count, defaults.seed),) for number in range(count)
+    ]  # fmt: skip
     with as_refusal("diffusion.sampler"):
-        chosen.sampler.prepare(request)  # refuses here what it could not write into the request later
-    requests = [replace(request, seed=seed + number) for number in range(count)]
-    follow = stream or snapshots or bool(stop)  # else only the end is told, which spares a copy in every turn
+        for request in requests[::count]:
+            chosen.sampler.prepare(request)  # refuses here what it could not write into the request later
+    follow = stream or bool(stop)  # else only the end is told, which spares a copy in every turn
     return Asked(
         jobs=tuple(Job(one, chosen, inf, follow, snapshots=snapshots, trace=trace) for one in requests), chat=chat,
         stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
-        prompt_tokens=sum(not masked for masked in request.masked), seed=seed,
+        prompt_tokens=sum(list(request.masked).count(False) for request in made), names=names,
     )  # fmt: skip
 
 
@@ -137,32 +159,47 @@ def _seed(fields: Mapping[str, Any], temperature: float, count: int, ours: int) 
     return secrets.randbelow(DRAWN) if temperature else ours
 
 
-def _request(fields: Mapping[str, Any], canvas: Any, chat: bool, length: int | None, prompts: Prompts) -> Request:
-    """The row to decode: the prompt, and masks or the given canvas behind it."""
+def _requests(
+    fields: Mapping[str, Any], canvas: Any, chat: bool, length: int | None, prompts: Prompts, most: int
+) -> list[Request]:
+    """A row for each prompt: the prompt, and masks or the given canvas behind it. most: how many prompts."""
     name = "messages" if chat else "prompt"
-    answer = None if canvas is None else _canvas(canvas, prompts)
+    answer = Request.answer([], length or 0, prompts.ids.mask) if canvas is None else _canvas(canvas, prompts)
     given = fields.get(name)
-    if given is None and not (answer and not chat):
-        raise Refused(400, f"{name} is missing: what is to be answered?", name, "missing_field")
-    tokens = []
-    if given is not None:
-        asked_for = sound_messages(given) if chat else sound_prompt(given)
-        with as_refusal(name):
-            tokens = prompts.encode(asked_for)  # type: ignore[arg-type]
-    if answer is None:
-        answer = Request.answer([], length or 0, prompts.ids.mask)
+    if given is None:
+        if chat or canvas is None:
+            raise Refused(400, f"{name} is missing: what is to be answered?", name, "missing_field")
+        _check_length(0, len(answer.tokens), name, prompts)
+        return [answer]
+    asked_for = [(name, sound_messages(given))] if chat else sound_prompts(given)
+    if len(asked_for) > most:
+        beside = f" of n={fields['n']} answers each" if "n" in fields else ""
+        sentence = f"prompt holds {len(asked_for)} prompts, more than the {most}{beside} that are served in one request"
+        raise Refused(400, f"{sentence}. Send fewer.", name)
+    rows = []
+    for place, prompt in asked_for:
+        try:
+            rows.append(_behind(place, prompt, replace(answer, infill=canvas is not None), prompts))
+        except Refused as refused:
+            message = refused.message if place == name else f"{place}: {refused.message}"
+            raise Refused(refused.status, message, place, refused.code) from None
+    return rows
+
+
+def _behind(name: str, prompt: str | list[int] | list[Message], answer: Request, prompts: Prompts) -> Request:
+    """The answer's row behind a prompt. name: of the prompt's field. Raises Refused."""
+    with as_refusal(name):
+        tokens = prompts.encode(prompt)
     _check_length(len(tokens), len(answer.tokens), name, prompts)
-    if not tokens:
-        return answer
     masked = [False] * len(tokens) + [*answer.masked]
-    return Request([*tokens, *answer.tokens], masked, start=len(tokens), infill=canvas is not None)
+    return Request([*tokens, *answer.tokens], masked, start=len(tokens), infill=answer.infill)
 
 
 def _check_length(prompt: int, answer: int, name: str, prompts: Prompts) -> None:
     if prompt + answer > (limit := prompts.config.max_length):
         raise Refused(
             400, f"the prompt takes {prompt} tokens and its answer {answer}, together more than the model's limit of "
-            f"{limit}. Shorten the prompt or lower max_tokens.", name, "context_length_exceeded",
+            f"{limit}. Shorten the prompt, or the answer (max_tokens).", name, "context_length_exceeded",
         )  # fmt: skip
 
 

@@ -128,6 +128,7 @@ def progress_of(turn: Turn, job: Job) -> Progress:
     known = turn.view.scores.scored[0, answer].tolist()
     guess, sure = (t[0, answer].tolist() for t in (turn.view.scores.token, turn.view.scores.confidence))
     guesses = {at: (guess[at], sure[at]) for at, hidden in enumerate(masked) if hidden and known[at]}
+    turns = turn.ledger.fixed.masked_fill(canvas.masked, 0)[0, answer].tolist()
     return Progress(
         int(turn.view.blocks.turn[0]), int(turn.view.blocks.number[0]), canvas.tokens[0, answer].tolist(), masked,
-        masked.index(True) if True in masked else len(masked), guesses if job.snapshots else {})
+        masked.index(True) if True in masked else len(masked), *((turns, guesses) if job.snapshots else ()))

@@ -11,6 +11,7 @@ import pytest
 from dllm import UserError
 from dllm.models.bundle import Model
 from dllm.serve.choose import Defaults
+from dllm.serve.refused import in_requests
 from dllm.setting import Sampling
 from tests.serve.bodies import GROUPS, MESSAGES, SAME, alike, chat, mini_defaults, plan_of, refusal
 
@@ -42,7 +43,8 @@ def test_what_the_server_was_told_holds_where_a_request_says_nothing(mini_model:
     other: Any = chat(server, diffusion={"sampler": "localleap"}).jobs[0].chosen.sampler
     assert other.radius == 4, "a part that is named comes as its file has it"
     cold = chat(server, temperature=0, top_p=1, max_tokens=5)
-    assert cold.seed == 9 and cold.jobs[0].chosen.sampling.plain and sum(cold.jobs[0].request.masked) == 5
+    request = cold.jobs[0].request
+    assert request.seed == 9 and cold.jobs[0].chosen.sampling.plain and sum(request.masked) == 5
 
 
 def test_a_cache_brings_its_blocks_as_on_the_command_line(mini_model: Model) -> None:
@@ -131,4 +133,4 @@ def test_parts_that_do_not_fit_are_refused_with_the_sentence_of_the_command_line
 ) -> None:
     with pytest.raises(UserError) as theirs:
         plan_of(*overrides)
-    assert refusal(mini, **fields).message == str(theirs.value)
+    assert refusal(mini, **fields).message == in_requests(str(theirs.value))

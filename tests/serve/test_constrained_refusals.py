@@ -43,34 +43,34 @@ def grammar(text: Any) -> dict[str, Any]:
     return {"response_format": {"type": "grammar", "grammar": text}}
 
 
-# What is known once the language is, and the sentence that the command line says.
+# What is known once the language is, and the sentence that the command line says, in the names of requests.
 COMPILED: list[tuple[dict[str, Any], str]] = [
-    ({**regex("a{20}"), "max_tokens": 8}, "constraint=regex: its shortest text takes 20 tokens and the "
-     "answer has 8. Raise gen_length to 20 or more."),
-    ({**regex("a{5}"), "diffusion": {"canvas": ["b", 4]}}, "constraint=regex: the given tokens leave no way "
-     "to complete a text in 4 masks. Give more masks, or change the given text."),
+    ({**regex("a{20}"), "max_tokens": 8}, "response_format of type regex: its shortest text takes 20 tokens and the "
+     "answer has 8. Raise max_tokens to 20 or more."),
+    ({**regex("a{5}"), "diffusion": {"canvas": ["b", 4]}}, "response_format of type regex: the given tokens leave no "
+     "way to complete a text in 4 masks. Give more masks, or change the given text."),
     (regex("[^\\s\\S]"), "the constraint allows no text at all."),
-    (regex("%"), "constraint=regex allows no text that this tokenizer can write."),
-    (regex("a("), "constraint.pattern='a(' is no regular expression: missing ), unterminated subpattern "
+    (regex("%"), "response_format of type regex allows no text that this tokenizer can write."),
+    (regex("a("), "response_format.pattern='a(' is no regular expression: missing ), unterminated subpattern "
      "at position 1."),
     (regex("a(?=b)"), "looks ahead or behind, which is no regular language here."),
     (regex("(a)\\1"), "refers back to a group"),
-    (regex("a(?m)b"), "constraint.pattern='a(?m)b'"),
+    (regex("a(?m)b"), "response_format.pattern='a(?m)b'"),
     (regex("a^b"), "has an anchor inside. Only ^ and $ are known, at the two ends."),
-    (schema({"properties": {"a": {"not": {"minLength": 3}}}}), "constraint.schema at #/properties"),
+    (schema({"properties": {"a": {"not": {"minLength": 3}}}}), "response_format.json_schema.schema at #/properties"),
     (schema({"type": "string", "maxlength": 3}, strict=True), "the keyword 'maxlength' is unknown. Did you "
      "mean 'maxLength'?"),
     (schema({"exclusiveMinimum": True}), "this is no JSON schema (Draft 2020-12): True is not of type"),
     (schema({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "oneOf: cases 0 and 1 may share a"),
-    (schema({"$ref": "http://elsewhere/x.json"}), "constraint.schema at #"),
+    (schema({"$ref": "http://elsewhere/x.json"}), "response_format.json_schema.schema at #"),
     (schema(False), "the constraint allows no text at all."),
-    (grammar("start: b"), "constraint.grammar: "),
-    (grammar("start: A\nA: /a(?=b)/"), "constraint.grammar: terminal A='a(?=b)' looks ahead"),
+    (grammar("start: b"), "response_format.grammar: "),
+    (grammar("start: A\nA: /a(?=b)/"), "response_format.grammar: terminal A='a(?=b)' looks ahead"),
     (grammar("start: a\na: b\nb: a"), "begins with itself by way of others (left recursion)."),
-    (grammar("start: x\n%import .secret.x"), "constraint.grammar: %import .secret would read a file."),
-    (grammar("start: x\n%import secret.x"), "constraint.grammar: %import secret would read a file."),
+    (grammar("start: x\n%import .secret.x"), "response_format.grammar: %import .secret would read a file."),
+    (grammar("start: x\n%import secret.x"), "response_format.grammar: %import secret would read a file."),
     (choice([]), "the constraint allows no text at all."),
-    (choice(["%"]), "constraint=choice allows no text that"),
+    (choice(["%"]), "response_format of type choice allows no text that"),
 ]  # fmt: skip
 
 
@@ -82,13 +82,13 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "text", "pattern": "a"}}, "response_format.pattern", "it has type."),
     ({"response_format": {"type": "regex", "patern": "a"}}, "response_format.patern", "Did you mean 'pattern'?"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "must be an object with any of"),
-    (regex(None), "response_format", "constraint.pattern=None must be a text."),
+    (regex(None), "response_format", "response_format.pattern=None must be a text."),
     (regex("a" * 4097), "response_format", "its pattern has 4097 bytes, more than the limit of 4096. Shorten it."),
     (grammar("é" * 8193), "response_format", "its grammar has 16386 bytes, more than the limit of 16384."),
     (schema({"const": "a" * 65536}), "response_format", "bytes, more than the limit of 65536."),
     (choice(["a" * 40000] * 2), "response_format", "its options has 80000 bytes, more than the limit of 65536."),
-    (choice("yes"), "response_format", "constraint.options='yes' must be a list of texts"),
-    (choice([1]), "response_format", "constraint.options=[1] must be a list of texts"),
+    (choice("yes"), "response_format", "response_format.options='yes' must be a list of texts"),
+    (choice([1]), "response_format", "response_format.options=[1] must be a list of texts"),
     (schema([1]), "response_format", "response_format.json_schema.schema=[1] must be a schema: an object, true"),
     (schema({}, strict=1), "response_format", "response_format.json_schema.strict=1 must be true or false"),
     (schema({}, shema={}), "response_format.json_schema.shema", "has no field 'shema'"),
@@ -101,7 +101,7 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     (option(schema({}), depth=33), "diffusion.constraint.depth", "is more than 32, the most that is served."),
     (option(schema({}), depth=-1), "diffusion.constraint.depth", "constraint.depth=-1 must be a whole number"),
     (option(schema({}), depth="4"), "diffusion.constraint.depth", "constraint.depth='4' must be a whole number"),
-    (option(schema({}), whitespace="two"), "diffusion.constraint.whitespace", "constraint.whitespace='two'"),
+    (option(schema({}), whitespace="two"), "diffusion.constraint.whitespace", "diffusion.constraint.whitespace='two'"),
     (option(regex("a"), confidence=1), "diffusion.constraint.confidence", "constraint.confidence='1' must be one of"),
     (option(regex("a"), confidense="model"), "diffusion.constraint.confidense", "Did you mean 'confidence'?"),
     ({**regex("a"), "diffusion": {"constraint": "none"}}, "diffusion.constraint", "must be an object with any of"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dllm.models.bundle import Model
+from dllm.record.final_commits import final_commits
 from dllm.record.trace import read_trace
 from dllm.serve.playground import playground_page
 from dllm.view.__main__ import write
@@ -109,6 +110,36 @@ def test_two_settings_decode_side_by_side(tab: Any, server: Live, tmp_path: Path
     assert "static" in (page := write([file]).read_text()) and "dual" in page
 
 
+def test_a_late_reader_paints_the_forwards_of_the_trace(tab: Any) -> None:
+    """Two of three snapshots are lost on their way to the page."""
+
+    def thinned(route: Any) -> None:
+        reply = route.fetch()
+        blocks = reply.text().split("\n\n")
+        shots = [block for block in blocks if block.startswith("event: diffusion.snapshot")]
+        route.fulfill(response=reply, body="\n\n".join(one for one in blocks if one not in shots or one in shots[2::3]))
+
+    tab.route("**/v1/chat/completions", thinned)
+    choose(tab, 0, sampler="static")
+    tab.click("#run")
+    finished(tab)
+    pictures = int(tab.get_attribute("#step", "max"))
+    assert 1 < pictures <= 5
+    with tab.expect_download() as downloading:
+        tab.locator("button", has_text="Download trace").click()
+    commits = final_commits(read_trace(downloading.value.path())[1])
+    tab.focus("#step")
+    for picture in range(pictures, 0, -1):
+        until = int(re.search(r"forward (\d+)", tab.locator(".status").inner_text())[1])  # type: ignore[index]
+        titles = tab.locator(".text .t").evaluate_all("all => all.map(one => one.title)")
+        painted = {at: int(title.rpartition(" ")[2]) for at, title in enumerate(titles) if ", forward" in title}
+        assert painted == {one.position: one.turn + 1 for one in commits if one.turn < until}
+        shades = tab.locator(".text .t").evaluate_all("all => all.map(one => one.style.backgroundColor)")
+        assert len({shades[at] for at in painted}) == len(set(painted.values()))
+        tab.keyboard.press("ArrowLeft")
+        assert picture == 1 or tab.inner_text("#where") == f"picture {picture - 1} of {pictures}"
+
+
 def test_a_setting_that_does_not_fit_shows_the_sentence(tab: Any) -> None:
     choose(tab, 0, cache="dkv_greedy")
     tab.click("#run")
@@ -140,7 +171,7 @@ def test_a_form_holds_for_the_answer_or_says_what_is_wrong(browser: Any, written
             page.click("#run")
             finished(page)
             assert re.fullmatch(holds, page.locator(".reply").first.text_content())
-        for form, text, sentence in (("regex", "a(", "constraint.pattern='a(' is no regular expression"),
+        for form, text, sentence in (("regex", "a(", "response_format.pattern='a(' is no regular expression"),
                                      ("json_schema", "{", "The schema is no JSON")):  # fmt: skip
             page.select_option("#form", form)
             page.fill("#formtext", text)

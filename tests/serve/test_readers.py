@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from dllm.models.bundle import Model
+from dllm.record.trace import Trace
 from dllm.serve.jobs import Done, Failed, Progress
 from dllm.serve.mailbox import Mailbox
 from dllm.serve.scheduler import Scheduler
-from tests.serve.conftest import Place
+from tests.serve.conftest import Place, events
 
 
 def progress(turn: int, final: int) -> Progress:
@@ -110,3 +111,36 @@ def test_a_done_row_needs_no_progress() -> None:
         assert mail.latest is None and isinstance(mail.end, Done)
 
     asyncio.run(act())
+
+
+def kept_at(trace: dict[str, Any], turn: int) -> dict[int, int]:
+    """When each decided position kept its token, from 1, after the first ``turn`` forwards of a trace; of several
+    candidates of the last one in the first."""
+    found: dict[int, int] = {}
+    path = Trace.from_json(trace).path()[:turn]
+    for number, (turned, at) in enumerate([*path[:-1], (path[-1][0], 0)], 1):
+        for position in (*turned.remasked[at], *turned.rolled[at]):
+            found.pop(position, None)
+        changed = [position for commits in turned.written(at) for position in commits.positions]
+        found |= dict.fromkeys([*changed, *turned.filled[at]], number)
+    return found
+
+
+@pytest.mark.parametrize("diffusion", [
+    {"sampler": "static"}, {"sampler": "wino", "threshold": 0.2}, {"sampler": "saber"}, {"sampler": "remdm"},
+    {"sampler": "joint_threshold"}, {"sampler": "freedave"}, {"sampler": "lopa"}, {"blocks": "sliding"},
+    {"sampler": {"name": "prophet", "region": "anchor", "anchor_text": "w5", "anchor_position": 7}},
+], ids=str)  # fmt: skip
+def test_every_snapshot_says_when_each_token_was_decided(served: Model, diffusion: dict[str, Any]) -> None:
+    """By itself, so that a reader who misses the ones before shows the same; against the trace."""
+    place = Place(served, Scheduler(served, "eager"))  # type: ignore[arg-type]
+    told = events(place.ask(stream=True, temperature=0, diffusion={"snapshots": True, "trace": True, **diffusion}))
+    (trace,) = [choice["diffusion"]["trace"]["trace"] for _, data in told if data != "[DONE]"
+                for choice in data["choices"] if choice["finish_reason"]]  # fmt: skip
+    shots = [data["diffusion"] for name, data in told if name]
+    assert shots
+    for shot in shots:
+        decided = {at: turn for at, turn in enumerate(shot["turns"]) if turn}
+        assert decided == kept_at(trace, shot["turn"]), shot["turn"]
+        assert all(shot["words"][at] is not None for at in decided)
+    place.close()

@@ -12,11 +12,11 @@ from tests.serve.bodies import chat
 
 def test_choices_differ_by_their_seeds(mini: Defaults) -> None:
     found = chat(mini, n=3, seed=7, temperature=0.5)
-    assert [job.request.seed for job in found.jobs] == [7, 8, 9] and found.seed == 7
+    assert [job.request.seed for job in found.jobs] == [7, 8, 9]
     assert {job.request.temperature for job in found.jobs} == {0.5} and found.jobs[0].deadline == inf
-    drawn = {chat(mini, temperature=0.5).seed for _ in range(4)}
+    drawn = {chat(mini, temperature=0.5).jobs[0].request.seed for _ in range(4)}
     assert len(drawn) > 1 and all(0 <= seed < 2**31 for seed in drawn)
-    assert chat(mini).seed == mini.seed and not chat(mini).jobs[0].follow
+    assert chat(mini).jobs[0].request.seed == mini.seed and not chat(mini).jobs[0].follow
 
 
 def test_the_plain_fields_arrive(mini: Defaults) -> None:
@@ -68,6 +68,20 @@ def test_messages_go_through_the_template_and_prompts_do_not(mini: Defaults) -> 
         assert prompts.text(ids) == "a <|eot_id|>" and not {*prompts.ids.stops, prompts.ids.mask} & set(ids)
     for given in ([5, 4, 9], [[5, 4, 9]]):
         assert list(asked({"prompt": given}, False, mini).jobs[0].request.tokens[:3]) == [5, 4, 9]
+
+
+def test_several_prompts_are_as_many_requests(mini: Defaults) -> None:
+    """Choices of a prompt stand next to each other, and each is as it would be alone."""
+    for prompts in (["a b", "c", "a b"], [[5, 4, 9], [7], [8, 8]]):
+        body = {"n": 2, "temperature": 0.5, "seed": 7, "max_tokens": 5, "stop": "x"}
+        found = asked({"prompt": prompts, **body}, False, mini)
+        alone = [asked({"prompt": prompt, **body}, False, mini) for prompt in prompts]
+        assert found.jobs == tuple(job for one in alone for job in one.jobs)
+        assert found.prompt_tokens == sum(one.prompt_tokens for one in alone)
+    drawn = asked({"prompt": ["a", "a"], "temperature": 1}, False, mini).jobs
+    assert drawn[0].request.seed != drawn[1].request.seed, "two answers of one prompt differ"
+    gaps = asked({"prompt": ["a", "b c"], "diffusion": {"canvas": ["x", 2, "y", 1]}}, False, mini).jobs
+    assert all(job.request.infill and list(job.request.masked).count(True) == 3 for job in gaps)
 
 
 def test_a_canvas_is_the_answer_with_holes(mini: Defaults) -> None:

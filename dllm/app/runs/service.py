@@ -42,10 +42,11 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         sys.setswitchinterval(SWITCH)
     parts = {group: config[group] for group in ("sampler", "blocks", "cache", "eos")}
     sampling, length, seed = plan.sampling, plan.options.gen_length, plan.options.seed
-    most = settings.limits.max_rows
+    limits = settings.limits
     defaults = Defaults(
-        model, model.name, **parts, sampling=sampling, gen_length=length, seed=seed, max_choices=most)
-    defaults.parts.chosen({}, sampling, length)  # refuses here what would fail in every request
+        model, model.name, **parts, sampling=sampling, gen_length=length, seed=seed, max_choices=limits.max_rows,
+        max_answers=limits.max_waiting)
+    defaults.check()
     threading.Thread(target=defaults.warm, daemon=True).start()  # 4 s that no request should wait for, nor the start
     kept = {"model": config["model"], "runtime": config["runtime"], "lag": config["lag"], "kernels": config["kernels"]}
     scheduler = Scheduler(model, runtime_of(config), settings.limits)
