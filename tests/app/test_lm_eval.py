@@ -85,6 +85,33 @@ def test_models_of_lm_eval_stay_known_beside_ours() -> None:
     assert found["results"]["mini_lists"]["score,none"] == 0
 
 
+def test_batches_of_lm_eval_s_clients_are_served(model: DLLM) -> None:
+    """Bodies as its classes for OpenAI's interface write them, and read them; a class itself wants ``tenacity``."""
+    pytest.importorskip("sse_starlette", reason="the server is not installed: pip install 'dllm[serve]'")
+    from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
+
+    from tests.serve.bodies import mini_defaults
+    from tests.serve.conftest import CHAT, Place
+
+    place = Place(model.bundle, defaults=mini_defaults(model.bundle))
+    decoder = Decoder(model.bundle, gen_length=32)
+    questions = [SORT, 'Copy the list:\n["Kai", "Emma"]', 'Reverse the list:\n["Kai", "Emma"]']
+    alone = [decoder(question)[0].text for question in questions]
+    options = {"until": ["\n\n", "</s>"], "max_gen_toks": 32, "do_sample": False, "temperature": 0.0}
+    plain, chats = object.__new__(LocalCompletionsAPI), object.__new__(LocalChatCompletion)
+    plain.model, plain._max_gen_toks = chats.model, chats._max_gen_toks = "mini", 256
+    prompts = [decoder.prompts.encode(question) for question in questions]
+    body = plain._create_payload(prompts, generate=True, gen_kwargs=dict(options), eos="<|endoftext|>")
+    assert plain.parse_generations(place.ask("/v1/completions", **body).json()) == alone
+    messages = [{"role": "user", "content": SORT, "type": "text"}]  # with its type as up to 0.4.9
+    body = chats._create_payload(messages, generate=True, gen_kwargs=dict(options), eos="<|endoftext|>")
+    (choice,) = place.call("POST", CHAT, json=body).json()["choices"]
+    assert choice["message"]["content"] == alone[0]
+    told = place.ask("/v1/completions", **plain._create_payload(prompts)).json()["error"]["message"]
+    assert "lm-eval measures likelihoods with --model dllm" in told
+    place.close()
+
+
 def test_the_detour_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from dllm.app.lm_eval import __main__ as detour
 
