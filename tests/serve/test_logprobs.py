@@ -74,10 +74,11 @@ def test_bytes_make_up_the_text_and_offsets_count_its_characters(place: Place, m
 
 def test_parts_of_characters_look_as_openais(place: Place) -> None:
     form = {"response_format": {"type": "choice", "options": ["😀é"]}, "prompt": "A", "max_tokens": 12}
-    place = Place(place.scheduler.model, defaults=writing(place.scheduler.model))
+    place = Place(place.scheduler.model, defaults=writing(place.scheduler.model))  # whose texts may end
     (chat,) = place.call("POST", CHAT, json={**chat_of(form), "logprobs": True}).json()["choices"]
     assert joined(chat["logprobs"]) == "😀é".encode()
     assert all(entry["token"].encode() == bytes(entry["bytes"]) or entry["token"].startswith("\\x")
                for entry in chat["logprobs"]["content"])  # fmt: skip
     (text,) = place.call("POST", "/v1/completions", json={**form, "logprobs": 0}).json()["choices"]
     assert text["logprobs"]["tokens"][0].startswith("bytes:\\xf0")
+    place.close()
