@@ -19,14 +19,14 @@ IN_REQUESTS = {
     "constraint.options": "response_format.options", "constraint.schema": "response_format.json_schema.schema",
     **{f"constraint.{name}": f"diffusion.constraint.{name}" for name in OPTIONS_OF_CONSTRAINTS},
 }  # fmt: skip
-PART_GROUPS = "sampler|blocks|cache|eos"
+ANY_GROUP = "sampler|blocks|cache|eos"
 # A setting in a sentence. Behind a quote stands a value.
 SETTING = re.compile(
     rf"""(?<![\w./'"])(?:
     (?P<setting>sampling\.\w+|gen_length|infill|constraint\.\w+)\b
     | constraint=(?P<kind>\w+)
-    | (?P<option>(?:{PART_GROUPS})(?:\.\w+)+)
-    | (?P<group>{PART_GROUPS})(?P<inner>/inner(?:@(?P<path>[\w.]+))?)?(?==)
+    | (?P<option>(?:{ANY_GROUP})(?:\.\w+)+)
+    | (?P<group>{ANY_GROUP})(?P<inner>/inner(?:@(?P<path>[\w.]+))?)?(?==)
     )""",
     re.VERBOSE,
 )
@@ -92,7 +92,7 @@ def param_of(sentence: str) -> str | None:
     """The field of a request that holds the first setting a sentence of the command line names."""
     if re.match(r"((the|a) )?constraint\b", sentence):
         return named_of_constraint(sentence)
-    found = re.search(rf"\b(?:(sampling\.\w+|gen_length)|({PART_GROUPS})[./=])", sentence)
+    found = re.search(rf"\b(?:(sampling\.\w+|gen_length)|({ANY_GROUP})[./=])", sentence)
     if found is None:
         return None
     return IN_REQUESTS.get(found[1]) if found[1] else f"diffusion.{found[2]}"
