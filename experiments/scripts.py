@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec
 
+from dllm.common.terminal import complain
 from dllm.errors import UserError
 
 P = ParamSpec("P")
@@ -32,7 +32,7 @@ def refusing(main: Callable[P, int]) -> Callable[P, int]:
         except OSError as error:  # as on the command line of dllm
             place = error.filename or "the system"
             said = f"{place}: {error.strerror or error}. Put that right, or name another place."
-        print("error:", said, file=sys.stderr)
+        complain("error:", said)
         return 2
 
     return command

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from dllm.common.terminal import as_text
 from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
@@ -230,11 +231,11 @@ def print_report(report: Report, console: Console | None = None) -> None:
     console = console or Console()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, text in report.rows():
-        table.add_row(f"[bold]{name}[/bold]", escape(text))
+        table.add_row(as_text(name, "bold"), as_text(text))
     console.print(table)
     for note in report.notes:
-        console.print(f"[yellow]note[/yellow] {escape(note)}")
+        console.print(Text.assemble(("note ", "yellow"), as_text(note)))
     for problem in report.problems:
-        console.print(f"[red]problem[/red] {escape(problem)}")
+        console.print(Text.assemble(("problem ", "red"), as_text(problem)))
     colour = "green" if report.usable else "red"
-    console.print(f"[{colour}]{escape(report.verdict)}[/{colour}]")
+    console.print(as_text(report.verdict, colour))

@@ -17,6 +17,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from dllm.common.terminal import say
 from dllm.compose.parts import build_part, choices, composed
 from dllm.compose.validate import validate
 from dllm.errors import Doubt, Unfit, UserError
@@ -147,4 +148,4 @@ def compatibility_page() -> str:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", Doubt)  # the page says what fits, not what is wise
-    print(compatibility_page(), end="")
+    say(compatibility_page().rstrip("\n"))

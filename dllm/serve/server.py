@@ -6,7 +6,6 @@ import asyncio
 import errno
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from dllm.common.terminal import complain, say
 from dllm.errors import UserError
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
@@ -53,7 +53,7 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.greeting:
-            print(self.greeting, flush=True)
+            say(self.greeting, flush=True)
 
     async def on_tick(self, counter: int) -> bool:
         self.dead = self.dead or self.scheduler.state == "failed"
@@ -96,5 +96,5 @@ def serve_until_told(server: DrainingServer, listening: socket.socket) -> None:
     """Serve until a signal. Exits with ``DEAD`` if the decode thread has died."""
     server.run(sockets=[listening])
     if server.dead:
-        print("Error: the decode thread has died; the log says why. Start the server anew.", file=sys.stderr)
+        complain("Error: the decode thread has died; the log says why. Start the server anew.")
         raise SystemExit(DEAD)

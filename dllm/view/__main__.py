@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dllm.common.terminal import VisibleParser, complain, say
 from dllm.errors import UserError
 from dllm.record.trace import read_trace
 from dllm.view.page import Pane, trace_page
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser("python -m dllm.view", description="Write a page that re-runs a decode.")
+    parser = VisibleParser("python -m dllm.view", description="Write a page that re-runs a decode.")
     parser.add_argument("trace", type=Path, help="a file of a run's traces folder (decode with trace=true)")
     parser.add_argument("other", type=Path, nargs="?", help="a second trace, to be shown beside the first")
     parser.add_argument("-o", "--output", type=Path, help="the page; default: beside the first trace")
     given = parser.parse_args(arguments)
     try:
-        print(write([given.trace] if given.other is None else [given.trace, given.other], given.output))
+        say(write([given.trace] if given.other is None else [given.trace, given.other], given.output))
     except UserError as error:
-        print("Error:", error, file=sys.stderr)
+        complain("Error:", error)
         raise SystemExit(2) from None
 
 

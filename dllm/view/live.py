@@ -10,6 +10,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from dllm.common.terminal import as_text
 from dllm.contract import Turn
 from dllm.models.ids import Ids
 from dllm.record.stopwatch import Stopwatch
@@ -101,14 +102,14 @@ class LiveView:
         share = max(1, (space - 1) // max(len(fitting), 1))
         parts = [self.brush.window(picture, row, last, width, share) for row in fitting]
         if len(fitting) < len(rows):
-            parts.append(Text(f"... and {len(rows) - len(fitting)} rows more", DIM_STYLE))
+            parts.append(as_text(f"... and {len(rows) - len(fitting)} rows more", DIM_STYLE))
         return Group(*parts, *legend, self._status(picture, last, width))
 
     def _status(self, picture: Picture, last: int, width: int) -> Text:
         useful = picture.useful(self.brush.ends)
         speed = f"{useful / self.spent:.0f} tokens/s" if self.spent > 0 else ""
         words = [f"turn {self.turn}", f"{picture.committed()} of {picture.given} committed", speed, self.note]
-        status = Text(" · ".join(word for word in words if word) + "  ", DIM_STYLE)
+        status = as_text(" · ".join(word for word in words if word) + "  ", DIM_STYLE)
         status.append_text(self.brush.ramp(last))
         status.truncate(width, overflow="ellipsis")
         return status

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from dllm.analysis.measures import Measures
+from dllm.common.terminal import as_text, visible
 from dllm.contract import Turn
 from dllm.record.results import ResultRow
 from dllm.record.stopwatch import Stopwatch
@@ -97,7 +98,7 @@ class Race:
             try:
                 began = time.perf_counter()
                 while (now := (time.perf_counter() - began) / self.factor) < self.end:
-                    live.update(Group(self.frame(now), Text("Ctrl-C skips to the end.", DIM_STYLE)), refresh=True)
+                    live.update(Group(self.frame(now), as_text("Ctrl-C skips to the end.", DIM_STYLE)), refresh=True)
                     time.sleep(INTERVAL)
             except KeyboardInterrupt:
                 pass
@@ -109,12 +110,12 @@ class Race:
         width, space = console.width, max(1, (console.height - 2 - FOOTER - bool(self.marks)) // len(self.lanes) - 2)
         parts: list[RenderableType] = []
         for number, lane in enumerate(self.lanes):
-            head = Text.assemble((lane.name, "bold"), "  ", no_wrap=True)
+            head = Text.assemble((visible(lane.name), "bold"), "  ", no_wrap=True)
             head.append(lane.words(seconds, self.brush.ends, number == self.winner))
             head.truncate(width, overflow="ellipsis")
             parts += [head, self._answer(lane, seconds, width, min(space, self.heights[number])), Text()]
         parts += self.brush.legend(width, 2, self.marks)  # of two turns, the last one has the last colour
-        return Group(*parts, *(Text(line, DIM_STYLE) for line in self._origin()))
+        return Group(*parts, *(as_text(line, DIM_STYLE) for line in self._origin()))
 
     def _answer(self, lane: Racer, seconds: float, width: int, lines: int) -> Text:
         """The lane's answer in so many lines, blank ones included."""

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dllm.analysis.measures import Measures, by_task, mean, scores_of
 from dllm.analysis.published import Published
+from dllm.common.terminal import as_text
 from dllm.compose.labels import cell_label
 from dllm.record.results import ResultRow
 
@@ -33,8 +34,8 @@ def scores_table(rows: Sequence[ResultRow], published: Published | None = None) 
         tables.append(task_table(rows, others, lambda mine: [metric_cell(mine, name) for name in others]))
     doubts = {Measures.of(mine).doubt: None for mine in (rows, *by_task(rows).values())}
     if doubt := next(filter(None, doubts), ""):
-        tables.append(Text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
-    tables += [Text(line, "dim") for line in published.sentences()] if published is not None else []
+        tables.append(as_text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
+    tables += [as_text(line, "dim") for line in published.sentences()] if published is not None else []
     return Group(*tables)
 
 
@@ -48,7 +49,7 @@ def task_table(
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for name, mine in zip(short_names(list(tasks)), tasks.values(), strict=True):
-        table.add_row(name, *numbers(mine))
+        table.add_row(as_text(name), *numbers(mine))
     if len(tasks) > 1:
         table.add_section()
         table.add_row("all", *numbers(rows))

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rich.table import Table
-from rich.text import Text
 
 from dllm.analysis.measures import Measures
+from dllm.common.terminal import as_text
 from dllm.record.results import ResultRow
 
 
@@ -34,7 +34,7 @@ def summary_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
     table = Table(show_header=len(columns) > 1, header_style="bold")
     table.add_column("")
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(as_text(name), justify="right")
     shown = [summary_lines(rows) for rows in columns.values()]
     for line in shown[0]:
         table.add_row(line, *(column[line] for column in shown))
@@ -60,12 +60,12 @@ def text_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
     if many:
         table.add_column("id")
     for name in columns:
-        table.add_column(name, ratio=1, overflow="fold")
+        table.add_column(as_text(name), ratio=1, overflow="fold")
     for row in next(iter(columns.values())):
         key = (row["id"], row["sample"])
         found = [next((r for r in rows if (r["id"], r["sample"]) == key), None) for rows in columns.values()]
-        shown = [Text(answer_text(r) if r else "") for r in found]
-        table.add_row(*([sample_label(row)] if many else []), *shown)
+        shown = [as_text(answer_text(r) if r else "") for r in found]
+        table.add_row(*([as_text(sample_label(row))] if many else []), *shown)
     return table
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dllm.common.terminal import complain, say
 from dllm.errors import UserError
 from dllm.record.cost import Machine, machine
 from experiments.report import tables
@@ -21,7 +22,7 @@ from experiments.scripts import refusing
 try:
     from experiments.report import plots
 except UserError as error:
-    print("error:", error, file=sys.stderr)
+    complain("error:", error)
     raise SystemExit(2) from None
 
 FORWARD, SECOND = "useful tokens per forward (log scale)", "useful tokens per second (log scale)"
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="where to write (default: FOLDER/report)")
     parser.add_argument("--machine", help="compare times with this one's floor: h200, h100, a100, l4, or this")
     options = parser.parse_args(arguments)
-    print(report(options.folders, options.out or options.folders[0] / "report", options.machine))
+    say(report(options.folders, options.out or options.folders[0] / "report", options.machine))
     return 0
 
 

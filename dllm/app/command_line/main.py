@@ -26,6 +26,7 @@ from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names, with_task
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.runs.places import resumed
+from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
 from dllm.compose.naming import CHOICES, typed_choices
 from dllm.compose.parts import composed
@@ -110,6 +111,7 @@ def take_cell(settings: dict[str, Any], given: list[str], folder: Path) -> None:
 def main() -> None:
     """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread
     died, 130 stopped by Ctrl-C."""
+    sys.excepthook = excepthook
     given = sys.argv[1:]
     words = hydra_quoted(with_task(given))
     # Hydra then raises its errors instead of printing them, which happens below.
@@ -128,14 +130,14 @@ def main() -> None:
 def obey(arguments: list[str]) -> None:
     """Do what the command line says."""
     if "--version" in arguments:
-        print("dllm", version_of("dllm") or "of a checkout that is not installed")
+        say("dllm", version_of("dllm") or "of a checkout that is not installed")
         return
     flags, hydras = flags_of(arguments)
     # Hydra knows no such choice; it is the default.
     flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
     refuse_settings(flags.overrides, flags.multirun or flags.help)
     if flags.help:
-        print(help_text([text for text in flags.overrides if combinations([text]) == 1]))
+        say(help_text([text for text in flags.overrides if combinations([text]) == 1]))
     elif flags.multirun:
         run_sweep(flags.overrides, hydras)
     elif hydras:
@@ -155,7 +157,7 @@ def run_sweep(overrides: list[str], flags: list[str]) -> None:
     with sweep.undone():
         start_cells(sweep, flags)
         if int(os.environ.get("RANK", "0")) == 0:  # several processes may share the cells
-            print(f"Sweep folder: {sweep.folder}\n{way_to_tables(sweep.folder)}", flush=True)
+            say(f"Sweep folder: {sweep.folder}\n{way_to_tables(sweep.folder)}", flush=True)
     if any(LACKING):
         from dllm.app.commands.evaluate import FAILED
 
@@ -212,7 +214,7 @@ def sentences(overrides: Sequence[str]) -> Iterator[None]:
             raise
         stop(f"there is not enough memory ({first_line(error)}). {MEMORY_ADVICE}")
     except KeyboardInterrupt:
-        print("\nStopped.", file=sys.stderr)
+        complain("\nStopped.")
         raise SystemExit(130) from None
 
 
@@ -223,9 +225,9 @@ def doubts() -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, Doubt):
-            print("Warning:", message, file=sys.stderr)
+            complain("Warning:", message)
         else:
-            usual(message, category, *place, **more)
+            complain(warnings.formatwarning(message, category, *place[:2]).rstrip())
 
     warnings.showwarning = show
     try:
@@ -236,5 +238,5 @@ def doubts() -> Iterator[None]:
 
 def stop(sentence: str) -> NoReturn:
     """Print an error and exit with code 2."""
-    print("Error:", " ".join(sentence.split()), file=sys.stderr)
+    complain("Error:", " ".join(sentence.split()))
     raise SystemExit(2)

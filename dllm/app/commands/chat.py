@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 from rich.console import Console
-from rich.text import Text
 
 from dllm.app.runs.environment import environment_of
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
+from dllm.common.terminal import as_text, complain, say
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import shipped_models
@@ -37,7 +37,7 @@ def chat(plan: RunPlan) -> None:
     with plan.open_folder(()) as run_folder:
         run_folder.stamp(environment_of(model.transformer, options.seed))
         talk(Conversation(plan, plan.decoder(model), console, run_folder))
-        console.print(Text(f"Run folder: {run_folder.path}", "dim"))
+        console.print(as_text(f"Run folder: {run_folder.path}", "dim"))
 
 
 def talk(conversation: Conversation) -> None:
@@ -51,24 +51,24 @@ def talk(conversation: Conversation) -> None:
         try:
             conversation.say(line)
         except UserError as error:
-            print(f"{error} /new starts over.", file=sys.stderr)
+            complain(f"{error} /new starts over.")
         except KeyboardInterrupt:
-            print("\nStopped. Your last message is forgotten; /exit leaves.", file=sys.stderr)
+            complain("\nStopped. Your last message is forgotten; /exit leaves.")
 
 
 def typed_lines(first: str | None) -> Iterator[str]:
     """What the user types, without empty lines."""
     there = sys.stdin.isatty()
     if there:
-        print(HELP, file=sys.stderr)
+        complain(HELP)
     if first is not None:
         yield first
     while True:
         try:
-            line = input("> " if there else "").strip()
+            line = (input("> ") if there else input()).strip()
         except (EOFError, KeyboardInterrupt):
             if there:
-                print()
+                say()
             return
         if line:
             yield line
@@ -92,9 +92,9 @@ class Conversation:
         view = LiveView(self.console, decoder.prompts.text, decoder.model.ids, options.animate, True, watch)
         with view if seen else nullcontext():
             ((_, result),) = self.decoder.run([request], observe=view if seen else None, watch=watch)
-        print(result.text)
+        say(result.text)
         if seen:
-            self.console.print(Text(cost_line(result), "dim"))
+            self.console.print(as_text(cost_line(result), "dim"))
         say_if_outside(self.plan, [message])
         self.history = [*asked, {"role": "assistant", "content": result.text}]
         batch = f"{number + 1}/0"
@@ -102,14 +102,14 @@ class Conversation:
         try:
             self.run_folder.write(row)
         except UserError as error:  # the disk's; the answer is there
-            print(f"{error} The conversation goes on, and this answer is not kept.", file=sys.stderr)
+            complain(f"{error} The conversation goes on, and this answer is not kept.")
 
 
 def say_if_outside(plan: RunPlan, prompts: Sequence[str]) -> None:
     """One sentence on stderr where a model that comes along was asked what it cannot know."""
     sentence = outside.warning(prompts) if plan.prompts.name in shipped_models() else None
     if sentence is not None:
-        print(sentence, file=sys.stderr)
+        complain(sentence)
 
 
 def cost_line(result: Result) -> str:

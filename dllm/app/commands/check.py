@@ -7,6 +7,7 @@ from typing import Any
 
 from dllm.analysis.checkpoint import inspect_checkpoint, print_report
 from dllm.app.engines.base import refuse_engine
+from dllm.common.terminal import say
 from dllm.models.bundle import read_adapter, warn_of_another
 
 
@@ -20,6 +21,6 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     if report.config is not None:
         warn_of_another(config["model"], report.config)
     if report.config is not None and (adapter := read_adapter(folder, report.config, path)) is not None:
-        print(f"adapter {folder}: adapts {len(adapter.pairs)} of its matrices")
+        say(f"adapter {folder}: adapts {len(adapter.pairs)} of its matrices")
     if not report.usable:
         raise SystemExit(1)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from dllm.analysis.published import Published, beside
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import Engine
 from dllm.app.runs.cells import Cell, run_cell, sweep_cell
+from dllm.common.terminal import as_text, complain, say
 from dllm.compose.labels import cell_label
 from dllm.compose.parts import build_part, class_of
 from dllm.errors import UserError
@@ -34,7 +33,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         for _ in engine.run(iter([cell])):
             if engine.leads:
                 Console().print(scores_table(cell.rows(), published_beside(cell)))
-                Console().print(Text(f"Run folder: {cell.folder}", "dim"))
+                Console().print(as_text(f"Run folder: {cell.folder}", "dim"))
     if name_failures(engine):
         raise SystemExit(FAILED)
 
@@ -95,7 +94,7 @@ def engine_of(config: dict[str, Any]) -> Engine:
 def print_line(engine: Engine, line: str) -> None:
     """Print, in the process that speaks for all."""
     if engine.leads:
-        print(line, flush=True)
+        say(line, flush=True)
 
 
 def print_missing(engine: Engine, cell: Cell, printed: set[str]) -> None:
@@ -103,14 +102,14 @@ def print_missing(engine: Engine, cell: Cell, printed: set[str]) -> None:
     for sentence in cell.evaluation.unjudged():
         if engine.leads and sentence not in printed:
             printed.add(sentence)
-            print(sentence, file=sys.stderr, flush=True)
+            complain(sentence)
 
 
 def name_failures(engine: Engine) -> bool:
     """Name the samples that could not be decoded. Returns whether there are any."""
     for cell, keys, reason in engine.failures:
         names = ", ".join(f"{name}/{sample}" for name, sample in keys)
-        print(f"Failed: {names} of {cell.folder}: {reason}", file=sys.stderr)
+        complain(f"Failed: {names} of {cell.folder}: {reason}")
     if engine.failures:
-        print("The same command tries them again; everything else is finished.", file=sys.stderr)
+        complain("The same command tries them again; everything else is finished.")
     return bool(engine.failures)

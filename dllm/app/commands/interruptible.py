@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from dllm.common.terminal import complain
 
 
 @contextmanager
@@ -13,5 +14,5 @@ def interruptible(way_on: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print(f"\nStopped. {way_on()}", file=sys.stderr)
+        complain(f"\nStopped. {way_on()}")
         raise SystemExit(130) from None

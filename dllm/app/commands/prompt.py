@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 from tqdm import tqdm
 
 from dllm.app.commands.chat import chat, say_if_outside
@@ -19,6 +18,7 @@ from dllm.app.runs.environment import environment_of
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_content
+from dllm.common.terminal import as_text, complain, say
 from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer, stretch
 from dllm.errors import UserError, name_of
@@ -54,7 +54,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     if plan.options.trace:
         pages = list(run_folder.path.glob("traces/*.html"))
         shown = pages[0] if len(pages) == 1 else f"{run_folder.path}/traces/*.html"
-        Console(soft_wrap=True).print(Text(f"To replay it, open in a browser: {shown}", "dim"))
+        Console(soft_wrap=True).print(as_text(f"To replay it, open in a browser: {shown}", "dim"))
 
 
 class PromptRun:
@@ -98,7 +98,7 @@ class PromptRun:
         todo = [sample for sample in self.samples if sample.key not in run_folder.done]
         total, there = len(self.samples), len(self.samples) - len(todo)
         if there:
-            print(f"{run_folder.path} holds {there} samples already, {len(todo)} to go.", file=sys.stderr)
+            complain(f"{run_folder.path} holds {there} samples already, {len(todo)} to go.")
         if todo:
             with interruptible(lambda: way_on(run_folder, total)):
                 self._fill(name, self._decoder(sampler, todo[0]), todo, run_folder)
@@ -138,7 +138,7 @@ class PromptRun:
             yield None
             return
         if len(todo) == 1 and not self.films:
-            self.console.print(Text(todo[0].shown, "dim"))
+            self.console.print(as_text(todo[0].shown, "dim"))
         animate = self.plan.options.animate and not self.races
         text, ids = decoder.prompts.text, decoder.model.ids
         with LiveView(self.console, text, ids, animate, self.races, watch) as view:
@@ -192,7 +192,7 @@ def report(columns: dict[str, list[ResultRow]], run_folder: RunFolder) -> None:
     elif len(rows) <= MAX_PRINTED:
         for row in rows:
             if len(rows) > 1:
-                console.print(Text(f"[{sample_label(row)}]", "bold"))
-            print(answer_text(row))
+                console.print(as_text(f"[{sample_label(row)}]", "bold"))
+            say(answer_text(row))
     console.print(summary_table(columns))
-    console.print(Text(f"Run folder: {run_folder.path}", "dim"))
+    console.print(as_text(f"Run folder: {run_folder.path}", "dim"))

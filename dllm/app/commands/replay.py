@@ -16,6 +16,7 @@ from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
 from dllm.canvas import Request
 from dllm.common.kinds import of_kind
+from dllm.common.terminal import say
 from dllm.compose.parts import options_of_choices, part_of
 from dllm.errors import UserError
 from dllm.record.trace import ADVICE, Commits, Trace, TurnRecord, read_trace
@@ -40,9 +41,9 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     plan = RunPlan.of(settings_of_trace(data["config"], config, given))
     difference = next(trace_differences(recorded, decoded_again(plan, file, data)), None)
     if difference is not None:
-        print(f"{file}: {difference}")
+        say(f"{file}: {difference}")
         raise SystemExit(1)
-    print(f"{file}: all {len(recorded.turns)} turns equal")
+    say(f"{file}: all {len(recorded.turns)} turns equal")
 
 
 def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from dllm.app.runs.cells import Cell
+from dllm.common.terminal import visible
 from dllm.compose.parts import choice_of
 from dllm.errors import UserError
 from dllm.record.folders import SampleKey
@@ -48,5 +49,5 @@ def progress_bar(total: int, done: int, shown: bool = True, title: str = "") -> 
     pause = 0.1 if sys.stderr.isatty() else 10
     return tqdm(
         total=total, initial=done, unit="sample", disable=not shown, mininterval=pause, delay=pause, leave=False,
-        desc=title or None,
+        desc=visible(title) or None,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dllm.app.engines.ray import Ray, replica_environment
 from dllm.app.runs.service import plan_of, service_of, show_log, url_of
+from dllm.common.terminal import say
 from dllm.compose.parts import build_part
 from dllm.errors import UserError, not_installed
 
@@ -65,8 +66,8 @@ def serve_replicas(config: dict[str, Any], settings: ServeSettings) -> None:
         signal.signal(sign, lambda *_: told.set())
     start_replicas(serve, engine, config, settings)
     address = url_of(settings.host, settings.port)
-    print(f"dllm serves {config['model']['path']} by Ray: playground at {address}, OpenAI's interface at {address}/v1",
-          flush=True)  # fmt: skip
+    say(f"dllm serves {config['model']['path']} by Ray: playground at {address}, OpenAI's interface at {address}/v1",
+        flush=True)  # fmt: skip
     try:
         told.wait()
     finally:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import sys
 
+from dllm.common.terminal import complain, excepthook
 from dllm.errors import UserError, not_installed
 
 
 def main() -> None:
     """Exit code 2, with one sentence, for an error that the user can put right; else lm-eval's own."""
+    sys.excepthook = excepthook
     try:
         evaluate()
     except UserError as error:
-        print("Error:", " ".join(str(error).split()), file=sys.stderr)
+        complain("Error:", " ".join(str(error).split()))
         raise SystemExit(2) from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from dllm.canvas import Request
 from dllm.common.digest import digest
+from dllm.common.terminal import complain
 from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
 from dllm.errors import UserError
@@ -105,7 +105,7 @@ def prompt_entries(
                 raise UserError(f"the id {entry.id!r} stands in line {entries[entry.id].number + 1} already.")
             entries[entry.id] = entry
         except UserError as error:
-            print(f"{file}, line {number + 1} is skipped: {error}", file=sys.stderr)
+            complain(f"{file}, line {number + 1} is skipped: {error}")
     if not entries:
         raise UserError(f'prompts={str(file)!r} holds no usable line. Write one {{"prompt": "..."}} per line.')
     return list(entries.values())

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.runs.plan import RunPlan, runtime_of
+from dllm.common.terminal import VisibleLog
 from dllm.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,5 +62,6 @@ def url_of(host: str, port: int) -> str:
 
 def show_log() -> None:
     """The server's log goes to stderr, with the time; of uvicorn only what goes wrong."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr)
+    lines = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(format=lines, level=logging.WARNING, handlers=[VisibleLog(sys.stderr)])
     logging.getLogger("dllm.serve").setLevel(logging.INFO)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from dllm.common.terminal import complain
 from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.standard.harness import Harness
 
@@ -27,7 +27,7 @@ class IFEval(Harness):
         try:
             nltk.data.find("tokenizers/punkt_tab")
         except LookupError:
-            print("NLTK's punkt_tab is missing: answers whose sentences must be counted get no score.", file=sys.stderr)
+            complain("NLTK's punkt_tab is missing: answers whose sentences must be counted get no score.")
         return config
 
     def judge(self, item: Item, text: str) -> AnswerScores:
