@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from inspect import signature
+from typing import Any, Never
 
 import torch
 
@@ -12,13 +13,13 @@ from dllm.analysis.logprobs import rescored
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Request
-from dllm.compose.parts import part
+from dllm.compose.parts import options_of_choices, part
 from dllm.compose.validate import validate
 from dllm.constraints.kinds import Constraint
 from dllm.contract import Turn
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, name_of
 from dllm.models.bundle import Model
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.record.collector import Collector
@@ -32,6 +33,7 @@ from dllm.runtime.fits import too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.setting import Sampling, Setting
+from dllm.words.arguments import unknown_argument
 
 Observer = Callable[[Turn], None]
 
@@ -72,7 +74,9 @@ class Decoder:
         self.cache = part("cache", cache)
         ends = part("eos", eos).resolved(model.ids)
         self.eos = StopStrings(ends, stop, self.prompts.text) if stop else ends
-        self.sampling = (sampling or sampling_from(options)).under(rule)
+        named = {"sampler": sampler, "blocks": blocks, "cache": cache, "eos": eos}
+        names = {group: one if isinstance(one, str) else name_of(one) for group, one in named.items()}
+        self.sampling = (sampling or sampling_from(options, names)).under(rule)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
@@ -91,10 +95,11 @@ class Decoder:
 
     def __call__(
         self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
-        observe: Observer | None = None, constraints: Sequence[Constraint | None] | None = None,
+        observe: Observer | None = None, constraints: Sequence[Constraint | None] | None = None, **unknown: Never,
     ) -> list[Result]:  # fmt: skip
         """Decode one prompt or several, each ``samples`` times with distinct seeds, in the order given. constraints:
         one for each prompt (None: that of the decoder for all)."""
+        refuse_unknown(unknown)
         return list(self.iterate(
             prompts, samples=samples, seed=seed, trace=trace, observe=observe, constraints=constraints))
 
@@ -219,14 +224,22 @@ def stretch(batch_size: int) -> int:
     return batch_size if batch_size == 1 else 4 * batch_size
 
 
-def sampling_from(options: dict[str, Any]) -> Sampling:
-    """Sampling from keyword arguments. Raises UserError for an unknown one."""
+def sampling_from(options: dict[str, Any], chosen: Mapping[str, str]) -> Sampling:
+    """Sampling from keyword arguments. chosen: the names of the parts. Raises UserError for an argument that Decoder
+    does not have."""
     known = [entry.name for entry in fields(Sampling)]
-    for name in options:
+    for name, value in options.items():
         if name not in known:
-            hint = nearest(name, known)
-            raise UserError(f"Decoder has no argument {name!r}; sampling takes {', '.join(known)}.{hint}")
+            own = [entry for entry in signature(Decoder).parameters if entry != "options"]
+            raise unknown_argument("Decoder", name, value, [*own, *known], chosen, options_of_choices)
     return Sampling(**options)
+
+
+def refuse_unknown(given: Mapping[str, object]) -> None:
+    """Raise UserError for arguments that a call of a decoder does not have."""
+    for name, value in given.items():
+        known = [entry for entry in signature(Decoder.__call__).parameters if entry not in ("self", "unknown")]
+        raise unknown_argument("the call of a decoder", name, value, known)
 
 
 __all__ = ["Decoder", "Prompt"]

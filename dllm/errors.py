@@ -9,6 +9,8 @@ from functools import cache
 from math import inf
 from typing import Any
 
+MISSPELT = 0.75  # names less alike are other words: tests/test_words.py has the words that this rests on
+
 
 class UserError(ValueError):
     """A mistake in what the user asked for. The message names the argument, its value, the rule and the way out."""
@@ -42,8 +44,20 @@ class NoChoice(UserError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for a misspelt name, or an empty string when nothing comes close."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    best = max(known, key=lambda one: similarity(name, one), default=None)
+    return "" if best is None or similarity(name, best) < MISSPELT else f" Did you mean {best!r}?"
+
+
+def similarity(name: str, other: str) -> float:
+    """How alike two names look, from 0 to 1, whatever their case and the signs between their words. What stands before
+    the last dot does not count where both have it, or ``name`` has none: it would make all options of a part alike."""
+    (place, _, last), (there, _, end) = name.rpartition("."), other.rpartition(".")
+    pairs = [(last, end)] if place == there else [(name, other)] if place else [(name, other), (name, end)]
+    return max(difflib.SequenceMatcher(None, _bare(one), _bare(two)).ratio() for one, two in pairs)
+
+
+def _bare(name: str) -> str:
+    return name.casefold().replace("-", "_")
 
 
 def first_line(error: BaseException) -> str:

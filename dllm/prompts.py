@@ -147,8 +147,10 @@ def is_ids(prompt: list[Any]) -> bool:
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Several prompts as they are, one prompt as a list of one."""
+    """Several prompts as they are, one prompt as a list of one. Raises UserError for what is no prompt."""
     single = isinstance(prompts, str | PrefilledPrompt | Request)
+    if not single and not isinstance(prompts, Sequence):
+        raise UserError(f"prompts={prompts!r} must be text, messages, token ids or a Request, or a list of such.")
     if single or (prompts and (is_ids(cast(list[Any], prompts)) or isinstance(cast(list[Any], prompts)[0], dict))):
         return [cast(Prompt, prompts)]
     return cast(Sequence[Prompt], prompts)

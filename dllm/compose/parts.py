@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from dllm.common.kinds import MAPPING, VALUE_KINDS, of_kind, words_of
 from dllm.errors import UserError, nearest
+from dllm.words.meaning import meaning
 
 if TYPE_CHECKING:  # a part's class is imported when it is built
     from dllm.blocks.base import Blocks
@@ -92,7 +93,10 @@ def with_options(group: str, choice: str, config: Mapping[str, Any], options: Ma
     for key, value in options.items():
         if key not in known:
             listed = ", ".join(known) or "none"
-            raise UserError(f"{group}={choice} has no option {key!r}; it has {listed}.{nearest(key, known)}")
+            meant = meaning(key, value, lambda name: name.partition(".")[2] in known)
+            own = [one for one, _ in meant.settings if one.partition(".")[2] in known] if meant else []
+            hint = f" Write {own[0].partition('.')[2]}={value!r}." if own else nearest(key, known)
+            raise UserError(f"{group}={choice} has no option {key!r}; it has {listed}.{hint}")
         name = f"{group}.{key}"
         new[key] = _inside(name, value) if _is_part(config[key]) else _value(name, value, config["_target_"])
     return new

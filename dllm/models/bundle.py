@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import torch
 
@@ -22,6 +23,7 @@ from dllm.models.quantize import check_quantize, quantize_weights
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
+from dllm.words.arguments import unknown_argument
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 DATA_FILES = ["*.json", "*.txt", "*.jinja"]
@@ -75,6 +77,7 @@ def locate(path: str | Path, weights: bool = True) -> Path:
 def load(
     path: str | Path, device: str = "cpu", dtype: str | torch.dtype = "float32", mask_id: int | None = None,
     kernels: str = "auto", quantize: str | None = None, pack: bool = True, adapter: str | Path | None = None,
+    **unknown: Never,
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding.
 
@@ -85,6 +88,9 @@ def load(
     peft's format, merged into the weights. Raises UserError when something does not fit, where possible before weights
     are read.
     """
+    for name in unknown:
+        known = [entry for entry in signature(load).parameters if entry != "unknown"]
+        raise unknown_argument("load", name, unknown[name], known)
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, tokenizer, ids = describe(path, mask_id)
     triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)

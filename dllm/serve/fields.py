@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dllm.common.kinds import is_list_of, is_text, is_whole, of_kind
 from dllm.errors import nearest
 from dllm.prompts import Message
 from dllm.serve.refused import Refused, as_refusal
+from dllm.words.meaning import meaning
 
 # Kinds of the plain fields.
 KINDS = {
@@ -31,6 +33,7 @@ DIFFUSION = (
     "snapshots", "trace",
 )  # fmt: skip
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
 MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
 MAX_METADATA = 16
 
@@ -42,7 +45,8 @@ def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
     given = {name: value for name, value in body.items() if value is not None}
     for name in given:
         if name not in known:
-            raise Refused(400, f"{name!r} is no field of this request.{nearest(name, known)}", name, "unknown_field")
+            sentence = f"{name!r} is no field of this request{_instead(name, given[name], known)}"
+            raise Refused(400, sentence, name, "unknown_field")
     for name, neutral in NEUTRAL.items():
         value = given.pop(name, neutral)
         if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
@@ -56,6 +60,18 @@ def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
     _check_metadata(given.pop("metadata", {}))
     given.pop("user", None)
     return given
+
+
+def _instead(name: str, value: Any, known: Sequence[str]) -> str:
+    """The end of a sentence about an unknown field: what says it here, or the nearest field."""
+    meant = meaning(name, value, lambda _: False)
+    if name in ASKED or (meant is not None and meant.settings and meant.settings[0][0] == "prompt"):
+        return f": write {next(text for field, text in ASKED.items() if field in known)}."
+    if meant is not None:
+        return f": {meant.request()}."
+    if name in DIFFUSION and name not in known:
+        return f": write {json.dumps({'diffusion': {name: value}}, default=str)[1:-1]}."
+    return f".{nearest(name, known)}"
 
 
 def _check_metadata(value: Any) -> None:
@@ -72,7 +88,8 @@ def object_of(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
     given = {key: entry for key, entry in value.items() if entry is not None}
     for key in given:
         if key not in known:
-            sentence = f"{name} has no field {key!r}; it has {', '.join(known)}.{nearest(key, known)}"
+            hint = _instead(key, value[key], known) if name == "diffusion" else f".{nearest(key, known)}"
+            sentence = f"{name} has no field {key!r}; it has {', '.join(known)}{hint}"
             raise Refused(400, sentence, f"{name}.{key}", "unknown_field")
     return given
 
@@ -102,7 +119,8 @@ def stop_strings(fields: Mapping[str, Any]) -> tuple[str, ...]:
         raise Refused(400, f"stop={value!r} must be a text or a list of texts.", "stop")
     if len(stops) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP for text in stops):
         rule = f"at most {MAX_STOPS} texts of 1 to {MAX_STOP} characters"
-        raise Refused(400, f"stop has {len(stops)} texts of {sorted(map(len, stops))} characters: {rule}.", "stop")
+        wrong = [f"one of {len(text)} characters" for text in stops if not 0 < len(text) <= MAX_STOP][:1]
+        raise Refused(400, f"stop has {(wrong or [f'{len(stops)} texts'])[0]}, and takes {rule}.", "stop")
     return tuple(stops)
 
 

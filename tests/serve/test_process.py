@@ -79,7 +79,7 @@ def test_what_cannot_be_served_is_a_sentence(run: Run, tmp_path: Path, monkeypat
             ([f"task.api_key_file={tmp_path}/none"], "cannot be read"), (["samples=2"], "samples has no meaning"),
             (["engine=accelerate"], "engine=accelerate"), (["cache=dkv_greedy"], "cache=dkv_greedy"),
             ([f"task.api_key_file={tmp_path}"], "cannot be read"), (["task.max_row=2"], "Did you mean 'task.max_rows'"),
-            (["sampler.thresold=1"], "Did you mean 'sampler.threshold'"), (["--port=1"], "NAME=VALUE"),
+            (["sampler.thresold=1"], "Did you mean 'sampler.threshold'"), (["--port=1"], "write task.port=1"),
         ]  # fmt: skip
         for given, words in cases:
             found = run("serve", *given, bare=True)

@@ -12,7 +12,7 @@ from tests.serve.bodies import MESSAGES, refusal
 CHAT: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"model": "gpt-5"}, 404, "model", "model='gpt-5' is not served here; 'mini' is."),
     ({"temprature": 1}, 400, "temprature", "'temprature' is no field of this request. Did you mean 'temperature'?"),
-    ({"prompt": "a"}, 400, "prompt", "'prompt' is no field of this request."),
+    ({"prompt": "a"}, 400, "prompt", "'prompt' is no field of this request: write \"messages\": [{"),
     ({"tools": []}, 400, "tools", "'tools' is no field"),
     ({"messages": None}, 400, "messages", "messages is missing"),
     ({"messages": []}, 400, "messages", "not empty"),

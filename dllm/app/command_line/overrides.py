@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -13,7 +13,10 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.main import get_args_parser
 
-from dllm.errors import UserError
+from dllm.app.command_line.brought import of_flag, prompt_of, values_beside
+from dllm.app.command_line.program import program
+from dllm.errors import UserError, nearest
+from dllm.words.meaning import typed
 
 TEXT_SETTINGS = ("prompt", "stop", "constraint.pattern", "constraint.schema", "constraint.grammar")
 STRUCTURED = {"stop": "[", "constraint.schema": "{"}  # with what a list or mapping begins, where it may be one
@@ -23,6 +26,7 @@ PATH_SETTINGS = ("prompts", "trace", "resume", "name", "output", "model.path")
 # Hydra's flags beside -m: some show a configuration, some add one of the user's own.
 SHOW_FLAGS = ("hydra_help", "cfg", "info", "shell_completion")
 COMPLETION = {"install", "uninstall", "query"}
+USUAL_FLAGS = ("--help", "--version", "--multirun", "--cfg", "--info", "--config-dir")  # that a misspelt one may mean
 PASSED_FLAGS = (*SHOW_FLAGS, "resolve", "package", "config_path", "config_name", "config_dir")
 
 
@@ -32,13 +36,15 @@ def flags_of(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
     Raises UserError for a flag that does not exist, lacks its value, or contradicts another.
     """
     parser = get_args_parser()
-    parser.error = refuse_flags
+    parser.error = partial(refuse_flags, arguments=arguments)
     found = parser.parse_intermixed_args(list(arguments))
     shown = [name for name in (*SHOW_FLAGS, "multirun") if getattr(found, name)]
     if len(shown) > 1:
         refuse_flags(f"--{shown[0]} and --{shown[1]} exclude each other".replace("_", "-"))
     if found.resolve and not found.cfg:
         refuse_flags("--resolve goes with --cfg")
+    if found.package and not found.cfg:
+        refuse_flags(f"--package {typed(found.package)} goes with --cfg, and {prompt_of(found.package)}")
     if found.experimental_rerun is not None:
         refuse_flags("--experimental-rerun is not offered: resume=FOLDER goes on with a run")
     if found.shell_completion and not {word.partition("=")[0] for word in found.overrides} & COMPLETION:
@@ -47,9 +53,18 @@ def flags_of(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
     return found, [word for name, value in given for word in (f"--{name}", value) if word is not True]
 
 
-def refuse_flags(message: str) -> NoReturn:
-    """Raise UserError where Hydra would print its usage."""
-    raise UserError(f"{message}. Settings are NAME=VALUE; python run.py --help lists them.")
+def refuse_flags(message: str, arguments: Sequence[str] = ()) -> NoReturn:
+    """Raise UserError where Hydra would print its usage, with what to write for a flag of another program."""
+    unknown = re.match(r"unrecognized arguments: (\S+)|argument (--\w+)/.*invalid choice", message)
+    if unknown:
+        word = unknown[1] or unknown[2]
+        at = next((at for at, one in enumerate(arguments) if one.startswith(word)), len(arguments))
+        shown, advice = of_flag(" ".join(arguments[at : at + 1]), arguments[at + 1 :], values_beside(arguments))
+        if advice is not None:
+            raise UserError(f"{shown} is no flag here: {advice}.")
+        hint = nearest(word, USUAL_FLAGS)
+        raise UserError(f"{message}.{hint} Settings are NAME=VALUE; {program()} --help lists them.")
+    raise UserError(f"{message}. Settings are NAME=VALUE; {program()} --help lists them.")
 
 
 def with_task(arguments: Sequence[str]) -> list[str]:

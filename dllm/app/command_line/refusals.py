@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString
 from hydra.errors import HydraException
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from dllm.app.command_line.brackets import unclosed
+from dllm.app.command_line.brought import (
+    near_setting,
+    of_bare_word,
+    of_choice,
+    of_setting,
+    setting_values,
+    values_beside,
+)
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
+from dllm.app.command_line.program import program, see_help
 from dllm.compose.parts import choices, composed, config_groups, options_of_choices, wrappers
 from dllm.errors import UserError, first_line, nearest, not_installed
+from dllm.words.meaning import typed as shortened
 
 # Hydra's own settings that have an effect here; one that ends with a dot stands for all that begin with it.
 OF_RUN = ("hydra.run.dir",)
 OF_SWEEP = ("hydra.sweep.dir", "hydra/launcher", "hydra.launcher.", "hydra.job.env_set.")
 INNER_GROUP = "sampler/inner"
-SEE_HELP = "python run.py --help lists all."
 
 
 def refuse_settings(arguments: Sequence[str], sweep: bool) -> None:
@@ -49,7 +58,7 @@ def explain(error: Exception, arguments: Sequence[str]) -> str:
     shaped = [o.input_line for o in overrides if isinstance(o.value(), list | dict)]
     if "DictConfig" in first or "ListConfig" in first:
         first = f"{' or '.join(shaped)} has another shape than its default"
-    return f"{first}. {SEE_HELP}"
+    return f"{first}. {see_help()}"
 
 
 def _adds(override: Override) -> bool:
@@ -68,7 +77,7 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
             yield f"{ascii(argument)} is no UTF-8: write it in that encoding."
         override = parsed_override(argument)
         if override is None or not override.key_or_group:
-            yield _unreadable(argument)
+            yield _unreadable(argument, arguments)
             continue
         key, line = str(override.key_or_group), override.input_line
         if key.split(".")[0].split("/")[0] == "hydra":
@@ -87,10 +96,15 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
             yield f"{line} is unknown: only {INNER_GROUP} is put somewhere else by @."
 
 
-def _unreadable(argument: str) -> str:
+def _unreadable(argument: str, arguments: Sequence[str]) -> str:
+    """What is wrong with an argument that is no setting. arguments: the whole command line."""
     key, equals, value = argument.partition("=")
-    if not equals or not key:
-        return f"{argument!r} is no setting: write NAME=VALUE, such as sampler=static; python run.py --help lists them."
+    if not equals or not key or re.search(r"\s", key):
+        advice = of_bare_word(argument, values_beside(arguments)) if argument else None
+        usual = f"write NAME=VALUE, such as sampler=static or prompt=TEXT; {program()} --help lists them"
+        return f"{shortened(argument)!r} is no setting: {advice or usual}."
+    if (problem := unclosed(value)) is not None:
+        return f"{shortened(argument)!r} cannot be read: {problem}."
     quoted = f'"{key}={hydra_quote(value)}"'
     return f"{argument!r} cannot be read: quote the value twice, as in {quoted}, or write {key}=null."
 
@@ -148,7 +162,9 @@ def _unknown_choices(overrides: Sequence[Override]) -> Iterator[str]:
         key = str(override.key_or_group)
         known = choices(key) if key in config_groups() else []
         for value in _names(override) if known else ():
-            if value not in known:
+            if value not in known and (advice := of_choice(key, value)) is not None:
+                yield f"{key}={value!r} is no {key.rpartition('/')[2]} here: {advice}."
+            elif value not in known:
                 yield f"{key}={value!r} is unknown; choose one of {', '.join(known)}.{nearest(value, known)}"
 
 
@@ -174,9 +190,9 @@ def _unknown_keys(overrides: Sequence[Override]) -> Iterator[str]:
     known = config_groups()
     tried = {_written(o): values for o in overrides if o.key_or_group in known and (values := _names(o))}
     most = max(map(len, tried.values()), default=1)
-    choice = [[f"{group}={values[min(at, len(values) - 1)]}" for group, values in tried.items()] for at in range(most)]
+    chosen = [[f"{group}={values[min(at, len(values) - 1)]}" for group, values in tried.items()] for at in range(most)]
     try:
-        each = [list(_keys(composed(one))) for one in choice]
+        each = [setting_values(composed(one)) for one in chosen]
     except (HydraException, OmegaConfBaseException):  # the caller explains it
         return
     own = {o.key_or_group.split(".")[0] for o in overrides if o.key_or_group.endswith("._target_")}
@@ -186,13 +202,15 @@ def _unknown_keys(overrides: Sequence[Override]) -> Iterator[str]:
             continue
         if _adds(override) and key.split(".")[0] in own:  # the options of somebody's class
             continue
-        yield from _unknown_key(override, key, choice, each)
+        yield from _unknown_key(override, key, chosen, each)
 
 
-def _unknown_key(override: Override, key: str, choice: Sequence[list[str]], each: Sequence[list[str]]) -> Iterator[str]:
-    """What is wrong with a key. each: the keys that each choice has."""
-    keys = list(dict.fromkeys(name for own in each for name in own))
-    lacking = [one for one, own in zip(choice, each, strict=True) if key in keys and key not in own]
+def _unknown_key(
+    override: Override, key: str, chosen: Sequence[list[str]], each: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """What is wrong with a key. each: what can be set beside each of the combinations ``chosen``."""
+    keys = {name: value for own in reversed(each) for name, value in own.items()}
+    lacking = [one for one, own in zip(chosen, each, strict=True) if key in keys and key not in own]
     beside = [name for name in keys if name.rpartition(".")[0] == key.rpartition(".")[0] != ""]
     under = [name for name in keys if name.startswith(f"{key}.")]
     line = override.input_line
@@ -210,15 +228,17 @@ def _unknown_key(override: Override, key: str, choice: Sequence[list[str]], each
         for name in unknown[:1]:
             hint = nearest(f"{key}.{name}", under)
             yield f"{line} is unknown: {key} has {_listed(key, under)}, each set by {key}.NAME=VALUE.{hint}"
+    elif key not in keys and (advice := of_setting(key, line.partition("=")[2], keys)) is not None:
+        yield f"{line} is no setting here: {advice}."
     elif key not in keys and beside:
         group = key.rpartition(".")[0]
-        owner = next((name for name in choice[0] if name.startswith(f"{group}=")), group)
+        owner = next((name for name in chosen[0] if name.startswith(f"{group}=")), group)
         yield f"{line} is unknown: {owner} has {_listed(group, beside)}.{nearest(key, beside)}"
     elif key not in keys and (owners := owners_of(key)):
         group = key.partition(".")[0]
         yield f"{line} has no meaning here: it is an option of {group}={f', {group}='.join(owners)}. Choose that, too."
     elif key not in keys:
-        yield f"{line} is unknown.{nearest(key, [*keys, *config_groups()])} {SEE_HELP}"
+        yield f"{line} is unknown.{near_setting(key, keys)} {see_help()}"
 
 
 def owners_of(key: str) -> list[str]:
@@ -236,12 +256,3 @@ def _written(override: Override) -> str:
     """A choice's group as it is written, with its place."""
     return str(override.key_or_group) + (f"@{override.package}" if override.package else "")
 
-
-def _keys(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Dotted names of everything that can be set."""
-    for key in map(str, config):
-        value = config._get_node(key)
-        if isinstance(value, DictConfig):
-            yield from _keys(value, f"{prefix}{key}.")
-        elif not key.startswith("_"):
-            yield f"{prefix}{key}"

@@ -23,7 +23,7 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["sampler.treshold=0.8"], ["sampler.treshold=0.8", "threshold", "Did you mean 'sampler.threshold'"]),
     (["gen_lenght=8"], ["gen_lenght=8", "'gen_length'", "--help"]),
     (["modell.path=x"], ["modell.path=x", "unknown"]),
-    (["static"], ["'static'", "NAME=VALUE"]),
+    (["static"], ["'static'", "write sampler=static"]),
     (["task=paralelbench"], ["task='paralelbench'", "Did you mean 'parallelbench'"]),
     (["task=parallelbench", "prompt=x"], ["task=parallelbench", "drop prompt"]),
     (["sampler.threshold=high"], ["sampler.threshold='high'", "must be a number"]),
@@ -87,6 +87,34 @@ BAD: list[tuple[Sequence[str], Sequence[str]]] = [
     (["seed=" + "[" * 300], ["cannot be read"]),
     (["task=replay", "trace=x.json", "sampler=static"], ["sampler", "Drop it"]),
 ]
+BROUGHT: list[tuple[Sequence[str], str]] = [
+    (["steps=16"], "steps=16 is no setting here: write sampler=static sampler.steps=16."),
+    (["sampler=order", "nfe=16"], "nfe=16 is no setting here: write sampler.steps=16."),
+    (["+top_p=0.9"], "top_p=0.9 is no setting here: write sampling.top_p=0.9."),
+    (["sampler.conf_threshold=0.4"], "is no setting here: write sampler.threshold=0.4."),
+    (["--port", "8001"], "--port 8001 is no flag here: write task=serve task.port=8001."),
+    (["--sampler", "eb"], "--sampler eb is no flag here: write sampler=eb."),
+    (["--max-new-tokens=8"], "--max-new-tokens=8 is no flag here: write gen_length=8."),
+    (["-n", "3"], "-n 3 is no flag here: write samples=3."),
+    (["--trace"], "--trace is no flag here: write trace=true."), (["--seed"], "write seed=VALUE."),
+    (["--cfg", "1.5"], "--cfg 1.5 is no flag here: write sampling.guidance=1.5."),
+    (["-p", "Sort it"], "--package Sort it goes with --cfg, and a prompt is written prompt='Sort it'."),
+    (["--hepl"], "Did you mean '--help'? Settings are NAME=VALUE"),
+    (["Sort the list: b, a"], "is no setting: a prompt is written prompt='Sort the list: b, a'."),
+    (["What is x=3?\nNow"], "a prompt is written prompt=$'What is x=3?\\nNow'."),
+    (["mini-dream"], "'mini-dream' is no setting: write model=mini-dream."), (["prefix"], "write cache=prefix."),
+    (["chat"], "a conversation is chat=true"), (["run", "mini-llada"], "write model=NAME prompt=TEXT."),
+    (["gen_length"], "write gen_length=VALUE."), (["bananas"], "such as sampler=static or prompt=TEXT"),
+    (["model=made/my"], "model='made/my' is no model here: write model.path=made/my."),
+    (["model=made/LLaDA-8B-Instruct"], "write model=llada-8b-instruct model.path=made/LLaDA-8B-Instruct."),
+    (["model=GSAI-ML/LLaDA-8B-Instruct"], "write model=llada-8b-instruct."),
+    (["model=Mini-LLaDA"], "write model=mini-llada."), (["sampler=Local-Leap"], "Did you mean 'localleap'?"),
+    (["sampler=EB"], "write sampler=eb."), (["sampler=low_confidence"], "write sampler=static."),
+    (["task=chat"], "task='chat' is no task here: write chat=true."), (["model=bananas"], "choose one of"),
+    (["grids=[{sampler: rising, sampler.low: 0.4]"], "a } is missing before its ] at character 36"),
+    (["sampler=[eb"], "a ] is missing at its end, for the [ that begins '[eb'"),
+    (["seed=1]"], "the ] at its character 2 closes nothing"), (["seed=['a]"], "the quote that begins \"'a]\""),
+]
 
 
 @pytest.mark.usefixtures("no_weights")
@@ -101,6 +129,14 @@ def test_bad_input_is_one_sentence_before_weights_are_read(
     for word in words:
         assert word in outcome.err
     assert outcome.out == "" and not outcome.folder.exists()
+
+
+@pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(("arguments", "said"), BROUGHT, ids=[" ".join(arguments)[:40] for arguments, _ in BROUGHT])
+def test_what_people_bring_is_answered_with_what_to_write(run: Run, arguments: Sequence[str], said: str) -> None:
+    outcome = run("task=prompt", *arguments)
+    assert outcome.code == 2 and outcome.err.startswith("Error: ") and outcome.err.count("\n") == 1
+    assert said in outcome.err and not outcome.folder.exists()
 
 
 @pytest.mark.usefixtures("no_weights")

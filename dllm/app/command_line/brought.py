@@ -1,0 +1,141 @@
+"""Words, flags and sentences that people bring from other programs: what to write instead, with the value they gave.
+
+Each function returns what follows ``X is no setting here: ``, such as ``write sampler.threshold=0.5``, or None where
+nobody can know what was meant.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from dllm.compose.parts import choices, composed, config_groups, options_of_choices
+from dllm.errors import nearest
+from dllm.words.meaning import Meaning, as_listed, meaning, typed
+from dllm.words.table import CHOICES, COMMANDS
+
+SEARCHED = ("task", "model", "sampler", "blocks", "cache", "eos", "constraint", "engine")  # in this order
+UNSETTABLE = ("task.name", "task.run", "model.name")  # what the files of choices say, and no user sets
+MOST_OWNERS = 4
+
+
+def setting_values(config: DictConfig, prefix: str = "") -> dict[str, Any]:
+    """Everything that can be set, by its dotted name, with its value."""
+    found: dict[str, Any] = {}
+    for key in map(str, config):
+        value = config._get_node(key)
+        if isinstance(value, DictConfig):
+            found |= setting_values(value, f"{prefix}{key}.")
+        elif not key.startswith("_"):
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def of_setting(word: str, value: str | None, known: Mapping[str, Any]) -> str | None:
+    """What sets what ``word`` sets elsewhere. value: as it was typed; None: a flag without one. known: what can be set
+    beside the choices, with the values that hold now."""
+    group, _, name = as_listed(word).rpartition(".")
+    if as_listed(word) in known or as_listed(word) in config_groups():
+        return f"write {as_listed(word)}={_given(as_listed(word), value, known)}"
+    found = meaning(name, value, known.__contains__)
+    if group:
+        inside = found is not None and all(key.startswith(f"{group}.") for key, _ in found.settings)
+        return found.command_line() if found is not None and found.settings and inside else None
+    own = [key for key in known if key.endswith(f".{name}") and key not in UNSETTABLE]
+    if own and (found is None or own != [key for key, _ in found.settings]):
+        return f"write {' or '.join(f'{key}={_given(key, value, known)}' for key in own)}"
+    return _owned(name, value) if found is None else found.command_line()
+
+
+def _given(key: str, value: str | None, known: Mapping[str, Any]) -> str:
+    """The value of a flag that had none: what switches it on, or a word that stands for one."""
+    if value is not None:
+        return typed(value)
+    return "NAME" if key in config_groups() else "true" if str(known.get(key)).lower() == "false" else "VALUE"
+
+
+def _owned(name: str, value: str | None) -> str | None:
+    """An option of a choice that was not made."""
+    for group in SEARCHED:
+        owners = [choice for choice, options in options_of_choices(group).items() if name in options]
+        if owners and f"{group}.{name}" not in UNSETTABLE:
+            best = Meaning(((group, owners[0]), (f"{group}.{name}", "VALUE" if value is None else value)))
+            listed = "..." if len(owners) > MOST_OWNERS else f"{group}={f' or {group}='.join(owners[1:])}"
+            return best.command_line() + (f", or {listed} with it" if len(owners) > 1 else "")
+    return None
+
+
+def of_flag(flag: str, following: Sequence[str], known: Mapping[str, Any]) -> tuple[str, str | None]:
+    """``--port 8001`` as it was typed, and what to write for it. following: the words behind the flag."""
+    word, equals, value = flag.partition("=")
+    taken = following[0] if following and not equals and _is_value(following[0]) else value if equals else None
+    shown = flag if equals or taken is None else f"{flag} {typed(taken)}"
+    if taken is not None and as_listed(word) == "prompt":
+        return shown, prompt_of(taken)
+    return shown, of_setting(word, taken, known)
+
+
+def _is_value(word: str) -> bool:
+    return bool(re.fullmatch(r"-?\d.*", word)) or not (word.startswith("-") or re.match(r"[\w./@+~]+=", word))
+
+
+def of_bare_word(word: str, known: Mapping[str, Any]) -> str | None:
+    """What was meant by a word without ``=``: a prompt, a command, a choice, a model, a file, or a setting's name."""
+    if re.search(r"\s", word.strip()):
+        return prompt_of(word)
+    if as_listed(word) in COMMANDS:
+        return COMMANDS[as_listed(word)]
+    chosen = [f"{group}={name}" for group in SEARCHED for name in choices(group) if name == word.casefold()]
+    if chosen:
+        return f"write {' or '.join(chosen)}"
+    if Path(word).expanduser().is_file():
+        return f"write prompts={word}" if word.endswith((".jsonl", ".json")) else None
+    if (advice := of_model(word)) is not None:
+        return advice
+    return of_setting(word, None, known) if re.fullmatch(r"[\w.-]+", word) else None
+
+
+def prompt_of(text: str) -> str:
+    """A sentence as the prompt that it was meant to be."""
+    escaped = typed(text).encode("unicode_escape").decode().replace("'", r"\'")
+    shown = shlex.quote(typed(text)) if text.isprintable() else f"$'{escaped}'"
+    return f"a prompt is written prompt={shown}"
+
+
+def of_model(value: str) -> str | None:
+    """A checkpoint given by folder, hub id, or its name in another case."""
+    known = options_of_choices("model")
+    hubs = {str(options["path"]).casefold(): name for name, options in known.items()}
+    if value.casefold() in hubs:
+        return f"write model={hubs[value.casefold()]}"
+    names = {hub.rpartition("/")[2]: name for hub, name in hubs.items()} | {name.casefold(): name for name in known}
+    entry = names.get(value.rstrip("/").rpartition("/")[2].casefold())
+    if "/" in value or Path(value).expanduser().is_dir():
+        return f"write {f'model={entry} ' if entry else ''}model.path={value}"
+    return f"write model={entry}" if entry else None
+
+
+def of_choice(group: str, value: str) -> str | None:
+    """The choice of ours that a word of elsewhere is: ``sampler=low_confidence``, ``model=FOLDER``."""
+    if group == "model" and (advice := of_model(value)) is not None:
+        return advice
+    if as_listed(value) in CHOICES.get(group, {}):
+        return f"write {CHOICES[group][as_listed(value)]}"
+    same = [name for name in choices(group) if as_listed(name) == as_listed(value)]
+    return f"write {group}={same[0]}" if same else None
+
+
+def near_setting(word: str, known: Mapping[str, Any]) -> str:
+    """`` Did you mean 'x'?`` for the name of a setting or a group that comes close."""
+    return nearest(word, [*known, *config_groups()])
+
+
+def values_beside(arguments: Sequence[str]) -> dict[str, Any]:
+    """What can be set beside the choices that a command line makes, as far as they exist."""
+    pairs = [(argument, *argument.partition("=")[::2]) for argument in arguments]
+    return setting_values(composed([one for one, group, name in pairs if group in SEARCHED and name in choices(group)]))

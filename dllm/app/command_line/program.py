@@ -1,0 +1,18 @@
+"""What the program is called in what it says to its user."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def program() -> str:
+    """``dllm``, ``dllm serve`` or ``python run.py``, as it was called."""
+    called, *words = sys.argv or [""]
+    if Path(called).name not in ("dllm", "dllm.exe"):
+        return "python run.py"
+    return "dllm serve" if words[:1] == ["serve"] else "dllm"
+
+
+def see_help() -> str:
+    return f"{program()} --help lists all."

@@ -1,0 +1,132 @@
+"""What a word of the table means here, written for the command line, for Python, and for a request to the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dllm.words.table import INSTEAD, SETTINGS
+
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
+# A field of a server's request, by the setting of the command line that it is.
+_FIELDS = {"gen_length": "max_tokens", "samples": "n", "seed": "seed", "stop": "stop", "prompt": "prompt",
+          "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k"}  # fmt: skip
+_PARTS = ("sampler", "blocks", "cache", "eos")  # what a request may choose, and what Decoder takes
+_LOADING = ("path", "device", "dtype", "mask_id", "quantize", "adapter")  # settings of model= that are load's
+_SHOWN, _LONGEST = 60, 200  # characters of a value in a sentence, and of a request's field
+# What a response_format calls the option of a constraint.
+_FORMS = {"regex": "pattern", "grammar": "grammar", "choice": "options"}
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a word means here. settings: names and values as the command line has them. instead: a sentence where there
+    is no such setting."""
+
+    settings: tuple[tuple[str, Any], ...] = ()
+    instead: str = ""
+
+    def command_line(self) -> str:
+        """``write sampler=static sampler.steps=16``, or the sentence."""
+        return self.instead or f"write {' '.join(f'{key}={typed(value)}' for key, value in self.settings)}"
+
+    def python(self, choices: Mapping[str, str]) -> str:
+        """What to give to whom in Python. choices: the names of the parts chosen by now, by their groups."""
+        return self.instead or f"write {', '.join(_in_python(dict(self.settings), choices))}"
+
+    def request(self) -> str:
+        """The field of a request that says it."""
+        body = {name: value for key, value in self.settings for name in [_FIELDS.get(key)] if name is not None}
+        if options := _diffusion(dict(self.settings)):
+            body["diffusion"] = options
+        if form := _form(dict(self.settings)):
+            body["response_format"] = form
+        if self.instead or not body:
+            return self.instead or "it is the server's own, which a request cannot change. Leave it out"
+        text = json.dumps(body, ensure_ascii=False, default=str)[1:-1]
+        return f"write {text}" if len(text) <= _LONGEST else f"write {text[:_LONGEST]}..."
+
+
+def meaning(word: str, value: Any, has: Callable[[str], bool]) -> Meaning | None:
+    """What a word from elsewhere means here; None: nobody knows. value: as given; None: a flag without one. has:
+    whether the choices made have an option."""
+    word = as_listed(word)
+    if word in INSTEAD:
+        return Meaning(instead=INSTEAD[word])
+    entry = SETTINGS.get(word)
+    if entry is None:
+        return None
+    if isinstance(entry, Mapping):
+        entry = entry.get("true" if value is None else str(value).lower(), entry[""])
+    elif isinstance(entry, tuple):
+        entry = next((one for one in entry if has(one.partition("=")[0])), entry[-1])
+    pairs = (setting.partition("=") for setting in entry.split(" ") if "=" in setting)
+    return Meaning(tuple((key, _filled(key, pattern, value)) for key, _, pattern in pairs))
+
+
+def as_listed(word: str) -> str:
+    """A word as the table has it: ``--Max-New-Tokens`` is ``max_new_tokens``."""
+    return word.lstrip("-").replace("-", "_").lower()
+
+
+def typed(value: Any) -> str:
+    """A value as the command line takes it, shortened."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _filled(key: str, pattern: str, value: Any) -> Any:
+    value = "VALUE" if value is None else value
+    if pattern != "{}":
+        return pattern.replace("{}", str(value)) if "{}" in pattern else {"true": True}.get(pattern, pattern)
+    if key == "model.dtype":
+        name = str(value).removeprefix("torch.")
+        return _DTYPES.get(name, name)
+    return value
+
+
+def _diffusion(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What settings are of a request's field ``diffusion``."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        group, _, option = key.partition(".")
+        if group in _PARTS:
+            found.setdefault(group, {})[option or "name"] = value
+    guidance = settings.get("sampling.guidance")
+    alone = {group: part["name"] if part.keys() == {"name"} else part for group, part in found.items()}
+    return alone if guidance is None else {**alone, "guidance": guidance}
+
+
+def _form(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What settings are of a request's field ``response_format``."""
+    kind, held = settings.get("constraint"), [value for key, value in settings.items() if key.startswith("constraint.")]
+    if kind == "json_schema":
+        return {"type": kind, "json_schema": {"schema": held[0]}}
+    if kind == "json":
+        return {"type": "json_object"}
+    return {} if kind is None else {"type": kind, _FORMS[kind]: held[0]}
+
+
+def _in_python(settings: dict[str, Any], choices: Mapping[str, str]) -> list[str]:
+    """Each setting as the argument that it is, of Decoder, of its call, or of ``load``."""
+    out, parts = [], {key.partition(".")[0] for key in settings} & {*_PARTS, "constraint"}
+    for group in sorted(parts):
+        options = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith(f"{group}.")}
+        name = settings.get(group, choices.get(group, "NAME"))
+        given = "".join(f", {key}={value!r}" for key, value in options.items())
+        out.append(f'{group}=part("{group}", "{name}"{given})' if options else f'{group}="{name}"')
+    for key, value in settings.items():
+        group, _, option = key.partition(".")
+        if key in ("seed", "samples", "trace"):
+            out.append(f"decoder(PROMPT, {key}={value!r})")
+        elif key == "model.path" or key == "model":
+            out.append(f"load({value!r})")
+        elif group == "model" and option in _LOADING:
+            out.append(f"load(PATH, {option}={value!r})")
+        elif group == "sampling" or key in ("gen_length", "batch_size", "stop", "runtime"):
+            out.append(f"{option or key}={value!r}")
+        elif group not in parts:
+            out.append(f"python run.py {key}={typed(value)}, for it is a setting of the command line")
+    return out

@@ -1,0 +1,19 @@
+"""The page of words says what the messages say."""
+
+from __future__ import annotations
+
+from dllm.words.table import INSTEAD, SETTINGS
+from experiments.words_page import PAGE, section
+
+
+def test_the_page_is_current_and_has_every_word() -> None:
+    assert section() in PAGE.read_text(), "run python -m experiments.words_page"
+    missing = [word for word in (*SETTINGS, *INSTEAD) if f"`{word}`" not in section() and f"`{word}=" not in section()]
+    assert missing == []
+
+
+def test_what_is_written_stands_beside_its_words() -> None:
+    rows = dict(line.strip("| ").split(" | ") for line in section().splitlines()[2:])
+    (words,) = [words for words, here in rows.items() if here == "`gen_length=VALUE`"]
+    assert "`max_tokens`" in words and "`max_new_tokens`" in words
+    assert rows["`remasking=random`, `remask=random`"] == "`sampler=static sampler.score=random`"
