@@ -65,6 +65,22 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
 
 
+def reason(error: BaseException) -> str:
+    """Why a file could not be read, in words instead of Python's: ``it lacks 'trace'`` for a KeyError."""
+    match error:
+        case KeyError():
+            return f"it lacks {error.args[0]!r}" if error.args else "it lacks an entry"
+        case IndexError() | StopIteration() | EOFError():
+            return "it ends too early"
+        case TypeError() | AttributeError() | AssertionError():
+            return "it holds something else"
+        case UnicodeDecodeError():
+            return f"byte {error.start} is no UTF-8"
+        case OSError():
+            return error.strerror or first_line(error)
+    return first_line(error)
+
+
 def not_installed(what: str, library: str, extra: str, instead: str = "") -> UserError:
     """The error for a missing library. what: the option that needs it; extra: what of dllm installs it."""
     way_out = f"Install it with: pip install 'dllm[{extra}]'{f', or {instead}' if instead else ''}."

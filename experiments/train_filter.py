@@ -25,6 +25,7 @@ from dllm import Decoder, Model, UserError, load
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas
 from dllm.contract import Need, Schedule, State, Step, Turn, View
+from dllm.errors import reason
 from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import WEIGHTS
@@ -132,7 +133,8 @@ def prompts_of(options: Options) -> list[Prompt]:
         lines = [json.loads(line) for line in Path(options.prompts).read_text().splitlines() if line.strip()]
         return [line["prompt"] for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"prompts={options.prompts!r} must hold one {{\"prompt\": ...}} per line ({error}).") from error
+        rule = f'must hold one {{"prompt": ...}} per line ({reason(error)})'
+        raise UserError(f"prompts={options.prompts!r} {rule}.") from error
 
 
 def record(model: Model, options: Options) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from dllm.compose.parts import choices, config_groups, options_of_choices
 from dllm.serve.fields import DIFFUSION, sound_fields
 from dllm.serve.refused import Refused
 from dllm.words.meaning import Meaning, meaning
-from dllm.words.table import CHOICES, INSTEAD, SETTINGS
+from dllm.words.table import INSTEAD, OTHER_CHOICES, SETTINGS
 
 # Words of LLaDA's, Fast-dLLM's and Dream's scripts, transformers, diffusers, lm-eval, OpenAI, vLLM, llama.cpp, and
 # words misspelt: what a newcomer types, and what is right. None: nothing is, so nothing may be guessed.
@@ -83,7 +83,7 @@ def there(key: str, value: Any, chosen: dict[str, Any]) -> bool:
 def test_what_the_command_line_is_told_to_write_is_there() -> None:
     written = {word: dict(meant(word).settings) for word in SETTINGS}
     written |= {word: dict(entry.split("=") for entry in text.split(" ") if entry != "chat=true")
-                for words in CHOICES.values() for word, text in words.items()}  # fmt: skip
+                for words in OTHER_CHOICES.values() for word, text in words.items()}  # fmt: skip
     wrong = {word: key for word, chosen in written.items() for key, value in chosen.items()
              if not there(key, value, chosen)}  # fmt: skip
     assert wrong == {} and len(written) > 120

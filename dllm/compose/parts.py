@@ -18,7 +18,8 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from dllm.common.kinds import MAPPING, VALUE_KINDS, of_kind, words_of
-from dllm.errors import UserError, nearest
+from dllm.compose.importing import imported_class, place_of_error
+from dllm.errors import UserError, first_line, nearest
 from dllm.words.meaning import meaning
 
 if TYPE_CHECKING:  # a part's class is imported when it is built
@@ -172,21 +173,29 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
             continue
         if key not in arguments:
             there = ", ".join(arguments) or "none"
-            raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.")
+            own = "" if kind.__module__.startswith("dllm.") else (
+                f" A class of your own takes its options from {group}/NAME.yaml in a folder: --config-dir=FOLDER.")
+            raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.{own}")
         if value is None and arguments[key].default is inspect.Parameter.empty:  # as if it were not there
             continue
         own, name = _is_part(value) and takes_part(arguments[key]), f"{group}.{key}"
         options[key] = build_part(name, value, per_request) if own else _sound(name, value, arguments[key], per_request)
     lacking = [key for key, entry in arguments.items() if entry.default is entry.empty and key not in options]
     if lacking:
-        raise UserError(f"{group} needs {group}.{lacking[0]}: {kind.__name__} has no default for it.")
+        wanted = f"{group}.{lacking[0]}=VALUE"
+        raise UserError(f"{group} needs {wanted}: {kind.__name__} has no default for it.")
+    if inspect.isabstract(kind):
+        raise UserError(f"{group}: {kind.__name__} lacks {', '.join(sorted(kind.__abstractmethods__))}. Write it there.")
     try:
         return kind(**options)
     except UserError:
         raise
-    except (TypeError, ValueError) as error:  # from a user's part: ours raise UserError
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        raise UserError(f"{group} cannot be built with {given}: {error}.") from error
+    except Exception as error:  # from a user's part: ours raise UserError
+        if kind.__module__.startswith("dllm.") and not isinstance(error, TypeError | ValueError):
+            raise
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
+        where = f"{place}: " if (place := place_of_error(error)) else ""
+        raise UserError(f"{group} cannot be built with {given}: {where}{first_line(error)}.") from error
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,17 +208,17 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def class_of(group: str, target: Any) -> type:
     """The class that ``_target_`` names. Raises UserError if it is no class of the group's kind."""
+    name = f"{group}._target_"
     try:
-        kind = resolve_name(str(target))
-        assert isinstance(kind, type), "it is no class"
-    except Exception as error:  # whatever importing somebody's module raises
-        raise UserError(
-            f"{group}._target_={target!r} names no class ({' '.join(str(error).split())}). Write MODULE.CLASS, or "
-            f"choose one by {group}=NAME."
-        ) from error
+        kind = imported_class(name, str(target))
+    except UserError as error:
+        raise UserError(f"{error} Or choose one by {group}=NAME.") from error.__cause__
     base = BASE_CLASSES.get(group.partition(".")[0])
     if base is not None and not issubclass(kind, resolve_name(base)):
-        raise UserError(f"{group}._target_={target!r} is no {base.rpartition('.')[2]}. Choose one by {group}=NAME.")
+        short = base.rpartition(".")[2]
+        raise UserError(
+            f"{name}={target!r} is no {short}: derive it from {base}, or choose one by {group}=NAME."
+        )
     return kind
 
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from tokenizers import Encoding, Tokenizer
 
+from dllm.common.texts import refuse_unwritable
 from dllm.errors import UserError
 from dllm.models.files import broken
 from dllm.models.keys import shown
@@ -80,6 +81,7 @@ def _unknown(backend: Tokenizer) -> list[int]:
 
 
 def _encoding(backend: Tokenizer, text: str) -> Encoding:
+    refuse_unwritable("the text", text)
     try:
         return backend.encode(text, add_special_tokens=False)
     except Exception as error:  # tokenizers raises plain Exception

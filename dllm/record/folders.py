@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dllm.errors import UserError
+from dllm.errors import UserError, reason
 
 if TYPE_CHECKING:  # it imports torch, and the command line does not
     from dllm.record.results import ResultRow
@@ -61,7 +61,9 @@ def read_results(file: Path) -> tuple[list[ResultRow], int]:
             key_of(row)
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
-                raise UserError(f"line {number} of {file} is broken ({error}). Delete it, then resume.") from None
+                raise UserError(
+                    f"line {number} of {file} is broken ({reason(error)}). Delete it, then resume."
+                ) from None
             break
         if not line.endswith(b"\n"):
             break

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from dllm.contract import Turn
-from dllm.errors import UserError
+from dllm.errors import UserError, reason
 from dllm.record.cost import CostModel
 from dllm.record.tabular import data_frame
 
@@ -161,11 +161,11 @@ def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:
     try:
         data = json.loads(file.read_text())
         trace = Trace.from_json(data["trace"])
-        assert all(key in data for key in ("id", "sample", "seed", "batch", "config"))
+        _ = [data[key] for key in ("id", "sample", "seed", "batch", "config")]
     except OSError as error:
         raise UserError(f"trace={str(file)!r} cannot be read ({error.strerror}). {ADVICE}") from None
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise UserError(f"trace={str(file)!r} is no trace of this program ({error!r}). {ADVICE}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"trace={str(file)!r} is no trace of this program ({reason(error)}). {ADVICE}") from None
     return data, trace
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, NoReturn
 
+from dllm.common.texts import unwritable
 from dllm.serve.refused import Refused
 
 MAX_BYTES = 1 << 20
@@ -53,10 +54,8 @@ def check_values(body: Any) -> None:
 
 def _check_plain(value: Any) -> None:
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise _unsound("a text in it holds half of a surrogate pair, which is no character") from None
+        if (problem := unwritable(value)) is not None:
+            raise _unsound(f"a text in it {problem}")
     elif isinstance(value, float) and not isfinite(value):
         raise _unsound(f"{value} is no number of JSON")
     elif isinstance(value, int) and abs(value) > MAX_WHOLE:

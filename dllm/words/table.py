@@ -117,7 +117,7 @@ INSTEAD = {
 }  # fmt: skip
 
 # Words in place of a choice of ours, by its group.
-CHOICES: dict[str, dict[str, str]] = {
+OTHER_CHOICES: dict[str, dict[str, str]] = {
     "sampler": {
         "low_confidence": "sampler=static", "llada": "sampler=static", "random": "sampler=static sampler.score=random",
         "threshold": "sampler=confidence", "parallel": "sampler=confidence", "fast_dllm": "sampler=confidence",

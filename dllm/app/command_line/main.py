@@ -119,6 +119,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a model may write what the terminal's encoding lacks
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdin, TextIOWrapper):  # and a person type what the terminal's encoding lacks
+        sys.stdin.reconfigure(errors="surrogateescape")
     try:
         with sentences(words), doubts():
             obey(words)

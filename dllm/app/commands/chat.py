@@ -12,6 +12,7 @@ from dllm.app.runs.environment import environment_of
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.common.terminal import as_text, complain, say
+from dllm.common.texts import unwritable
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import shipped_models
@@ -47,6 +48,9 @@ def talk(conversation: Conversation) -> None:
             return
         if line == "/new":
             conversation.history.clear()
+            continue
+        if unwritable(line) is not None:  # how Python shows what it cannot decode
+            complain("Your message holds bytes that are no UTF-8. Write it in that encoding.")
             continue
         try:
             conversation.say(line)

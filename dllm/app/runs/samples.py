@@ -11,6 +11,7 @@ from typing import Any
 from dllm.canvas import Request
 from dllm.common.digest import digest
 from dllm.common.terminal import complain
+from dllm.common.texts import refuse_unwritable
 from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
 from dllm.errors import UserError
@@ -138,9 +139,11 @@ def _entry(
         constraint = None if data[CONSTRAINT] is None else part_of(CONSTRAINT, data[CONSTRAINT])
     if own or request.head is not None:  # what is wrong with all other lines is no mistake of this one
         check(replace(request, constraint=constraint))
+    name = str(data.get("id", number + 1))
+    refuse_unwritable("the id", name)
     value = data[present[0]]
     shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return PromptEntry(number, str(data.get("id", number + 1)), prompt, shown, constraint)
+    return PromptEntry(number, name, prompt, shown, constraint)
 
 
 def _prompt(key: str, value: Any, prompts: Prompts) -> Prompt:
