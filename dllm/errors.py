@@ -65,7 +65,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
 
 
-def reason(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
     """Why a file could not be read, in words instead of Python's: ``it lacks 'trace'`` for a KeyError."""
     match error:
         case KeyError():

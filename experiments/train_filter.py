@@ -25,7 +25,7 @@ from dllm import Decoder, Model, UserError, load
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas
 from dllm.contract import Need, Schedule, State, Step, Turn, View
-from dllm.errors import reason
+from dllm.errors import in_words
 from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import WEIGHTS
@@ -133,7 +133,7 @@ def prompts_of(options: Options) -> list[Prompt]:
         lines = [json.loads(line) for line in Path(options.prompts).read_text().splitlines() if line.strip()]
         return [line["prompt"] for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        rule = f'must hold one {{"prompt": ...}} per line ({reason(error)})'
+        rule = f'must hold one {{"prompt": ...}} per line ({in_words(error)})'
         raise UserError(f"prompts={options.prompts!r} {rule}.") from error
 
 

@@ -173,9 +173,9 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
             continue
         if key not in arguments:
             there = ", ".join(arguments) or "none"
-            own = "" if kind.__module__.startswith("dllm.") else (
+            advice = "" if kind.__module__.startswith("dllm.") else (
                 f" A class of your own takes its options from {group}/NAME.yaml in a folder: --config-dir=FOLDER.")
-            raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.{own}")
+            raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.{advice}")
         if value is None and arguments[key].default is inspect.Parameter.empty:  # as if it were not there
             continue
         own, name = _is_part(value) and takes_part(arguments[key]), f"{group}.{key}"
@@ -185,7 +185,8 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
         wanted = f"{group}.{lacking[0]}=VALUE"
         raise UserError(f"{group} needs {wanted}: {kind.__name__} has no default for it.")
     if inspect.isabstract(kind):
-        raise UserError(f"{group}: {kind.__name__} lacks {', '.join(sorted(kind.__abstractmethods__))}. Write it there.")
+        methods = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
+        raise UserError(f"{group}._target_: {kind.__name__} lacks {methods}. Write what its base asks for.")
     try:
         return kind(**options)
     except UserError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dllm.errors import UserError, reason
+from dllm.errors import UserError, in_words
 
 if TYPE_CHECKING:  # it imports torch, and the command line does not
     from dllm.record.results import ResultRow
@@ -62,7 +62,7 @@ def read_results(file: Path) -> tuple[list[ResultRow], int]:
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
                 raise UserError(
-                    f"line {number} of {file} is broken ({reason(error)}). Delete it, then resume."
+                    f"line {number} of {file} is broken ({in_words(error)}). Delete it, then resume."
                 ) from None
             break
         if not line.endswith(b"\n"):

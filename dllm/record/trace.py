@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from dllm.contract import Turn
-from dllm.errors import UserError, reason
+from dllm.errors import UserError, in_words
 from dllm.record.cost import CostModel
 from dllm.record.tabular import data_frame
 
@@ -165,7 +165,7 @@ def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:
     except OSError as error:
         raise UserError(f"trace={str(file)!r} cannot be read ({error.strerror}). {ADVICE}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"trace={str(file)!r} is no trace of this program ({reason(error)}). {ADVICE}") from None
+        raise UserError(f"trace={str(file)!r} is no trace of this program ({in_words(error)}). {ADVICE}") from None
     return data, trace
 
 

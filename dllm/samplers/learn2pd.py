@@ -13,7 +13,7 @@ from torch import Tensor
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Need, Schedule, State, Step, View
-from dllm.errors import UserError, in_range, name_of, reason
+from dllm.errors import UserError, in_range, in_words, name_of
 from dllm.samplers.base import each_row
 from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting, altered
@@ -119,4 +119,4 @@ def read_filter(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(file, framework="pt") as stored:
             return {name: stored.get_tensor(name) for name in WEIGHTS}, stored.metadata() or {}
     except Exception as error:
-        raise UserError(f"sampler.filter={str(file)!r} is no filter file ({reason(error)}).") from error
+        raise UserError(f"sampler.filter={str(file)!r} is no filter file ({in_words(error)}).") from error

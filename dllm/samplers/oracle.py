@@ -11,7 +11,7 @@ import torch
 from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import Schedule, State, Step, View
-from dllm.errors import UserError, name_of, reason
+from dllm.errors import UserError, in_words, name_of
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
 
@@ -83,7 +83,7 @@ def answers_of(folder: Path) -> dict[tuple[int, ...], list[int]]:
         answers = {tuple(row["prompt_tokens"]): list(row["canvas"]) for row in reversed(rows)}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"sampler.reference={str(folder)!r} is no folder of a run ({reason(error)}). Name one that holds "
+            f"sampler.reference={str(folder)!r} is no folder of a run ({in_words(error)}). Name one that holds "
             "results.jsonl."
         ) from error
     if not answers:

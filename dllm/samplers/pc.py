@@ -11,7 +11,7 @@ import torch
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Schedule, State, Step, View
-from dllm.errors import UserError, in_range, reason
+from dllm.errors import UserError, in_range, in_words
 from dllm.samplers.base import each_row
 from dllm.samplers.scheduled import Scheduled
 
@@ -56,7 +56,7 @@ def surprises(file: Path) -> torch.Tensor:
         table = {int(token): float(f) for token, f in json.loads(file.read_text()).items()}
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(
-            f"sampler.frequencies={str(file)!r} is no JSON object of token id to frequency ({reason(error)})."
+            f"sampler.frequencies={str(file)!r} is no JSON object of token id to frequency ({in_words(error)})."
         ) from error
     if not table or min(table) < 0 or min(table.values()) <= 0 or max(table.values()) > 1:
         raise UserError(f"sampler.frequencies={str(file)!r} must map token ids to frequencies in (0, 1].")

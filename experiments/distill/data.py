@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from dllm.common.kinds import is_whole
-from dllm.errors import UserError, reason
+from dllm.errors import UserError, in_words
 from dllm.models.ids import Ids
 from dllm.prompts import Prompt, Prompts
 from experiments.distill import mini
@@ -89,7 +89,7 @@ def read_file(file: Path, gen_length: int) -> list[Question]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        problem = f"data={str(file)!r} cannot be read ({reason(error)})"
+        problem = f"data={str(file)!r} cannot be read ({in_words(error)})"
         raise UserError(f"{problem}. Give a JSON-lines file, or data=mini.") from error
     return [question(line, f"data={str(file)!r}, line {number}", gen_length)
             for number, line in enumerate(lines, 1) if line.strip()]  # fmt: skip

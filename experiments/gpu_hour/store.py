@@ -18,7 +18,7 @@ import torch
 
 from dllm.app.runs.environment import PACKAGE, checkout_state, processor_name
 from dllm.common.versions import version_of
-from dllm.errors import UserError, reason
+from dllm.errors import UserError, in_words
 
 ROOT = Path(__file__).parents[2]
 CODE = ("dllm", "experiments", "tests")
@@ -96,5 +96,5 @@ def parts_in(folder: Path) -> dict[str, Any]:
             out[file.stem] = json.loads(file.read_text())
             out[file.stem]["identity"], out[file.stem]["cells"]
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{file} is no result of this command ({reason(error)}). Name another folder.") from None
+            raise UserError(f"{file} is no result of this command ({in_words(error)}). Name another folder.") from None
     return out
