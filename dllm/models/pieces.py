@@ -14,6 +14,7 @@ from os.path import commonprefix
 from tokenizers import Tokenizer as Backend
 
 HEX_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte, as SentencePiece spells it
+MOST_IDS = 16  # ids that may make up a character together
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # stands in a text for bytes that are no character
 
 
@@ -52,18 +53,29 @@ def _damages(data: bytes) -> Iterator[tuple[int, int]]:
 def _by_prefixes(backend: Backend, ids: Sequence[int], spellings: Sequence[str], text: str) -> list[bytes]:
     """Of any tokenizer: what the text has in common with that of the first tokens grows with each of them. Bytes that
     only together make up a character are told apart by their spellings."""
-    ends = [0]
-    for count in range(1, len(ids)):
-        begun = str(backend.decode(list(ids[:count]), skip_special_tokens=False))
-        common = begun if text.startswith(begun) else commonprefix([begun, text])
-        ends.append(max(ends[-1], len(common)))
-    pieces = [text[begin:end].encode() for begin, end in pairwise([*ends, len(text)])] if ids else []
+    ends = [0, *_ends(backend, list(ids), text), len(text)]
+    pieces = [text[begin:end].encode() for begin, end in pairwise(ends)] if ids else []
     for is_bytes, run in groupby(range(len(ids)), key=lambda at: HEX_BYTE.fullmatch(spellings[at]) is not None):
         places = list(run)
         raw = [bytes.fromhex(spellings[at][3:5]) for at in places] if is_bytes else []
         if b"".join(raw) == b"".join(pieces[at] for at in places):
             pieces[places[0] : places[-1] + 1] = raw or [pieces[at] for at in places]
     return pieces
+
+
+def _ends(backend: Backend, ids: list[int], text: str) -> Iterator[int]:
+    """How much of the text there is after each id but the last. What is sure is not decoded again, but for a little of
+    it before each id, on which its text may depend: prefixes of 1,000 ids would take a second."""
+    context, sure, begin, end = 0, 0, 0, 0  # ids before which nothing is looked at, that are sure; characters of those
+    for count in range(1, len(ids)):
+        before = str(backend.decode(ids[context:sure], skip_special_tokens=False))
+        grown = str(backend.decode(ids[context:count], skip_special_tokens=False))[len(before) :]
+        common = commonprefix([grown, text[begin : begin + len(grown)]])
+        end = max(end, begin + len(common))
+        whole = common == grown and grown and not grown.endswith(REPLACEMENT)
+        if whole or count - sure > MOST_IDS:
+            context, sure, begin = sure, count, end
+        yield end
 
 
 def _byte_of() -> Mapping[str, int]:

@@ -63,6 +63,8 @@ SERVED: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "w5 w7", "diffusion": {
         "canvas": ["w5", 2, "w7", 1], "blocks": {"name": "fixed", "block_length": 4, "min_forwards": 1},
         "trace": True}}),
+    ("/v1/completions", {"prompt": ["w5", [5, 7], "w1 w2"], "n": 2, "max_tokens": 4, "logprobs": 0, "stop": "w3",
+                         "stream": True, "diffusion": {"snapshots": True}}),
     ("/v1/completions", {"prompt": [5, 7, 9], "max_tokens": 4, "logprobs": 0, "suffix": "",
                          "diffusion": {"sampler": "credit", "cache": "prefix", "guidance": 0.5}}),
 ]  # fmt: skip
