@@ -127,8 +127,7 @@ def kept_at(trace: dict[str, Any], turn: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("diffusion", [
-    {"sampler": "static"}, {"sampler": "wino", "threshold": 0.2}, {"sampler": "saber"}, {"sampler": "remdm"},
-    {"sampler": "joint_threshold"}, {"sampler": "freedave"}, {"sampler": "lopa"}, {"blocks": "sliding"},
+    {"sampler": "wino", "threshold": 0.2}, {"sampler": "remdm"}, {"sampler": "joint_threshold"}, {"sampler": "lopa"},
     {"sampler": {"name": "prophet", "region": "anchor", "anchor_text": "w5", "anchor_position": 7}},
 ], ids=str)  # fmt: skip
 def test_every_snapshot_says_when_each_token_was_decided(served: Model, diffusion: dict[str, Any]) -> None:
