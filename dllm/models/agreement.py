@@ -45,10 +45,11 @@ def rotary_dim(values: Values, features: int) -> int:
         f"{rotated} of a head's {features} features would rotate, which must be an even number, at least 2",
         "d_model", "n_heads", "hidden_size", "num_attention_heads", "head_dim", "partial_rotary_factor",
     )  # fmt: skip
-    share = "partial_rotary_factor" if values["partial_rotary_factor"] else "head_dim"
+    share = ("partial_rotary_factor",) if values["partial_rotary_factor"] else ()
     agree(
         values["rotary_dim"] in (None, rotated), values,
-        f"they contradict each other, since {rotated} of a head's {features} features rotate", "rotary_dim", share,
+        f"they contradict each other, since {rotated} of a head's {features} features rotate",
+        "rotary_dim", *share, "head_dim",
     )  # fmt: skip
     return rotated
 

@@ -143,19 +143,19 @@ def _has_stale_index(folder: Path) -> bool:
 def _sharded(folder: Path) -> Contents:
     """The tensors of the shards, each from the shard that the index names where several hold it. One that the index
     places wrongly, or does not name, counts where a single shard holds it. Raises UserError for one that it places
-    wrongly and that several hold."""
+    wrongly and that none holds, or several."""
     weight_map = _weight_map(folder)
     holders: dict[str, dict[str, Stored]] = {}
     for shard in sorted(set(weight_map.values())):
         for one in headers(folder / shard):
             holders.setdefault(one.name, {})[shard] = one
+    for name, shard in weight_map.items():
+        if shard not in (held := holders.get(name, {})) and len(held) != 1:
+            raise broken(f"{folder}: tensor {printed(name)} is missing from {shard}, where {INDEX} places it")
     found = {}
     for name, held in holders.items():
-        shard = weight_map.get(name, "")
-        if shard in held or len(held) == 1:
-            found[name] = held.get(shard, next(iter(held.values())))
-        elif shard:
-            raise broken(f"{folder / INDEX} says that tensor {printed(name)} is in {shard}, which lacks it")
+        if name in weight_map or len(held) == 1:
+            found[name] = held.get(weight_map.get(name, ""), next(iter(held.values())))
     return Contents(found, frozenset(holders.keys() - weight_map.keys()))
 
 

@@ -47,11 +47,13 @@ def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
 
     Up to twice the stored tensors pass, so that ``Fit`` can name the missing ones. Raises UserError.
     """
+    embedding = PUBLISHED_NAMES[config.family]["embed"] + ".weight"
+    missing = "" if embedding in stored else f"tensor {embedding} is missing, and "
     widest = max((max(tensor.shape) for tensor in stored.values() if tensor.shape and 0 not in tensor.shape), default=0)
     for key, size in config.sizes.items():
         if size > widest:
             most = f"no tensor of the weights has more than {widest} rows or columns"
-            raise mismatched(f"config.json has {key}={size}, but {most}", "config.json and weights")
+            raise mismatched(f"{missing}config.json has {key}={size}, but {most}", "config.json and weights")
     if config.least_tensors > 2 * len(stored):
         counts = [f"{key}={config.published[key]}" for key in ("n_layers", "num_hidden_layers", "num_experts")
                   if config.published.get(key) is not None]  # fmt: skip

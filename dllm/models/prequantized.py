@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dllm.errors import UserError
-from dllm.models.keys import shown
+from dllm.models.keys import printed, shown
 
 _WAY_OUT = "Take the unquantised checkpoint, which model.quantize=int8, int4 or float8 narrows while it is loaded"
 # config.json's objects that say so: transformers', MLX's, and the older one of compressed-tensors.
@@ -34,4 +34,4 @@ def of_quantised(names: Iterable[str]) -> str:
     found = next((name for name in names if name.rpartition(".")[2] in _LEAVES), None)
     if found is None:
         return ""
-    return f"tensor {found} is of quantised weights of another program, which are not read. {_WAY_OUT}"
+    return f"tensor {printed(found)} is of quantised weights of another program, which are not read. {_WAY_OUT}"

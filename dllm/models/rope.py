@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dllm.models.keys import KeyRule, real, shown, wrong_value
+from dllm.models.keys import KeyRule, printed, real, shown, wrong_value
 
 THETA, FACTOR = real(1, 1e12), real(1e-3, 1)
 _OBJECTS = ("rope_parameters", "rope_scaling")
@@ -58,9 +58,7 @@ def _flat_objects(place: str, value: Any, file: str) -> Iterator[tuple[str, Mapp
     if not isinstance(value, Mapping):
         raise wrong_value(file, f"{place}={shown(value)}, which must be null or an object")
     yield place, {key: inner for key, inner in value.items() if not isinstance(inner, Mapping)}
-    for kind, inner in value.items():
-        if isinstance(inner, Mapping):
-            yield from _flat_objects(f"{place}.{kind}", inner, file)
+    yield from ((f"{place}.{printed(kind)}", inner) for kind, inner in value.items() if isinstance(inner, Mapping))
 
 
 def _check_unscaled(place: str, parameters: Mapping[str, Any], file: str) -> None:
@@ -71,5 +69,5 @@ def _check_unscaled(place: str, parameters: Mapping[str, Any], file: str) -> Non
         if key in _MOVED and not _MOVED[key].fits(value):
             raise wrong_value(file, f"{place}.{key}={shown(value)}, which must be {_MOVED[key].rule}")
         if key not in _MOVED:
-            given = f"{place}.{key}={shown(value)}"
+            given = f"{place}.{printed(key)}={shown(value)}"
             raise wrong_value(file, f"{given}: only unscaled rotary embeddings (rope_type 'default') are supported")

@@ -123,7 +123,8 @@ def save_adapter(student: Student, recipe: Recipe, base: Path, folder: Path) -> 
     folder.mkdir(parents=True, exist_ok=True)
     adapted = {name.removeprefix(MODULE_PREFIX).split(".lora_")[0] + ".weight" for name in tensors}
     with torch.device("meta"):
-        digest = base_digest(adapted, Fit.of(Transformer(config), read_contents(base)).tensors)
+        skeleton = Transformer(config)
+    digest = base_digest(adapted, Fit.of(skeleton, read_contents(base)).tensors)
     save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt", DIGEST: digest})
     written = LoraConfig(**lora_options(recipe), target_modules=pattern_of(config),
                          base_model_name_or_path=recipe.model, inference_mode=True)  # fmt: skip

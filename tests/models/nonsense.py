@@ -42,6 +42,8 @@ KEYS: dict[str, dict[str, str]] = {
     },
     "dream_gqa": {**_QWEN, "intermediate_size": "size"},
     "sdar_b4": {**_QWEN, "intermediate_size": "size", "block_size": "length"},
+    "wedlm_qknorm": {**_QWEN, "intermediate_size": "size"},
+    "nbdiff_gqa": {**_QWEN, "intermediate_size": "size", "block_length": "length", "bias": "flag"},
     "llada_moe": {**_QWEN, **_EXPERTS, "expert_intermediate_size": "size", "qk_layernorm": "flag"},
     "llada2_moe": {
         **_QWEN, **_EXPERTS, "intermediate_size": "size", "moe_intermediate_size": "size", "n_group": "size",
@@ -54,6 +56,8 @@ BASES = tuple(KEYS)
 
 # Nonsense of single keys beyond their type, and signs of another model.
 MORE: dict[str, dict[str, tuple[Any, ...]]] = {
+    "wedlm_qknorm": {"layer_types": (["sliding_attention"] * 3, ["full_attention"], "x"), "rotary_dim": (8,)},
+    "nbdiff_gqa": {"block_size": (999,), "block_length": (999,), "hidden_act": ("gelu",)},
     "sdar_b4": {"block_size": (1, 2, 3, "4"), "block_length": (3, 8), "use_regular_causal": (True, 1),
                 "rotary_dim": (8, 32), "head_dim": (17,)},
     "llada_moe": {"num_experts_per_tok": (999,), "moe_layer_freq": ("x", [1], [1, 2], [1, "1"], {}, 5)},

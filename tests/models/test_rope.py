@@ -27,7 +27,7 @@ SPELLINGS: dict[str, dict[str, Any]] = {
     "everywhere": {**REFERENCE, "rope_parameters": {**UNSCALED, "factor": 1.0}, "rope_scaling": None},
 }
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
-    ({**REFERENCE, "rotary_dim": 16}, "rotary_dim=16, partial_rotary_factor=0.5: they contradict"),
+    ({**REFERENCE, "rotary_dim": 16}, "rotary_dim=16, partial_rotary_factor=0.5, head_dim=16: they contradict"),
     ({"rope_theta": 600000, "rotary_dim": 16}, "rotary_dim=16, partial_rotary_factor=0.5"),
     ({**REFERENCE, "rope_parameters": {"partial_rotary_factor": 1.0}},
      "partial_rotary_factor=0.5, rope_parameters.partial_rotary_factor=1.0: they contradict"),
@@ -46,6 +46,7 @@ SCALED: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}}, "rope_parameters.mrope_section"),
     ({"rope_parameters": {"rope_theta": "x"}}, "rope_parameters.rope_theta='x', which must be a number"),
     ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "rope_parameters.partial_rotary_factor=1.5"),
+    ({"rope_parameters": {"a": {"b": {"rope_theta": 5.0}}}}, "rope_parameters.a.b="),
     ({"rope_parameters": [1]}, "rope_parameters"), ({"rope_scaling": False}, "rope_scaling=false"),
 ]  # fmt: skip
 
