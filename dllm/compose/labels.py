@@ -27,7 +27,7 @@ def cell_label(config: Config) -> str:
 
 
 def _more(config: Config) -> Iterator[str]:
-    usual = usual_settings(_known(config, "model"), _known(config, "task"))
+    usual = usual_of(config)
     for group in UNUSUAL:
         if (words := part_words(config, group)) != part_words(usual, group):
             yield f"{group}={words}"
@@ -44,12 +44,17 @@ def _more(config: Config) -> Iterator[str]:
 
 def _described(config: Config, group: str) -> str:
     """A model or a task, with its settings that are not its file's."""
-    usual = usual_settings(_known(config, "model"), _known(config, "task"))[group]
+    usual = usual_of(config)[group]
     own = own_options(config, group)
     kept = {key: value for key, value in own.items() if key not in SAID_BY_NAME and usual.get(key) != value}
     name = value_text(config[group].get("name")) if group == "model" else typed_name(config, group)
     listed = ", ".join(f"{key}={value_text(value)}" for key, value in kept.items())
     return f"{name}({listed})" if listed else name
+
+
+def usual_of(config: Config) -> dict[str, Any]:
+    """What a configuration of the same model and task holds where nothing else was asked of it."""
+    return usual_settings(_known(config, "model"), _known(config, "task"))
 
 
 def _known(config: Config, group: str) -> str | None:

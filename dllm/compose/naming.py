@@ -7,7 +7,7 @@ A configuration without them, as of Python or of an older version, is named afte
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from dllm.common.digest import digest
@@ -67,19 +67,20 @@ def _usual(group: str, name: str, target: Any) -> Mapping[str, Any]:
         return {}
 
 
-def part_words(config: Config, place: str) -> str:
-    """A part as ``prophet(localleap(radius=2), skip=3)``: its name, the parts inside it, its own options."""
-    part = part_at(config, place) or {}
-    inner = [words for key, value in part.items() if _is_part(value) and (words := _inside(config, place, key))]
-    options = [f"{key}={value_text(value)}" for key, value in own_options(config, place).items()]
-    listed = ", ".join([*inner, *options])
-    return f"{typed_name(config, place)}({listed})" if listed else typed_name(config, place)
+def part_words(config: Config, place: str, shown: Callable[[str], bool] = lambda key: True) -> str:
+    """A part as ``prophet(localleap(radius=2), skip=3)``: its name, the parts inside it, its own options.
 
-
-def _inside(config: Config, place: str, key: str) -> str:
-    """The part inside another one; empty where it is the one that comes with that, with no option of its own."""
-    words = part_words(config, f"{place}.{key}")
-    return "" if words == inner_default(place.partition(".")[0], typed_name(config, place), key) else words
+    shown: whether an option of its own is said, by its dotted key. A part inside it is left out where it is the one
+    that comes with it, with no option of its own.
+    """
+    name, listed = typed_name(config, place), []
+    for key, value in (part_at(config, place) or {}).items():
+        words = part_words(config, f"{place}.{key}", shown) if _is_part(value) else ""
+        if words and words != inner_default(place.partition(".")[0], name, key):
+            listed.append(words)
+    own = own_options(config, place).items()
+    listed += [f"{key}={value_text(value)}" for key, value in own if shown(f"{place}.{key}")]
+    return f"{name}({', '.join(listed)})" if listed else name
 
 
 def inner_default(group: str, name: str, key: str) -> str | None:

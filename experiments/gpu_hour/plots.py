@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.gpu_hour.store import Outcome
 from experiments.gpu_hour.targets import Figures, measured_cells
-from experiments.report.plots import COLOURS, MARKERS, STYLE
+from experiments.report.look import COLOURS, MARKERS, STYLE
 
 Cells = Mapping[str, Mapping[str, Outcome]]
 

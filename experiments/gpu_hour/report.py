@@ -10,7 +10,7 @@ from experiments.gpu_hour.follow import recorded_tpf, trace
 from experiments.gpu_hour.store import Outcome
 from experiments.gpu_hour.targets import Figures, measured_cells, verdicts
 from experiments.gpu_hour.work import Part
-from experiments.report.tables import Table, text
+from experiments.report.table import Table, text
 
 Parts = Mapping[str, Mapping[str, Any]]  # by name: identity and cells
 GRID = ("cudagraph", "eager")  # the runtimes of the table of caches and batches

@@ -1,102 +1,95 @@
-"""The cells of a sweep: folders of results with their measures."""
+"""The cells of a sweep, as their folders hold them: what was set, which checkpoint, which code, which rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from dllm.analysis.measures import Measures, by_task, score_over_tasks, scores_of, sum_over_batches
-from dllm.record.folders import flatten
+from dllm.compose.naming import typed_name
+from dllm.record.folders import relevant
+from dllm.record.results import ResultRow
 from dllm.record.stored import RefusedCell, StoredCell, refused_cells, stored_cells
 
 Row = dict[str, Any]
-SHARED_GROUPS = ("blocks", "cache", "eos", "constraint", "sampling")  # whose settings a cell shares with its reference
+Suite = tuple[str, ...]  # task, suite, template hash and data hash
 STAMPS = ("suite", "template", "data")
+POOLED = ("seed", "samples")  # cells that differ in nothing else are one setting
+CODE = "'s code"  # ends the keys of a cell's content that are hashes of parts' code
 
 
 @dataclass(frozen=True)
 class Cell(StoredCell):
-    """The results of one configuration on one task, with their measures. Numbers of two suites are never mixed."""
+    """The results of one configuration on one task. Numbers of two suites are never mixed."""
 
     @property
-    def model(self) -> str:
-        """Its name, and its adapter's."""
-        model = self.config["model"]
-        return " + ".join([str(model["name"]), *([Path(model["adapter"]).name] if model.get("adapter") else [])])
-
-    @property
-    def suite(self) -> tuple[str, ...]:
-        """Task, suite, template hash and data hash."""
+    def suite(self) -> Suite:
         return (str(self.config["task"]["name"]), *(str(self.rows[0].get(name, "")) for name in STAMPS))
 
-    @cached_property
-    def tasks(self) -> dict[str, list[Row]]:
-        return by_task(self.rows)
-
-    @cached_property
-    def scores(self) -> dict[str, float]:
-        """Mean score of each sub-task in percent, without those that could not be judged."""
-        means = {task: scores_of(rows) for task, rows in self.tasks.items()}
-        return {task: 100 * fmean(values) for task, values in means.items() if values}
-
-    @cached_property
-    def measures(self) -> Measures:
-        return Measures.of(self.rows)
+    @property
+    def checkpoint(self) -> str:
+        """What tells its weights from others: their fingerprint, or where that was not noted their place."""
+        model = self.config["model"]
+        place = " + ".join(str(model.get(key)) for key in ("name", "path", "adapter"))
+        return str(self.content.get("checkpoint", place))
 
     @property
-    def quality(self) -> float:
-        """Mean over sub-tasks, in percent."""
-        return fmean(self.scores.values()) if self.scores else float("nan")
+    def codes(self) -> dict[str, str]:
+        """The hash of the code of each part, by its group."""
+        return {key.removesuffix(CODE): value for key, value in self.content.items() if key.endswith(CODE)}
+
+    @property
+    def content(self) -> Mapping[str, str]:
+        return self.environment.get("content") or {}
 
     @cached_property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval of ``quality``."""
-        _, low, high = score_over_tasks(self.rows)
-        return (0.0, 100.0) if low is None or high is None else (100 * low, 100 * high)
+    def settings(self) -> dict[str, Any]:
+        """Every setting that can change a sample, by the name that one types, but for those that are pooled."""
+        kept = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
+        return dict(_typed(self.config, key, value) for key, value in kept.items())
 
-    @cached_property
-    def tokens_per_step(self) -> float:
-        """ParallelBench's measure: canvas positions over forwards of a sample, mean over sub-tasks. Padding counts."""
-        return fmean(fmean(len(row["canvas"]) / max(1, row["nfe"]) for row in rows) for rows in self.tasks.values())
-
-    @property
-    def stretch(self) -> float | None:
-        """Wall time over CPU time of the thread that decoded; None where older versions did not measure it."""
-        spent = None if self.column("cpu_seconds") is None else sum_over_batches(self.rows, "cpu_seconds")
-        return self.measures.seconds / spent if spent else None
-
-    @property
-    def load(self) -> float | None:
-        """Running and waiting processes per core, mean over samples."""
-        total = self.column("load")
-        return None if total is None else total / len(self.rows)
-
-    @property
-    def layout(self) -> tuple[Any, ...]:
-        """What two cells must share for one to be the other's reference: everything but the sampler."""
-        flat = flatten({group: self.config.get(group) or {} for group in SHARED_GROUPS})
-        return (self.model, self.suite, self.config["gen_length"], tuple(sorted(map(str, flat.items()))))
-
-    def column(self, name: str) -> float | None:
-        """The sum of an entry over the rows. None: not all rows have it."""
-        values = [row[name] for row in self.rows if row.get(name) is not None]
-        return float(sum(values)) if len(values) == len(self.rows) else None
+    def key(self, without: str | None = None) -> str:
+        """What cells must share to be pooled. without: a group that may differ."""
+        kept = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
+        codes = self.codes
+        if without is not None:
+            kept = {key: value for key, value in kept.items() if not key.startswith(f"{without}.")}
+            codes.pop(without, None)
+        return json.dumps([self.suite, self.checkpoint, codes, kept], sort_keys=True, default=str)
 
 
-def read(folder: Path) -> tuple[list[Cell], list[RefusedCell]]:
-    """The cells in ``folder``, and the combinations that were refused.
+def _typed(config: Mapping[str, Any], key: str, value: Any) -> tuple[str, Any]:
+    place, _, last = key.rpartition(".")
+    return (place.replace(".", "/"), typed_name(config, place)) if last == "_target_" else (key, value)
 
-    Raises UserError when there is no cell, and for a broken file.
+
+def read(*folders: Path) -> tuple[list[Cell], list[RefusedCell]]:
+    """The cells in the folders, each once though folders may overlap, and the combinations that were refused.
+
+    Raises UserError for a folder without a cell, and for a broken file.
     """
-    cells = [Cell(one.folder, one.config, one.rows, one.environment) for one in stored_cells(folder)]
-    return cells, refused_cells(folder)
+    found = [one for folder in folders for one in stored_cells(folder)]
+    cells = {one.folder.resolve(): Cell(one.folder, one.config, one.rows, one.environment) for one in found}
+    refused = {one.folder.resolve(): one for folder in folders for one in refused_cells(folder)}
+    return list(cells.values()), list(refused.values())
 
 
-def sections(cells: Sequence[Cell]) -> Iterator[tuple[tuple[str, ...], list[Cell]]]:
-    """The cells of each suite, of all models."""
-    for suite in sorted({cell.suite for cell in cells}):
-        yield suite, [cell for cell in cells if cell.suite == suite]
+def rows_of(cells: Sequence[Cell]) -> Iterator[Row]:
+    """The rows of pooled cells, each sample of each seed once.
+
+    ``run`` tells the samples of an item apart, by seed and number; ``batch`` the batches of the cells.
+    """
+    seen: set[tuple[Any, ...]] = set()
+    for number, cell in enumerate(cells):
+        for row in cell.rows:
+            run = f"{cell.config['seed']}/{row['sample']}"
+            if (key := (row["task"], row["id"], run)) not in seen:
+                seen.add(key)
+                yield {**_plain(row), "run": run, "batch": f"{number}/{row['batch']}"}
+
+
+def _plain(row: ResultRow) -> Row:
+    return dict(row)

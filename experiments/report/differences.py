@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from dllm.analysis.paired import PairedDifference, paired_difference
-from experiments.report.cells import Cell, Row
-from experiments.report.methods import Method, baseline, methods
-from experiments.report.tables import Table, each, plain
+from experiments.report.cells import Row
+from experiments.report.methods import Method, baseline, each, methods
+from experiments.report.settings import Setting
+from experiments.report.table import Table, plain
+from experiments.report.tables import NAMES
 
 METHOD = (
-    "Score minus the baseline's on the same items, in points, mean over sub-tasks; of several answers to an item their "
-    "mean. 95 %: Bonett and Price's interval for paired scores (2012), of each comparison by itself. worse, better: "
-    "sub-tasks whose own interval lies wholly below or above 0. left out: items that one of the two lacks, that were "
-    "asked in other words, or that could not be judged in both. By sub-task, * marks an interval without 0."
+    "Score minus the baseline's on the same items, in points, mean over sub-tasks. Answers are paired by item, seed "
+    "and number; of several pairs of an item the mean counts, as one. low, high: Bonett and Price's 95 % interval for "
+    "paired scores (2012), of each comparison by itself. worse, better: sub-tasks whose own interval lies wholly below "
+    "or above 0. left out: items that one of the two lacks at a common seed, that were asked in other words, or that "
+    "could not be judged in both. By sub-task, * marks an interval without 0."
 )
 
 
@@ -28,8 +31,8 @@ class Compared:
     left_out: int
 
     @staticmethod
-    def of(cell: Cell, base: Cell) -> Compared:
-        mine, theirs = by_item(cell), by_item(base)
+    def of(setting: Setting, base: Setting) -> Compared:
+        mine, theirs = by_item(setting), by_item(base)
         groups: dict[str, list[float]] = {}
         for (task, item), here in mine.items():
             if values := differences(here, theirs.get((task, item), {})):
@@ -45,27 +48,26 @@ class Compared:
         return paired_difference([self.groups[task]]) if task in self.groups else None
 
 
-def by_item(cell: Cell) -> dict[tuple[str, str], dict[int, Row]]:
-    """The samples of each item of each sub-task."""
-    found: dict[tuple[str, str], dict[int, Row]] = {}
-    for row in cell.rows:
-        found.setdefault((row["task"], str(row["id"])), {})[row["sample"]] = row
+def by_item(setting: Setting) -> dict[tuple[str, str], dict[str, Row]]:
+    """The samples of each item of each sub-task, by seed and number."""
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in setting.rows:
+        found.setdefault((row["task"], str(row["id"])), {})[row["run"]] = row
     return found
 
 
-def differences(mine: dict[int, Row], theirs: dict[int, Row]) -> list[float]:
+def differences(mine: dict[str, Row], theirs: dict[str, Row]) -> list[float]:
     """Of each sample of an item that both have, asked in the same words and judged in both."""
-    both = [(mine[number], theirs[number]) for number in mine.keys() & theirs.keys()]
+    both = [(mine[run], theirs[run]) for run in mine if run in theirs]
     same = [(one, other) for one, other in both if one.get("prompt") == other.get("prompt")]
     scores = [(one["scores"].get("score"), other["scores"].get("score")) for one, other in same]
     return [one - other for one, other in scores if one is not None and other is not None]
 
 
-def baseline_of(found: Sequence[Method]) -> tuple[Method, Cell]:
+def baseline_of(found: Sequence[Method]) -> Setting:
     """One token per step, or else the first setting that has a score."""
-    scored = [(method, cell) for method, cell in each(found) if cell.scores]
-    start = baseline([method.only(lambda cell: bool(cell.scores)) for method in found])
-    return next(((method, cell) for method, cell in scored if cell is start), scored[0])
+    scored = [method.only(lambda one: bool(one.scores)) for method in found]
+    return baseline(scored) or next(one for _, one in each(scored))
 
 
 @dataclass(frozen=True)
@@ -78,19 +80,26 @@ class Differences:
     every_task: Table
 
 
-def paired(cells: Sequence[Cell]) -> Differences | None:
-    """None where there is nothing to compare: fewer than two settings, or no score."""
-    found = methods(cells)
-    if not any(cell.scores for cell in cells) or len(cells) < 2:
+def paired(settings: Sequence[Setting], base: Setting | None = None) -> Differences | None:
+    """base: what the others are compared with; None: one token per step, or else the first one that has a score.
+
+    None where there is nothing to compare: no other setting than the baseline, or no score.
+    """
+    found = methods(settings)
+    if not any(one.scores for one in settings) or (base is None and len(settings) < 2):
         return None
-    method, base = baseline_of(found)
-    others = [(one, cell, Compared.of(cell, base)) for one, cell in each(found) if cell is not base]
-    notes = [f"Baseline: {method.name}, {method.setting(base)} ({base.folder.name}). {METHOD}"]
-    unpaired = [f"{one.name}, {one.setting(cell)}" for one, cell, compared in others if not compared.groups]
+    base = base or baseline_of(found)
+    here = (base.suite, base.model, base.method, base.name)
+    others = [(one, Compared.of(one, base)) for _, one in each(found)
+              if (one.suite, one.model, one.method, one.name) != here]  # fmt: skip
+    notes = [f"Baseline: {base.method}, {base.name} ({base.folders}). {METHOD}"]
+    unpaired = [f"{one.method}, {one.name}" for one, compared in others if not compared.groups]
     if unpaired:
         notes.append(f"Not compared, since they share no judged item with the baseline: {'; '.join(unpaired)}.")
-    kept = [(one.name, one.setting(cell), compared) for one, cell, compared in others if compared.groups]
-    names = list(dict.fromkeys(task for cell in cells for task in cell.scores))
+    kept = [(one.method, one.name, compared) for one, compared in others if compared.groups]
+    if not others:
+        return None
+    names = list(dict.fromkeys(task for one in settings for task in one.scores))
     return Differences(notes, together(kept), by_task(kept, names), one_by_one(kept, names))
 
 
@@ -103,9 +112,9 @@ def together(kept: Sequence[tuple[str, str, Compared]]) -> Table:
         better = sum(one is not None and one.low > 0 for one in single)
         rows.append([
             name, setting, f"{whole.items if whole else 0}", f"{compared.left_out or ''}", points(whole),
-            interval(whole), f"{worse or ''}", f"{better or ''}",
+            *ends(whole), f"{worse or ''}", f"{better or ''}",
         ])  # fmt: skip
-    heads = ["method", "setting", "items", "left out", "difference", "95 %", "worse", "better"]
+    heads = [*NAMES, "items", "left out", "difference", "low", "high", "worse", "better"]
     return Table(heads, rows).without_empty()
 
 
@@ -115,16 +124,16 @@ def by_task(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> 
     for name, setting, compared in kept:
         found = [compared.of_task(task) for task in names]
         rows.append([name, setting, *(points(one) + mark(one) for one in found)])
-    return Table(["method", "setting", *map(plain, names)], rows)
+    return Table([*NAMES, *map(plain, names)], rows)
 
 
 def one_by_one(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> Table:
     """A line for each setting and sub-task, with its interval."""
     rows = [
-        [name, setting, plain(task), f"{one.items}", points(one), signed(one.low), signed(one.high)]
+        [name, setting, plain(task), f"{one.items}", points(one), *ends(one)]
         for name, setting, compared in kept for task in names if (one := compared.of_task(task)) is not None
     ]  # fmt: skip
-    return Table(["method", "setting", "sub-task", "items", "difference", "low", "high"], rows, words=3)
+    return Table([*NAMES, "sub-task", "items", "difference", "low", "high"], rows, words=3)
 
 
 def mark(found: PairedDifference | None) -> str:
@@ -135,8 +144,9 @@ def points(found: PairedDifference | None) -> str:
     return "" if found is None else signed(found.mean)
 
 
-def interval(found: PairedDifference | None) -> str:
-    return "" if found is None else f"{signed(found.low)} to {signed(found.high)}"
+def ends(found: PairedDifference | None) -> tuple[str, str]:
+    """Of the interval."""
+    return ("", "") if found is None else (signed(found.low), signed(found.high))
 
 
 def signed(share: float) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from math import exp, nan
 
 from dllm.analysis.limits import bits_bound
-from experiments.report.cells import Cell, Row
+from experiments.report.cells import Row
 from experiments.report.methods import Method
+from experiments.report.settings import Setting
 
 Points = Sequence[tuple[float, float]]  # (tokens per forward or step, score in percent)
 ALPHA, DROP = 3.0, 5.0
@@ -54,58 +55,58 @@ def pareto(points: Points) -> list[bool]:
 
 def mean_aup(method: Method, others: Sequence[Method]) -> float:
     """AUP, mean over the sub-tasks."""
-    tasks = sorted({task for other in others for cell in other.cells for task in cell.scores})
+    tasks = sorted({task for other in others for one in other.settings for task in one.scores})
     found = []
     for task in tasks:
-        best = max(cell.scores.get(task, 0.0) for other in others for cell in other.cells)
-        points = [(tpf_of(cell, task), cell.scores[task]) for cell in method.cells if task in cell.scores]
+        best = max(one.scores.get(task, 0.0) for other in others for one in other.settings)
+        points = [(tpf_of(one, task), one.scores[task]) for one in method.settings if task in one.scores]
         found.append(aup(points, best))
     return sum(found) / len(found) if found else nan
 
 
-def tpf_of(cell: Cell, task: str) -> float:
+def tpf_of(one: Setting, task: str) -> float:
     """Useful tokens per forward on one sub-task."""
-    rows = cell.tasks[task]
+    rows = one.tasks[task]
     return sum(row["useful_tokens"] for row in rows) / max(1, sum(row["nfe"] for row in rows))
 
 
-def lossless_tpf(oracle: Cell) -> float:
-    """Useful tokens per forward at the lossless minimum of an oracle's cell, whose texts are those of one token per
+def lossless_tpf(oracle: Setting) -> float:
+    """Useful tokens per forward at the lossless minimum of an oracle's setting, whose texts are those of one token per
     step."""
     return oracle.measures.tokens / max(1, sum(row["lossless"] for row in oracle.rows))
 
 
 def steps_of(method: Method) -> list[tuple[float, float]]:
-    return [(cell.tokens_per_step, cell.quality) for cell in method.cells]
+    return [(one.tokens_per_step, one.quality) for one in method.settings]
 
 
-def reference_of(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
-    """The oracle's cell of the same model, suite and layout."""
-    oracle = (other for other in cells if "lossless" in other.rows[0] and other.layout == cell.layout)
+def reference_of(one: Setting, settings: Sequence[Setting]) -> Setting | None:
+    """The oracle's setting of the same model, suite and layout."""
+    oracle = (other for other in settings if other.is_reference and other.layout == one.layout)
     return next(oracle, None)
 
 
-def pairs(cell: Cell, oracle: Cell) -> list[tuple[Row, Row]]:
-    """The rows of the samples that both have."""
-    there = {(row["id"], row["sample"]): row for row in oracle.rows}
-    return [(row, there[key]) for row in cell.rows if (key := (row["id"], row["sample"])) in there]
+def pairs(one: Setting, oracle: Setting) -> list[tuple[Row, Row]]:
+    """The rows of the samples, of the same seed and number, that both have."""
+    there = {(row["id"], row["run"]): row for row in oracle.rows}
+    return [(row, there[key]) for row in one.rows if (key := (row["id"], row["run"])) in there]
 
 
-def limits(cell: Cell, cells: Sequence[Cell]) -> dict[str, float | None]:
-    """Distances of a cell to its limits.
+def limits(one: Setting, settings: Sequence[Setting]) -> dict[str, float | None]:
+    """Distances of a setting to its limits.
 
-    closeness: the oracle's forwards over the cell's. lossless: the fewest forwards that reproduce one token per step,
-    over the cell's. same: percent of texts equal to one token per step. bits: per forward. forced: percent of commits
+    closeness: the oracle's forwards over the setting's. lossless: the fewest that reproduce one token per step, over
+    the setting's. same: percent of texts equal to one token per step. bits: per forward. forced: percent of commits
     that the rule did not accept. budget: percent used of the bits that the rule allows a forward, if it has a bound.
     """
-    bits = sum(sum(row["bits"]) for row in cell.rows)
-    commits, forwards = sum(sum(row["commits"]) for row in cell.rows), sum(row["nfe"] for row in cell.rows)
+    bits = sum(sum(row["bits"]) for row in one.rows)
+    commits, forwards = sum(sum(row["commits"]) for row in one.rows), sum(row["nfe"] for row in one.rows)
     out: dict[str, float | None] = {
         "closeness": None, "lossless": None, "same": None, "bits": bits / max(1, forwards),
-        "forced": 100 * sum(sum(row["forced"]) for row in cell.rows) / max(1, commits), "budget": budget_use(cell),
+        "forced": 100 * sum(sum(row["forced"]) for row in one.rows) / max(1, commits), "budget": budget_use(one),
     }  # fmt: skip
-    oracle = reference_of(cell, cells)
-    both = [] if oracle is None else pairs(cell, oracle)
+    oracle = reference_of(one, settings)
+    both = [] if oracle is None else pairs(one, oracle)
     if both:  # cells of a sweep under way may share no sample yet
         mine = sum(row["nfe"] for row, _ in both)
         out |= {
@@ -116,18 +117,18 @@ def limits(cell: Cell, cells: Sequence[Cell]) -> dict[str, float | None]:
     return out
 
 
-def budget_use(cell: Cell) -> float | None:
+def budget_use(one: Setting) -> float | None:
     """Percent of the rule's budget that its forwards without forced commits use, on average."""
     shares = []
-    for row in cell.rows:
+    for row in one.rows:
         for bits, commits, forced in zip(row["bits"], row["commits"], row["forced"], strict=True):
-            allowed = bits_bound(cell.config["sampler"], commits, width(cell, row))
+            allowed = bits_bound(one.config["sampler"], commits, width(one, row))
             if allowed and commits and not forced:
                 shares.append(bits / allowed)
     return 100 * sum(shares) / len(shares) if shares else None
 
 
-def width(cell: Cell, row: Row) -> int:
+def width(one: Setting, row: Row) -> int:
     """The most positions that a forward may commit: a block."""
-    length = cell.config["blocks"].get("block_length")
+    length = one.config["blocks"].get("block_length")
     return min(length, len(row["canvas"])) if length else len(row["canvas"])

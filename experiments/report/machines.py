@@ -11,13 +11,15 @@ import torch
 from dllm.app.runs.environment import environment_stamp
 from dllm.record.cost import Machine
 from experiments.report.cells import Cell
+from experiments.report.settings import Setting
 
 
-def warnings(cells: Sequence[Cell], rates: Machine | None) -> list[str]:
+def warnings(settings: Sequence[Setting], rates: Machine | None) -> list[str]:
     """Sentences on speeds in doubt, and on a floor of another machine."""
-    found, doubted = [], sum(bool(cell.measures.doubt) for cell in cells)
+    found, doubted = [], sum(bool(one.measures.doubt) for one in settings)
+    cells = [cell for one in settings for cell in one.cells]
     if doubted:
-        busy = f"The machine was busy during {doubted} of {len(cells)} settings"
+        busy = f"The machine was busy during {doubted} of {len(settings)} settings"
         found.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
     apart = [cell for cell in cells if rates is not None and not ran_on(rates.name, cell)]
     others = sorted({place_of(cell.environment) for cell in apart})

@@ -1,133 +1,116 @@
-"""Methods: cells that differ only in numbers, and the names of methods and settings."""
+"""Methods: the settings that lie on one curve, and those that others are measured against."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from inspect import signature
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from hydra.utils import get_class
-
-from dllm.compose.parts import choice_of
-from experiments.report.cells import Cell
-
-WORD_OPTIONS = ("score", "positions", "alg")  # options whose words make another method
-DEFAULT_WORDS = ("low_confidence", "entropy")  # of static and dream
+from dllm.compose.labels import usual_settings
+from dllm.compose.naming import own_options, typed_name
+from dllm.errors import UserError, nearest
+from dllm.record.folders import relevant
+from experiments.report.labels import differing
+from experiments.report.older import MARK
+from experiments.report.settings import Setting
 
 
 @dataclass(frozen=True)
 class Method:
-    """Cells that differ in numbers only, ordered by useful tokens per forward."""
+    """Settings that differ in numbers of their parts only, ordered by useful tokens per forward."""
 
     model: str
     name: str
-    cells: list[Cell]
+    settings: list[Setting]
 
     @property
-    def differing(self) -> list[str]:
-        """The names of the numbers in which the cells differ: one for a curve, more for a grid."""
-        found = [numbers(cell.config) for cell in self.cells]
-        keys = dict.fromkeys(key for mine in found for key in mine)
-        return [key for key in keys if len({str(mine.get(key)) for mine in found}) > 1]
+    def is_grid(self) -> bool:
+        """Whether they differ in several numbers, so that no line joins them all."""
+        keys = {key for one in self.settings for key in one.first.settings}
+        return sum(differing(self.settings, key) for key in keys) > 1
 
-    def setting(self, cell: Cell) -> str:
-        """The numbers in which the method's cells differ, or else the sampler's numbers that are not defaults."""
-        mine = numbers(cell.config)
-        shown = {key: mine[key] for key in self.differing if key in mine} or unusual(cell.config["sampler"])
-        return ", ".join(f"{short(key)}={number(value)}" for key, value in shown.items()) or "defaults"
-
-    def only(self, kept: Callable[[Cell], bool]) -> Method:
-        """The method with the cells that pass."""
-        return Method(self.model, self.name, [cell for cell in self.cells if kept(cell)])
+    def only(self, kept: Callable[[Setting], bool]) -> Method:
+        """The method with the settings that pass."""
+        return Method(self.model, self.name, [one for one in self.settings if kept(one)])
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is the oracle, which knows the answer and is no method to choose."""
-        return all("lossless" in cell.rows[0] for cell in self.cells)
+        return all(one.is_reference for one in self.settings)
+
+    @property
+    def is_highlighted(self) -> bool:
+        return any(one.highlighted for one in self.settings)
 
 
-def number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
-
-
-def short(key: str) -> str:
-    return key.removeprefix("sampler.").replace("_", " ")
-
-
-def numbers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The numeric options of sampler, blocks and cache, with dotted names."""
-    out: dict[str, Any] = {}
-    for group in ("sampler", "blocks", "cache"):
-        out |= numbers_of(config[group], f"{group}.")
-    return {**out, **({"gen_length": config["gen_length"]} if config["gen_length"] else {})}
-
-
-def numbers_of(part: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in part.items():
-        if isinstance(value, Mapping):
-            out |= numbers_of(value, f"{prefix}{key}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            out[prefix + key] = value
-    return out
-
-
-def unusual(part: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The numbers of a part that are not its class's defaults."""
-    defaults = signature(get_class(str(part["_target_"]))).parameters
-    out: dict[str, Any] = {}
-    for key, value in numbers_of({key: value for key, value in part.items() if key != "inner"}, "").items():
-        out |= {} if key in defaults and defaults[key].default == value else {prefix + key: value}
-    return {**(unusual(part["inner"], "inner ") if "inner" in part else {}), **out}
-
-
-def words(part: Mapping[str, Any]) -> str:
-    """A part's name with its options in words: ``static random``, ``prophet(localleap)``."""
-    name = str(part["_target_"]).split(".")[-2]
-    inner = f"({words(part['inner'])})" if "inner" in part else ""
-    given = [value for key, value in part.items() if key in WORD_OPTIONS and value not in DEFAULT_WORDS]
-    return " ".join([name + inner, *(value.replace("_", " ") for value in given)])
-
-
-def methods(cells: Sequence[Cell]) -> list[Method]:
-    """One for each model and way of decoding. Names contain blocks, cache and constraint where cells differ in them."""
-    constraints = {constraint_name(cell) for cell in cells}
-    blocks, caches = ({words(cell.config[group]) for cell in cells} for group in ("blocks", "cache"))
-    found: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        name = words(cell.config["sampler"])
-        more = [words(cell.config[group]) for group, kinds in (("blocks", blocks), ("cache", caches)) if len(kinds) > 1]
-        more += [constraint_name(cell)] if len(constraints) > 1 else []
-        plain = [word for word in more if word not in ("none", "whole")]
-        found.setdefault((cell.model, " + ".join([name, *plain])), []).append(cell)
+def methods(settings: Sequence[Setting]) -> list[Method]:
+    """The methods of each model, in the order that was asked for, else by name."""
+    found: dict[tuple[str, int, str], list[Setting]] = {}
+    for one in settings:
+        found.setdefault((one.model, one.rank, one.method), []).append(one)
     return [
-        Method(model, name, sorted(group, key=lambda cell: (cell.measures.tpf, cell.folder.name)))
-        for (model, name), group in sorted(found.items())
+        Method(model, name, sorted(group, key=lambda one: (one.measures.tpf, one.name)))
+        for (model, _, name), group in sorted(found.items())
     ]
 
 
-def constraint_name(cell: Cell) -> str:
-    """The choice of a cell's constraint."""
-    return choice_of("constraint", cell.config.get("constraint") or {})
-
-
-def baseline(found: Sequence[Method]) -> Cell | None:
-    """The cell of one token per forward, the most confident first."""
-    cells = (cell for method in found for cell in method.cells)
-    return next((cell for cell in cells if is_baseline(cell)), None)
-
-
-def is_baseline(cell: Cell) -> bool:
-    sampler = cell.config["sampler"]
-    plain_cache = str(cell.config["cache"]["_target_"]).endswith(".NoCache")
-    one = sampler.get("per_step", 1) == 1 and sampler.get("steps") is None
-    free, static = constraint_name(cell) == "none", str(sampler["_target_"]).endswith(".Static")
-    return free and static and one and plain_cache and sampler["score"] == "low_confidence"
-
-
-def by_model(cells: Sequence[Cell]) -> dict[str, list[Method]]:
+def by_model(settings: Sequence[Setting]) -> dict[str, list[Method]]:
     out: dict[str, list[Method]] = {}
-    for method in methods(cells):
+    for method in methods(settings):
         out.setdefault(method.model, []).append(method)
     return out
+
+
+def each(found: Sequence[Method]) -> list[tuple[Method, Setting]]:
+    return [(method, setting) for method in found for setting in method.settings]
+
+
+def baseline(found: Sequence[Method]) -> Setting | None:
+    """The setting of one token per forward, the most confident first; of several the one nearest to the defaults."""
+    there = [setting for _, setting in each(found) if is_baseline(setting)]
+    return min(there, key=unusual, default=None)
+
+
+def is_baseline(setting: Setting) -> bool:
+    config = setting.config
+    plain = all(typed_name(config, group) == "none" for group in ("cache", "constraint"))
+    static = typed_name(config, "sampler") == "static" and not own_options(config, "sampler")
+    return plain and static and MARK not in setting.method
+
+
+def unusual(setting: Setting) -> int:
+    """How many of its settings are not the usual ones."""
+    usual, mine = relevant(usual_settings(None, None)), relevant(setting.config)
+    return sum(usual.get(key) != value for key, value in mine.items() if not key.startswith(("model.", "task.")))
+
+
+def chosen(settings: Sequence[Setting], wanted: Sequence[str] = (), highlighted: str | None = None) -> list[Setting]:
+    """The settings of the wanted methods, in that order; without any all of them. highlighted: the method to draw
+    before others. Raises UserError for a method that there is not."""
+    places = [matching(settings, name, "--methods") for name in wanted]
+    bright = matching(settings, highlighted, "--highlight") if highlighted is not None else set()
+    ranks = {name: rank for rank, names in reversed(list(enumerate(places))) for name in names}
+    kept = [one for one in settings if not wanted or one.method in ranks]
+    return [replace(one, rank=ranks.get(one.method, 0), highlighted=one.method in bright) for one in kept]
+
+
+def matching(settings: Sequence[Setting], name: str, option: str) -> set[str]:
+    """The method of that name, or else those whose name begins so: ``eb`` for ``eb + T=0.7``."""
+    known = sorted({one.method for one in settings})
+    found = {method for method in known if method == name} or {m for m in known if m.startswith(f"{name} + ")}
+    if not found:
+        raise UserError(f"{option} {name!r} is no method here; there are {'; '.join(known)}.{nearest(name, known)}")
+    return found
+
+
+def baselines(settings: Sequence[Setting], wanted: str) -> list[Setting]:
+    """The settings called so, by method or as ``METHOD, SETTING``, one for each suite and model that has any. Raises
+    UserError for a name that there is not, and where it means several of a model."""
+    mine = [one for one in settings if wanted in (one.method, f"{one.method}, {one.name}")]
+    mine = mine or [one for one in settings if one.method in matching(settings, wanted, "--baseline")]
+    groups: dict[tuple[object, ...], list[Setting]] = {}
+    for one in mine:
+        groups.setdefault((one.suite, one.model), []).append(one)
+    for found in groups.values():
+        if len(found) > 1:
+            listed = "; ".join(f"{one.method}, {one.name}" for one in found)
+            raise UserError(f"--baseline {wanted!r} means {len(found)} settings: name one of {listed}.")
+    return mine

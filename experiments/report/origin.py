@@ -14,7 +14,7 @@ from dllm.errors import UserError
 from dllm.record.stored import RefusedCell, refuse_versions, version_in
 from experiments.report.cells import Cell
 from experiments.report.machines import place_of
-from experiments.report.tables import Table
+from experiments.report.table import Table
 
 Stamp = Mapping[str, Any]
 UNKNOWN = "not noted"
@@ -61,6 +61,13 @@ def of_stamps(read: Callable[[Stamp], Any]) -> Callable[[Cell], list[str]]:
     return lambda cell: [str(found) if (found := read(stamp)) not in (None, "") else UNKNOWN for stamp in cell.stamps]
 
 
+def checkpoint_of(cell: Cell) -> str:
+    """Where the weights are, with their fingerprint, and the adapter."""
+    model, known = cell.config["model"], cell.content.get("checkpoint")
+    adapter = f" + {model['adapter']}" if model.get("adapter") else ""
+    return f"{model['name']}: {model['path']}{adapter}{f' ({known})' if known else ''}"
+
+
 def tree_of(stamp: Stamp) -> str:
     """Whether the package's files were those of the commit."""
     dirty = stamp.get("dirty")
@@ -81,6 +88,7 @@ def made_now() -> str:
 
 
 FACTS: dict[str, Callable[[Cell], list[str]]] = {
+    "checkpoint": lambda cell: [checkpoint_of(cell)],
     "dllm": of_stamps(lambda stamp: (stamp.get("versions") or {}).get("dllm")),
     "commit": of_stamps(lambda stamp: stamp.get("commit")),
     "files": of_stamps(tree_of),

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from experiments.report.tables import Table
+from experiments.report.table import Table
 
 PAGE = Path(__file__).with_name("page.html")
 

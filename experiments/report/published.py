@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dllm.analysis.published import Published, beside
-from experiments.report.cells import Cell
 from experiments.report.machines import place_of
-from experiments.report.methods import methods
-from experiments.report.tables import Table, each
+from experiments.report.methods import each, methods
+from experiments.report.settings import Setting
+from experiments.report.table import Table
 
 Value = float | None
 HEADS = ["method", "setting", "whose", "comparable", "hardware", "from",
@@ -16,18 +16,19 @@ HEADS = ["method", "setting", "whose", "comparable", "hardware", "from",
 WORDS = 6  # columns of words, before the numbers
 
 
-def published(cells: Sequence[Cell]) -> Table | None:
-    """Two lines for each cell of a published experiment: ours, and theirs of the nearest settings. None: no such cell.
+def published(settings: Sequence[Setting]) -> Table | None:
+    """Two lines for each setting of a published experiment: ours, and theirs of the nearest settings. None: none is.
 
     speed-up: over one token per step, which a run does not measure. comparable: what differs, if anything does.
     """
     rows = []
-    for method, cell in each(methods(cells)):
-        theirs = beside(cell.config, cell.environment.get("width"), cell.environment.get("architecture"))
+    for _, one in each(methods(settings)):
+        there = one.first.environment
+        theirs = beside(one.config, there.get("width"), there.get("architecture"))
         if theirs is not None:
-            found, name = cell.measures, [method.name, method.setting(cell)]
-            ours: list[Value] = [cell.quality, found.speed, found.tpf, found.nfe, None]
-            rows.append([*name, "ours", "", place_of(cell.environment), cell.folder.name, *numbers(ours)])
+            found, name = one.measures, [one.method, one.name]
+            ours: list[Value] = [one.quality, found.speed, found.tpf, found.nfe, None]
+            rows.append([*name, "ours", "", place_of(there), one.folders, *numbers(ours)])
             told = [verdict(theirs), theirs.hardware, origin(theirs)]
             rows.append([*name, "published", *told, *numbers(figures(theirs))])
     return Table(HEADS, rows, WORDS).without_empty() if rows else None

@@ -10,6 +10,7 @@ from random import Random
 
 from experiments.report import tables
 from experiments.report.cells import read
+from experiments.report.labels import settings
 from tests.app.conftest import ROOT, Run, cells_of, command, rows_of
 
 SETTINGS = ["-m", "+task.count=9", "batch_size=2", "sampler=confidence,static,oracle", "eos=keep"]
@@ -57,5 +58,5 @@ def test_a_killed_run_of_prompts_has_every_sample_once(run: Run, tiny: Path, tmp
 
 def tables_of(sweep: Path) -> list[str]:
     """All but the times."""
-    cells, _ = read(sweep)
-    return [table(cells).csv() for table in (tables.outcomes, tables.distances, tables.curves, tables.tasks)]
+    found = settings(read(sweep)[0])
+    return [table(found).csv() for table in (tables.outcomes, tables.distances, tables.curves, tables.tasks)]

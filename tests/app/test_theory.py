@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from experiments.report.cells import read
+from experiments.report.labels import settings
 from tests.app.conftest import Run
 
 
@@ -14,7 +15,7 @@ def test_copy_stays_and_shuffle_falls(run: Run) -> None:
     tasks = "task.tasks=[copy,reverse,shuffle,replace_random]"
     sweep = ["-m", "task=parallelbench", tasks, "task.count=8", "sampler=static", "sampler.per_step=1,8"]
     assert run(*sweep, "blocks=whole", "eos=keep", "batch_size=8", "name=s", bare=True).code == 0
-    careful, reckless = sorted(read(Path("runs/s"))[0], key=lambda cell: cell.measures.tpf)
+    careful, reckless = sorted(settings(read(Path("runs/s"))[0]), key=lambda one: one.measures.tpf)
     score = {name.rpartition("/")[2]: value for name, value in reckless.scores.items()}
     assert fmean(careful.scores.values()) > 80
     assert min(score["copy"], score["reverse"]) >= 62  # of 8 items: 88 and 90 of 100, says the card

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from dllm.app.runs.folder import write_refused
 from tests.experiments.report_cells import cell, config_of
+
+
+@pytest.fixture
+def vectors() -> None:
+    """Asked for by tests that need a report's pictures as PDF and SVG, too."""
+
+
+@pytest.fixture(autouse=True)
+def png_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors take as long as all else of a report."""
+    look = sys.modules.get("experiments.report.look")
+    if look is not None and "vectors" not in request.fixturenames:
+        monkeypatch.setattr(look, "DATES", {"png": {}})
 
 
 @pytest.fixture

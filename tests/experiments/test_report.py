@@ -21,12 +21,13 @@ from dllm.analysis.limits import bits_bound
 from dllm.analysis.measures import wilson
 from dllm.app.runs.environment import environment_stamp
 from dllm.record.cost import MACHINES, Machine
-from experiments.report import figures, plots, tables
-from experiments.report.__main__ import report
+from experiments.report import figures, look, plots, tables
+from experiments.report.__main__ import Choice, report
 from experiments.report.cells import Cell, read
 from experiments.report.machines import warnings
 from experiments.report.methods import methods
-from tests.experiments.report_cells import cell
+from experiments.report.settings import Setting
+from tests.experiments.report_cells import cell, points
 
 Point = tuple[float, float]
 
@@ -35,7 +36,7 @@ Point = tuple[float, float]
 def closed() -> Iterator[None]:
     """pyplot keeps every figure until it is closed, and warns of twenty."""
     yield
-    plots.plt.close("all")
+    look.plt.close("all")
 
 
 def test_aup_is_the_published_one() -> None:
@@ -77,43 +78,46 @@ def test_a_budget_is_what_the_rule_lets_pass() -> None:
 
 
 def test_quality_is_the_mean_over_tasks_and_missing_scores_are_named(tmp_path: Path) -> None:
-    one = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1, 0, 1], "shuffle": [None, None]}, 8)
+    (one,) = points(cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1, 0, 1], "shuffle": [None, None]}, 8))
     assert one.scores == {"lists/copy": 75.0} and one.quality == 75.0
     low, high = wilson(3, 4)
     assert one.interval == pytest.approx((100 * low, 100 * high))  # of one task it is Wilson's
     (line,) = tables.outcomes([one]).rows
     assert "lists/shuffle" in line and "6" in line
-    both = cell(tmp_path / "b", ["sampler=static"], {"copy": [1, 1, 1, 1], "shuffle": [0, 0]}, 8)
+    (both,) = points(cell(tmp_path / "b", ["sampler=static"], {"copy": [1, 1, 1, 1], "shuffle": [0, 0]}, 8))
     assert both.quality == 50.0  # tasks count alike, however many samples they have
 
 
 def test_methods_are_lines_over_their_numbers(sweep: Path) -> None:
-    found = {method.name: [method.setting(c) for c in method.cells] for method in methods(read(sweep)[0])}
+    found = {method.name: [one.name for one in method.settings] for method in methods(points(*read(sweep)[0]))}
     assert found == {
         "static": ["per step=1", "per step=4"], "confidence": ["defaults"], "oracle": ["defaults"],
     }  # fmt: skip
 
 
 def test_distances_to_the_oracle_and_the_lossless_minimum(sweep: Path) -> None:
-    cells, _ = read(sweep)
-    found = {c.folder.name: figures.limits(c, cells) for c in cells}
+    settings = points(*read(sweep)[0])
+    found = {one.folders: figures.limits(one, settings) for one in settings}
     assert found["a"]["closeness"] == 2 / 8 and found["a"]["lossless"] == 3 / 8 and found["a"]["same"] == 100
     assert found["d"]["closeness"] == 1 and found["c"]["bits"] == 0.5
     assert found["c"]["budget"] == pytest.approx(100 * 0.5 / (8 * -log2(0.9)))
-    mine, oracle = (next(c for c in cells if c.folder.name == name) for name in "ad")
+    mine, oracle = (next(one for one in settings if one.folders == name) for name in "ad")
     apart = replace(mine, rows=mine.rows[:1])
     alone = replace(oracle, rows=[row for row in oracle.rows if row["id"] != mine.rows[0]["id"]])
     assert figures.limits(apart, [apart, alone])["closeness"] is None  # cells under way share no sample yet
-    other = [c for c in cells if c.folder.name != "d"]
+    other = [one for one in settings if one.folders != "d"]
     assert figures.limits(other[0], other)["closeness"] is None
 
 
+@pytest.mark.usefixtures("vectors")
 def test_the_report_is_complete_and_self_contained(sweep: Path) -> None:
-    page = report([sweep], sweep / "report", "h200").read_text()
+    page = report([sweep], sweep / "report", Choice("h200")).read_text()
     names = {file.name for file in (sweep / "report").iterdir()}
     kinds = ("curves", "table", "times", "limits", "tasks", "differences", "differences_by_task")
-    assert names == {"report.html", "report.md", "quality-tpf.png", "quality-speed.png", "tasks-mini-llada.png",
-                     *(f"{kind}-mini-llada.csv" for kind in kinds)}  # fmt: skip
+    pictures = ("quality-tpf", "quality-speed", "tasks-mini-llada")
+    assert names == {"report.html", "report.md",
+                     *(f"{name}.{suffix}" for name in pictures for suffix in ("png", "pdf", "svg")),
+                     *(f"{kind}-mini-llada.{suffix}" for kind in kinds for suffix in ("csv", "tex"))}  # fmt: skip
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert len(sources) == 3 and all(source.startswith("data:image/png;base64,") for source in sources)
     for word in ("This pair cannot work.", "PB90 interp.", "floor / time", "as one per step", "suite s"):
@@ -128,8 +132,10 @@ QUIET = {"device": "cpu", "cpu_seconds": 0.8, "load": 0.5}
 
 
 def test_a_speed_of_a_busy_machine_is_marked_and_never_called_pareto_optimal(tmp_path: Path) -> None:
-    slow = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8, **QUIET)
-    fast = cell(tmp_path / "b", ["sampler=static", "sampler.per_step=4"], {"copy": [1, 1]}, 2, **BUSY)
+    slow, fast = points(
+        cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8, **QUIET),
+        cell(tmp_path / "b", ["sampler=static", "sampler.per_step=4"], {"copy": [1, 1]}, 2, **BUSY),
+    )
     assert (slow.measures.doubt, fast.measures.doubt) == ("", "wall time 2.0 x CPU time")
     speed, tpf = (lambda one: one.measures.speed), (lambda one: one.measures.tpf)
     assert plots.optimal([slow, fast], speed, timed=True) == [False, False]  # too low, and higher even so
@@ -143,10 +149,10 @@ def test_a_speed_of_a_busy_machine_is_marked_and_never_called_pareto_optimal(tmp
 
 
 def test_a_doubted_star_is_no_unit_of_speed(tmp_path: Path) -> None:
-    cells = [
+    cells = points(
         cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8, **BUSY),
         cell(tmp_path / "b", ["sampler=confidence"], {"copy": [1, 1]}, 4, **QUIET),
-    ]
+    )
     for timed in (False, True):
         figure = plots.tradeoff(cells, lambda one: one.measures.speed, "speed", timed)
         (axis,) = (axis for axis in figure.axes if axis.get_title() == "mini-llada")
@@ -168,7 +174,7 @@ def test_a_doubted_star_is_no_unit_of_speed(tmp_path: Path) -> None:
 def test_a_floor_of_another_machine_is_named_as_such(
     tmp_path: Path, environment: dict[str, Any], named: str, said: str
 ) -> None:
-    one = replace(cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8), environment=environment)
+    (one,) = points(replace(cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8), environment=environment))
     assert warnings([one], None) == []
     found = warnings([one], MACHINES[named])
     assert [said in sentence for sentence in found] == [True] * bool(said)
@@ -176,10 +182,10 @@ def test_a_floor_of_another_machine_is_named_as_such(
 
 def test_this_machine_is_the_one_at_hand_only_if_it_ran_there(tmp_path: Path) -> None:
     here = json.loads(json.dumps(environment_stamp(torch.device("cpu"), torch.float32, 0)))
-    one = replace(cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8), environment=here)
+    one = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8)
     this = Machine("this cpu", 1e9, 1e9)
-    assert warnings([one], this) == []
-    assert "two machines" in warnings([replace(one, environment={**here, "cores": 999})], this)[0]
+    assert warnings(points(replace(one, environment=here)), this) == []
+    assert "two machines" in warnings(points(replace(one, environment={**here, "cores": 999})), this)[0]
 
 
 def test_two_suites_are_never_in_one_table(sweep: Path) -> None:
@@ -229,12 +235,12 @@ def unseen(figure: Figure) -> list[str]:
 
 
 def test_a_legend_has_no_entry_without_a_point(tmp_path: Path) -> None:
-    busy = [
+    *busy, starred, chosen = points(
         cell(tmp_path / "a", ["sampler=confidence"], {"copy": [1, 1]}, 8, **BUSY),
         cell(tmp_path / "b", ["sampler=eb"], {"copy": [1, 0]}, 4, **BUSY),
-    ]
-    starred = cell(tmp_path / "c", ["sampler=static"], {"copy": [1, 1]}, 8)
-    chosen = cell(tmp_path / "d", ["sampler=wino"], {"copy": [1, 1]}, 1)
+        cell(tmp_path / "c", ["sampler=static"], {"copy": [1, 1]}, 8),
+        cell(tmp_path / "d", ["sampler=wino"], {"copy": [1, 1]}, 1),
+    )
     for row in chosen.rows:
         row |= {"nfe": 0, "seconds": 0.0, "useful_tokens": 0}
     for cells in (busy, [*busy, starred], [*busy, chosen], [*busy, starred, chosen]):
@@ -248,7 +254,7 @@ def test_a_legend_has_no_entry_without_a_point(tmp_path: Path) -> None:
 
 
 def test_the_legends_of_a_sweep_are_whole(sweep: Path) -> None:
-    figure = plots.tradeoff(read(sweep)[0], lambda one: one.measures.tpf, "forwards")
+    figure = plots.tradeoff(points(*read(sweep)[0]), lambda one: one.measures.tpf, "forwards")
     labels = [entry.get_label() for entry in figure.legends[0].legend_handles]
     assert labels == [
         "static", "confidence", "oracle", "one token per step", "lossless minimum", "filled: Pareto-optimal"]
@@ -261,30 +267,31 @@ def test_the_legends_of_a_sweep_are_whole(sweep: Path) -> None:
 def test_panels_that_share_an_axis_show_the_points_of_all(tmp_path: Path) -> None:
     poor = cell(tmp_path / "a", ["model=mini-dream", "sampler=eb"], {"copy": [0] * 40}, 4)
     good = cell(tmp_path / "b", ["model=mini-llada", "sampler=eb"], {"copy": [1] * 40}, 4)
-    figure = plots.tradeoff([poor, good], lambda one: one.measures.tpf, "speed")
+    figure = plots.tradeoff(points(poor, good), lambda one: one.measures.tpf, "speed")
     assert all(points_of(axis) for axis in figure.axes)
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> list[Cell]:
+def many(tmp_path: Path) -> list[Setting]:
     """A setting of each of 40 methods with long names, of which some have several."""
     one = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 0], "shuffle": [1, 1]}, 4)
 
     def of(method: int, setting: int) -> Cell:
-        words = {"score": f"a_rule_with_a_name_as_long_as_a_sentence_{method:02}", "per_step": setting}
-        return replace(one, config={**one.config, "sampler": {**one.config["sampler"], **words}})
+        words = {"score": f"a_rule_with_a_name_as_long_as_{method:02}", "per_step": setting}
+        config = {**one.config, "sampler": {**one.config["sampler"], **words}}
+        return replace(one, folder=tmp_path / f"{method:02}-{setting}", config=config)
 
-    return [of(method, setting) for method in range(40) for setting in range(1, 3 if method % 9 == 4 else 2)]
+    return points(*(of(method, setting) for method in range(40) for setting in range(1, 3 if method % 9 == 4 else 2)))
 
 
-def drawn(cells: Sequence[Cell]) -> list[Figure]:
+def drawn(cells: Sequence[Setting]) -> list[Figure]:
     return [plots.tradeoff(cells, lambda one: one.measures.tpf, "tokens"), *plots.curves_of_tasks(cells).values()]
 
 
 @pytest.mark.parametrize("count", [3, 40])
-def test_a_legend_is_within_its_picture_and_beside_the_panels(many: list[Cell], count: int) -> None:
+def test_a_legend_is_within_its_picture_and_beside_the_panels(many: list[Setting], count: int) -> None:
     names = [method.name for method in methods(many)][:count]
-    for figure in drawn([one for method in methods(many)[:count] for one in method.cells]):
+    for figure in drawn([one for method in methods(many)[:count] for one in method.settings]):
         figure.draw_without_rendering()
         (shown,) = figure.legends
         box, canvas = shown.get_window_extent(), figure.bbox
@@ -295,10 +302,10 @@ def test_a_legend_is_within_its_picture_and_beside_the_panels(many: list[Cell], 
         assert {text.get_text() for text in shown.get_texts()} & set(names)
 
 
-def test_forty_methods_look_different_in_colour_and_marker(many: list[Cell]) -> None:
-    looks = [(look.colour, look.marker) for look in plots.styles(many).values()]
+def test_forty_methods_look_different_in_colour_and_marker(many: list[Setting]) -> None:
+    looks = [(look.colour, look.marker) for look in look.styles(many).values()]
     assert len(set(looks)) == len(looks) == 40  # filled or not is a point's, and tells no methods apart
-    assert plots.GREY not in {colour for colour, _ in looks}
+    assert look.GREY not in {colour for colour, _ in looks}
     entries = drawn(many)[0].legends[0].legend_handles[:40]
     assert len({(entry.get_color(), entry.get_marker()) for entry in entries}) == 40
     lines = [entry.get_linewidth() > 0 for entry in entries]
@@ -306,8 +313,8 @@ def test_forty_methods_look_different_in_colour_and_marker(many: list[Cell]) -> 
     assert unseen(drawn(many)[0]) == []
 
 
-def test_methods_at_the_same_place_are_all_seen(many: list[Cell]) -> None:
+def test_methods_at_the_same_place_are_all_seen(many: list[Setting]) -> None:
     best = replace(many[0], rows=[row | {"nfe": 1, "scores": {"score": 1}} for row in many[0].rows])
     axis = plots.tradeoff([best, *many[1:4]], lambda one: one.measures.tpf, "tokens").axes[0]
-    faces = [line.get_markerfacecolor() for line in axis.lines if line.get_marker() in plots.MARKERS]
-    assert faces == [plots.COLOURS[0], "none", "none", "none"]  # one beats the others, which share a place
+    faces = [line.get_markerfacecolor() for line in axis.lines if line.get_marker() in look.MARKERS]
+    assert faces == [look.COLOURS[0], "none", "none", "none"]  # one beats the others, which share a place

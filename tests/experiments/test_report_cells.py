@@ -15,7 +15,7 @@ from dllm.app.runs.environment import processor_name
 from experiments.report.__main__ import report
 from experiments.report.cells import read
 from experiments.report.differences import Compared, paired
-from tests.experiments.report_cells import cell
+from tests.experiments.report_cells import cell, points
 
 STAMP = {
     "started": "2026-03-01T10:00:00+00:00", "versions": {"dllm": "0.1.0", "torch": "2.9.1"}, "python": "3.12.1",
@@ -74,54 +74,59 @@ def test_results_without_their_configuration_are_a_sentence(sweep: Path) -> None
 
 def test_differences_are_those_of_the_same_items(sweep: Path) -> None:
     """static at 4: shuffle falls by 100, copy stays; the oracle stays. Half of items is -50 in the mean."""
-    cells, _ = read(sweep)
-    found = paired(cells)
+    found = paired(points(*read(sweep)[0]))
     assert found is not None and found.notes[0].startswith("Baseline: static, per step=1 (a). ")
-    lines = {(line[0], line[1]): line[2:5] for line in found.whole.rows}
+    lines = {(line[0], line[1]): line[2:6] for line in found.whole.rows}
     assert lines.keys() == {("confidence", "defaults"), ("oracle", "defaults"), ("static", "per step=4")}
     assert lines["static", "per step=4"][:2] == ["4", "-50.0"] and lines["oracle", "defaults"][:2] == ["4", "0.0"]
     # Bonett and Price by hand, of two sub-tasks of two items: 4 of 6 items, no variance within, mean -2 / 6.
     half = 196 * ((2 + 2 * 0.25 * 4 / 6) / 36) ** 0.5
-    assert lines["static", "per step=4"][2] == f"{-200 / 6 - half:+.1f} to {-200 / 6 + half:+.1f}"
+    assert lines["static", "per step=4"][2:] == [f"{-200 / 6 - half:+.1f}", f"{-200 / 6 + half:+.1f}"]
     tasks = {(line[0], line[1]): line[2:] for line in found.tasks.rows}
     assert tasks["static", "per step=4"] == ["0.0", "-100.0"] and tasks["confidence", "defaults"] == ["0.0", "-50.0"]
 
 
 def test_an_item_that_cannot_be_paired_is_left_out_and_counted(tmp_path: Path) -> None:
-    base = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1, 1, None, 1], "sort": [1]}, 8, prompt="asked")
-    other = cell(tmp_path / "b", ["sampler=confidence"], {"copy": [0, 1, None, 1], "shuffle": [0]}, 4, prompt="asked")
+    base, other = points(
+        cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1, 1, None, 1], "sort": [1]}, 8, prompt="asked"),
+        cell(tmp_path / "b", ["sampler=confidence"], {"copy": [0, 1, None, 1], "shuffle": [0]}, 4, prompt="asked"),
+    )
     compared = Compared.of(other, base)
     assert compared.groups == {"lists/copy": [-1, 0]} and compared.left_out == 5  # 2 unjudged, 3 of one cell alone
     other.rows[0]["prompt"] = "in other words"
     assert Compared.of(other, base).groups == {"lists/copy": [0]}
     found = paired([base, other])
-    assert found is not None and found.whole.rows == [["confidence", "defaults", "1", "6", "0.0", "-92.4 to +92.4"]]
+    assert found is not None and found.whole.rows == [["confidence", "defaults", "1", "6", "0.0", "-92.4", "+92.4"]]
 
 
 def test_answers_to_one_item_count_as_one(tmp_path: Path) -> None:
-    base = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 0]}, 8)
-    other = cell(tmp_path / "b", ["sampler=confidence"], {"copy": [0, 0]}, 4)
-    for one in (base, other):
+    cells = [
+        cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 0]}, 8),
+        cell(tmp_path / "b", ["sampler=confidence"], {"copy": [0, 0]}, 4),
+    ]
+    for one in cells:
         for number, row in enumerate(one.rows):
             row |= {"id": "same", "sample": number}
+    base, other = points(*cells)
     assert Compared.of(other, base).groups == {"lists/copy": [-0.5]}
 
 
 def test_settings_that_share_no_item_are_named(tmp_path: Path) -> None:
-    cells = [
+    settings = points(
         cell(tmp_path / "a", ["sampler=confidence"], {"copy": [1]}, 8),
         cell(tmp_path / "b", ["sampler=eb"], {"copy": [1]}, 4),
         cell(tmp_path / "c", ["sampler=wino"], {"sort": [1]}, 4),
-    ]
-    found = paired(cells)
+    )
+    found = paired(settings)
     assert found is not None and "Baseline: confidence, defaults (a)." in found.notes[0]  # none has one token a step
     assert found.notes[1] == "Not compared, since they share no judged item with the baseline: wino, defaults."
-    assert paired(cells[:1]) is None
-    assert paired([cell(tmp_path / "d", ["sampler=static"], {"copy": [None]}, 8), replace(cells[0], rows=[])]) is None
+    assert paired(settings[:1]) is None
+    unjudged = points(cell(tmp_path / "d", ["sampler=static"], {"copy": [None]}, 8))
+    assert paired([*unjudged, replace(settings[0], rows=[])]) is None
 
 
 def test_a_model_with_an_adapter_is_another_model(tmp_path: Path) -> None:
-    made = [cell(tmp_path / name, overrides, {"copy": [1]}, 2)
-            for name, overrides in (("a", []), ("b", ["model.adapter=runs/some/lora"]))]  # fmt: skip
+    made = points(*(cell(tmp_path / name, overrides, {"copy": [1]}, 2)
+                    for name, overrides in (("a", []), ("b", ["model.adapter=runs/some/lora"]))))  # fmt: skip
     assert [one.model for one in made] == ["mini-llada", "mini-llada + lora"]
     assert made[0].layout != made[1].layout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.report.__main__ import report
 from experiments.report.published import published
-from tests.experiments.report_cells import cell
+from tests.experiments.report_cells import cell, points
 
 FACTOR = ["experiment=published/factor"]
 
@@ -30,12 +30,12 @@ def test_the_report_shows_ours_beside_theirs(tmp_path: Path) -> None:
 def test_a_demo_model_is_told_by_its_width(tmp_path: Path) -> None:
     made = cell(tmp_path / "a", FACTOR, {"copy": [1]}, 4)
     made.environment["width"] = 128  # type: ignore[index]
-    found = published([made])
+    found = published(points(made))
     assert found is not None and "a demo model, 128 wide" in found.rows[1][found.heads.index("comparable")]
 
 
 def test_a_method_without_figures_says_so(tmp_path: Path) -> None:
-    found = published([cell(tmp_path / "a", ["experiment=published/credit"], {"copy": [1]}, 4)])
+    found = published(points(cell(tmp_path / "a", ["experiment=published/credit"], {"copy": [1]}, 4)))
     assert found is not None
     theirs = found.rows[1]
     assert "no figures are published" in theirs and "78.1" not in theirs and "5.48 times" in " ".join(theirs)

@@ -1,0 +1,165 @@
+"""The names of a report's settings: by what differs between them, so that no two have the same.
+
+A setting lies on the curve of its *method*: those that differ from it in numbers of the sampler, the blocks and the
+cache alone. Whatever else differs (a temperature, an end-of-text policy, a dtype, older code) makes another method.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from dllm.common.digest import json_digest
+from dllm.compose.labels import usual_of
+from dllm.compose.naming import own_options, part_at, part_words, places_of, typed_name, value_text
+from dllm.errors import UserError
+from experiments.report.cells import Cell
+from experiments.report.checkpoints import checkpoint_names
+from experiments.report.older import Codes
+from experiments.report.settings import Setting, pooled
+
+PARTS = ("sampler", "blocks", "cache")
+NOTHING = {"blocks": "whole", "cache": "none", "constraint": "none"}  # choices that add nothing to a method's name
+SHORT = {"sampling.temperature": "T={}", "model.dtype": "{}"}  # how a method's name says them
+
+
+def settings(cells: Sequence[Cell]) -> list[Setting]:
+    """The cells as settings with names. Raises UserError where two have the same."""
+    names, marks = checkpoint_names(cells), Codes(cells).marks()
+    found = [replace(one, model=names[one.first.checkpoint]) for one in pooled(cells)]
+    found.sort(key=lambda one: one.suite)
+    named = [one for _, mine in groupby(found, lambda one: one.suite) for one in Labels(list(mine), marks).named()]
+    refuse_ambiguous(named)
+    return named
+
+
+def refuse_ambiguous(named: Sequence[Setting]) -> None:
+    """Raise UserError, with their folders, where two settings have one name."""
+    seen: dict[tuple[Any, ...], Setting] = {}
+    for one in named:
+        other = seen.setdefault((one.suite, one.model, one.method, one.name), one)
+        if other is not one:
+            both = f"{other.first.folder} and {one.first.folder}"
+            raise UserError(f"{both} would both be called {one.method}, {one.name}. Report them one by one.")
+
+
+class Labels:
+    """The names of the settings of one suite. marks: of older code, by folder."""
+
+    def __init__(self, mine: Sequence[Setting], marks: Mapping[str, str]) -> None:
+        self.settings, self.marks = mine, marks
+        every = dict.fromkeys(key for one in mine for key in one.first.settings)
+        self.numbers = {key for key in every if key.startswith(PARTS) and self._is_number(key)}
+        self.shown = [key for key in every if key not in self.numbers and self._differs(key)]
+        classes = {(group, typed_name(one.config, group), target(one, group)) for one in mine for group in PARTS}
+        # Two classes under one name, as of two files of the user's own, are called by their classes.
+        self.twice = {key for key, count in Counter((group, name) for group, name, _ in classes).items() if count > 1}
+
+    def named(self) -> list[Setting]:
+        curves: dict[str, list[Setting]] = {}
+        for one in self.settings:
+            curves.setdefault(self._curve(one), []).append(one)
+        return [
+            replace(one, method=self._method(one), name=self._name(one, curves[self._curve(one)]))
+            for one in self.settings
+        ]
+
+    def _values(self, key: str) -> dict[str, list[Any]]:
+        """The values of a setting, by the model that has it."""
+        found: dict[str, list[Any]] = {}
+        for one in self.settings:
+            if key in one.first.settings:
+                found.setdefault(one.model, []).append(one.first.settings[key])
+        return found
+
+    def _is_number(self, key: str) -> bool:
+        given = [value for values in self._values(key).values() for value in values if value is not None]
+        return bool(given) and all(map(is_number, given))
+
+    def _differs(self, key: str) -> bool:
+        """Whether the settings of one model that have the key differ in it."""
+        return any(len({json_digest(value) for value in values}) > 1 for values in self._values(key).values())
+
+    def _curve(self, one: Setting) -> str:
+        """What the settings of a curve share."""
+        kept = {key: value for key, value in one.first.settings.items() if key not in self.numbers}
+        return json_digest([one.model, one.first.codes, [target(one, group) for group in PARTS], kept])
+
+    def _method(self, one: Setting) -> str:
+        parts = [self._words(one, "sampler")]
+        for group in ("blocks", "cache"):
+            if any(group_of(key) == group for key in self.shown):
+                parts.append(self._words(one, group))
+        if "constraint" in self.shown:
+            parts.append(typed_name(one.config, "constraint"))
+        mark = self.marks.get(str(one.first.folder))
+        kept = [word for word in parts[1:] if word not in NOTHING.values()]
+        return " + ".join([parts[0], *kept, *self._context(one), *([mark] if mark else [])])
+
+    def _words(self, one: Setting, group: str) -> str:
+        """A part with its options in words: ``static(score=random)``, ``prophet(localleap)``."""
+        words = part_words(one.config, group, lambda key: key not in self.numbers)
+        name = typed_name(one.config, group)
+        return words.replace(name, target(one, group), 1) if (group, name) in self.twice else words
+
+    def _context(self, one: Setting) -> Iterator[str]:
+        """What differs beside the parts and is not usual, as ``T=0.7``, ``eos=keep``, ``top_p=0.9``."""
+        keys = [key for key in self.shown if group_of(key) not in PARTS and key != "constraint"]
+        tops = dict.fromkeys(".".join(key.split(".")[:2]) for key in keys)  # a schema is one setting
+        last = Counter(key.rpartition(".")[2] for key in tops)
+        for key in tops:
+            there = said(one.config, key)
+            if there is not None and there != said(usual_of(one.config), key):
+                short = key.rpartition(".")[2] if last[key.rpartition(".")[2]] == 1 else key
+                yield SHORT.get(key, f"{short}={{}}").format(there)
+
+    def _name(self, one: Setting, curve: Sequence[Setting]) -> str:
+        """The numbers in which the curve's settings differ, and those that are not their choice's own."""
+        own = {f"{place}.{key}" for group in PARTS for place in places_of(one.config, group)
+               for key in own_options(one.config, place)}  # fmt: skip
+        mine = {key: value for key, value in one.first.settings.items() if key in self.numbers}
+        shown = {key: value for key, value in mine.items() if key in own or differing(curve, key)}
+        last = Counter(key.rpartition(".")[2] for key in shown)
+        short = {key: key.rpartition(".")[2] for key in shown}
+        short = {key: end if last[end] == 1 else key.removeprefix("sampler.") for key, end in short.items()}
+        return ", ".join(f"{spaced(short[key])}={number(value)}" for key, value in shown.items()) or "defaults"
+
+
+def said(config: Mapping[str, Any], key: str) -> str | None:
+    """A setting's value, or a part's name; None where there is no such setting."""
+    group, _, last = key.rpartition(".")
+    value = part_at(config, key)
+    if isinstance(value, Mapping) and not group:
+        return typed_name(config, key)
+    return number(value) if last in (part_at(config, group) or {} if group else config) else None
+
+
+def group_of(key: str) -> str:
+    return key.replace("/", ".").partition(".")[0]
+
+
+def target(one: Setting, group: str) -> str:
+    """The class of a part, and of the parts inside it."""
+    return " ".join(str(part_at(one.config, f"{place}._target_")) for place in places_of(one.config, group))
+
+
+def differing(curve: Sequence[Setting], key: str) -> bool:
+    return len({json_digest(one.first.settings.get(key)) for one in curve}) > 1
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number, or a list of them."""
+    if isinstance(value, list):
+        return bool(value) and all(map(is_number, value))
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def number(value: Any) -> str:
+    return f"{value:g}" if is_number(value) and not isinstance(value, list) else value_text(value)
+
+
+def spaced(key: str) -> str:
+    return key.replace("_", " ").replace(".", " ")
