@@ -91,10 +91,12 @@ def scores_of(rows: Sequence[ResultRow], name: str = "score") -> list[float]:
 
 
 def scores_by_item(rows: Sequence[ResultRow]) -> list[list[float]]:
-    """The scores of each item of each sub-task, without those that could not be judged."""
+    """The scores of each item of each sub-task, without those that could not be judged. A row that names no item is
+    one by itself."""
     found: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        found.setdefault((str(row.get("task")), str(row["id"])), []).extend(scores_of([row]))
+    for number, row in enumerate(rows):
+        item = str(row.get("id", f"row {number}"))
+        found.setdefault((str(row.get("task")), item), []).extend(scores_of([row]))
     return [scores for scores in found.values() if scores]
 
 
