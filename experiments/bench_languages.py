@@ -1,4 +1,4 @@
-"""What the benchmarks of constraints measure: four languages with random texts of each, and a vocabulary of 126,000."""
+"""What the benchmarks of constraints measure: five languages with random texts of each, and a vocabulary of 126,000."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ ORDER = record(
     shipping=record(method={"enum": ["standard", "express"]}, cost=PRICE),
     total=PRICE, currency={"enum": ["EUR", "USD"]}, note=WORD, gift=FLAG)  # fmt: skip
 
+TITLE, BODY = ({"type": "string", "maxLength": count} for count in (200, 4000))
+LETTER = record(title=TITLE, body=BODY)
+
 
 def example(schema: dict[str, Any], draw: random.Random) -> Any:
     """A random value of the small part of JSON Schema used here."""
@@ -75,6 +78,7 @@ def date(draw: random.Random) -> str:
 LANGUAGES: dict[str, tuple[Constraint, Callable[[random.Random], str]]] = {
     "date": (Regex(r"\d{4}-\d{2}-\d{2}"), date), "person": (JsonSchema(PERSON), written(PERSON)),
     "order": (JsonSchema(ORDER), written(ORDER)), "json": (Json(), written(ORDER)),
+    "letter": (JsonSchema(LETTER), written(LETTER)),
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, OfItem, Regex
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.compiled import counting
 from dllm.constraints.languages.grammar import grammar_language
 from dllm.constraints.languages.json import json_language
 from dllm.constraints.languages.limits import CompileLimits, TooManyStates, within_limits
@@ -42,7 +42,7 @@ def automaton_of(constraint: Constraint) -> ByteAutomaton:
     """The minimal automaton of a constraint, within its own limits. Raises UserError, also where nothing is a word."""
     with within_limits(CompileLimits(constraint.limit, constraint.seconds, getattr(constraint, "depth", None))):
         try:
-            automaton = compiled(language_of(constraint))
+            automaton = counting(language_of(constraint))
         except TooManyStates as error:
             raise _too_large(constraint, error) from None
         except RecursionError:

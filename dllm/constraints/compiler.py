@@ -42,7 +42,8 @@ class Compiler:
         known, began = self._known(key), perf_counter()
         with within_limits(CompileLimits(constraint.limit, constraint.seconds, getattr(constraint, "depth", None))):
             tokens = known.tokens if known else self.store.get(key, self.vocabulary, lambda: automaton_of(constraint))
-            budget().states(len(tokens.accepting))  # an equal one may have been compiled with a higher limit
+            budget().states(tokens.states)  # an equal one may have been compiled with a higher limit
+            budget().counts(tokens.places)
         language = known or TokenLanguage(tokens, self.ends, perf_counter() - began)
         if language.fewest is None:
             raise UserError(f"constraint={constraint.kind} allows no text that this tokenizer can write.")

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.languages.arrays import heads, mixed_hashes, spread_ranges
+from dllm.constraints.runs import Indices, Runs
 
-Indices = NDArray[np.intp]  # numpy looks up by other integers three times as slowly
 NEVER = 1 << 40  # more tokens than any answer has
 
 
@@ -43,8 +43,8 @@ class TokenEdges:
         order = np.argsort(pairs[0], kind="stable")
         return TokenEdges(ends // states, ends % states, label.reshape(-1), (pairs[0][order], pairs[1][order]))
 
-    def distance(self, ends: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """The fewest edges from each state to one of ``ends`` [Q bool]; NEVER where none leads there."""
+    def distance(self, ends: NDArray[np.bool_], runs: Runs) -> NDArray[np.int64]:
+        """The fewest edges and runs from each state to one of ``ends`` [Q bool]; NEVER where none leads there."""
         order = np.argsort(self.target, kind="stable")
         source, begin = self.source[order], np.searchsorted(self.target[order], np.arange(len(ends) + 1))
         found, steps = np.where(ends, 0, NEVER), 0
@@ -52,6 +52,7 @@ class TokenEdges:
         while len(last):
             steps += 1
             before = np.unique(source[spread_ranges(begin[last], begin[last + 1] - begin[last])[0]])
+            before = np.union1d(before, runs.before(last, len(ends))) if len(runs.source) else before
             last = before[found[before] == NEVER]
             found[last] = steps
         return found

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.edges import NEVER, Indices
+from dllm.constraints.edges import NEVER
 from dllm.constraints.languages.arrays import heads, spread_ranges
+from dllm.constraints.runs import Indices
 from dllm.constraints.sets import StateSet, TokenLanguage
 from dllm.constraints.transitions import GAP_CELL, TAIL_CELL
 
@@ -43,11 +44,11 @@ class Moves:
     @staticmethod
     def of(language: TokenLanguage, symbol: int, kind: int) -> Moves:
         """The ways across a cell of this symbol and kind."""
-        source, number, target = language.tokens.source, language.tokens.symbol, language.tokens.target
+        source, number, target = language.tokens.flat
         if symbol != language.mask:
             source, number, target = (part[number == symbol] for part in (source, number, target))
         if symbol >= language.end:
-            states, tail = language.tokens.states, kind == TAIL_CELL
+            states, tail = language.tokens.places, kind == TAIL_CELL
             at = np.flatnonzero(language.transitions.ending) if tail else np.arange(states * (kind == GAP_CELL))
             source = np.append(source, at)
             number = np.append(number, np.full(len(at), language.end))

@@ -32,13 +32,19 @@ class ClassSet:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StateSet:
-    """A set of states. members [Q + 1] bool: by state, the end of the text last.
+    """A set of places. bits: of its members, packed; size: Q + 1.
 
     number: its own for ever in its language; between two clearings of the memo equal sets are one.
     """
 
     number: int
-    members: Bits
+    bits: NDArray[np.uint8]
+    size: int
+
+    @property
+    def members(self) -> Bits:
+        """[Q + 1] bool: by place, the end of the text last."""
+        return np.unpackbits(self.bits, count=self.size).view(bool)
 
 
 class TokenLanguage:
@@ -97,7 +103,7 @@ class TokenLanguage:
 
     def start(self, begun: bytes = b"") -> StateSet:
         """The states before the first cell, where the answer begins with ``begun``."""
-        members = np.zeros(self.tokens.states + 1, bool)
+        members = np.zeros(self.tokens.places + 1, bool)
         if (state := self.tokens.begun(begun)) is not None:
             members[state] = True
         return self.state_set(members)
@@ -161,11 +167,12 @@ class TokenLanguage:
 
     def state_set(self, members: Bits) -> StateSet:
         """The one set of these ``members`` [Q + 1]."""
-        key = np.packbits(members).tobytes()
+        bits = np.packbits(members)
+        key = bits.tobytes()
         found = self._state_sets.get(key)
         if found is None:
-            found = self._state_sets[key] = StateSet(self._numbered(), members)
-            self.entries += 1 + len(members) // 256  # a set takes a byte for each state, a step some 200
+            found = self._state_sets[key] = StateSet(self._numbered(), bits, len(members))
+            self.entries += 1 + len(members) // 1024  # a set takes a bit twice for each place, a step some 200 bytes
         return found
 
     def _class_set(self, bits: Bits) -> ClassSet:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.languages.trees import ByteAutomaton
+from dllm.constraints.languages.trees import ByteAutomaton, Counters
+from dllm.constraints.runs import Runs
 from dllm.constraints.tokens import TokenAutomaton, token_automaton
 from dllm.constraints.vocabulary import Vocabulary
 
-FORMAT = 2  # raise it when languages, or what a file holds, change their meaning
+FORMAT = 3  # raise it when languages, or what a file holds, change their meaning
 IN_MEMORY, ON_DISK = 32, 500  # a file has 10 to 300 kB
-ARRAYS = ("moves", "accepting", "classes", "source", "symbol", "target")
+ARRAYS = ("moves", "accepting", "classes", "source", "symbol", "target", "counters", "counts", "spans", "runs")
 
 
 class Store:
@@ -77,8 +78,12 @@ def load_tokens(file: Path) -> TokenAutomaton | None:
         os.utime(file)  # the files used last are kept
     except Exception:  # zip and numpy may fail in any way on a broken file: one flipped byte is a tokenize.TokenError
         return None
-    moves, accepting, classes, *steps = arrays
-    return TokenAutomaton(ByteAutomaton(moves, accepting), classes, *(part.astype(np.intp) for part in steps))
+    moves, accepting, classes, source, symbol, target, counters, counts, spans, runs = arrays
+    told = Counters(counters[0], counters[1], counters[2], counts) if counters.size else None
+    (first, size), (begin, kind, goal, length, adds) = spans.astype(np.intp), runs.astype(np.intp)
+    many = Runs(first, size, begin, kind, goal, length, adds.astype(bool))
+    steps = source.astype(np.intp), symbol.astype(np.intp), target.astype(np.intp)
+    return TokenAutomaton(ByteAutomaton(moves, accepting, told), classes, *steps, many)
 
 
 def _digest(arrays: Iterable[NDArray[Any]]) -> bytes:
@@ -93,7 +98,12 @@ def save_tokens(file: Path, tokens: TokenAutomaton) -> None:
     """Write a file at once or not at all, and drop the oldest of too many. A folder that takes none is left alone."""
     automaton = tokens.automaton
     steps = (part.astype(np.int32) for part in (tokens.source, tokens.symbol, tokens.target))
-    arrays = (automaton.moves, automaton.accepting, tokens.classes, *steps)
+    told, many = automaton.counters, tokens.runs
+    counters = np.zeros((3, 0), np.int32) if told is None else np.stack([told.home, told.low, told.high])
+    counts = np.zeros((0, 256), bool) if told is None else told.counts
+    spans, runs = (np.stack(parts).astype(np.int32) for parts in (
+        (many.first, many.size), (many.source, many.symbol, many.target, many.length, many.adds)))  # fmt: skip
+    arrays = (automaton.moves, automaton.accepting, tokens.classes, *steps, counters, counts, spans, runs)
     named = {**dict(zip(ARRAYS, arrays, strict=True)), "digest": np.frombuffer(_digest(arrays), np.uint8)}
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)

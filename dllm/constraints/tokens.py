@@ -8,20 +8,23 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.edges import NEVER, Indices, TokenEdges
+from dllm.constraints.edges import NEVER, TokenEdges
 from dllm.constraints.effects import NOWHERE, Effects
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import ByteAutomaton
+from dllm.constraints.runs import Indices, Runs
+from dllm.constraints.steps import Pairs, counted_places
 from dllm.constraints.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
 class TokenAutomaton:
-    """An automaton over the tokens of a vocabulary, with the states of ``automaton``: Q of them.
+    """An automaton over the tokens of a vocabulary, with the states of ``automaton``.
 
-    Tokens that do the same to every state are one class, of which there are C; class 0 fits nowhere.
-    classes [V] int32: the class of each id. source, symbol, target, each [T]: a token of class ``symbol`` leads from
-    ``source`` to ``target``; in order of the classes, then of the sources.
+    A state that counts has a place for each count, any other has one: Q places in all. Tokens that do the same
+    everywhere are one class, of which there are C; class 0 fits nowhere. classes [V] int32: the class of each id.
+    source, symbol, target, each [T]: a token of class ``symbol`` leads from place ``source`` to ``target``; in order of
+    the classes, then of the sources. runs: moves of many places at once.
     """
 
     automaton: ByteAutomaton
@@ -29,19 +32,28 @@ class TokenAutomaton:
     source: Indices
     symbol: Indices
     target: Indices
+    runs: Runs
 
-    @property
+    @cached_property
     def accepting(self) -> NDArray[np.bool_]:
-        return self.automaton.accepting
+        """[Q]."""
+        found = np.zeros(self.places, bool)
+        found[begins(self.automaton)[np.flatnonzero(self.automaton.accepting)]] = True
+        return found
 
     @property
     def states(self) -> int:
-        return len(self.accepting)
+        return len(self.automaton.accepting)
+
+    @cached_property
+    def places(self) -> int:
+        """Q."""
+        return int(sizes(self.automaton).sum())
 
     @cached_property
     def size(self) -> int:
         """C: the number of classes."""
-        return int(self.symbol.max(initial=0)) + 1
+        return int(max(self.symbol.max(initial=0), self.runs.symbol.max(initial=0))) + 1
 
     @cached_property
     def first(self) -> list[int]:
@@ -50,33 +62,64 @@ class TokenAutomaton:
 
     @cached_property
     def edges(self) -> TokenEdges:
-        return TokenEdges.of(self.source, self.symbol, self.target, self.states, self.size)
+        return TokenEdges.of(self.source, self.symbol, self.target, self.places, self.size)
+
+    @cached_property
+    def flat(self) -> tuple[Indices, Indices, Indices]:
+        """Source, class and target of every single move."""
+        source, symbol, target = self.runs.flat()
+        return np.append(self.source, source), np.append(self.symbol, symbol), np.append(self.target, target)
 
     @cached_property
     def left(self) -> NDArray[np.int64]:
-        """The fewest tokens from each state [Q] to acceptance; ``edges.NEVER`` where there is no way."""
-        return self.edges.distance(self.accepting)
+        """The fewest tokens from each place [Q] to acceptance; ``edges.NEVER`` where there is no way."""
+        return self.edges.distance(self.accepting, self.runs)
 
     @cached_property
     def longest(self) -> int:
-        """The most that ``left`` is for a state with a way to acceptance."""
+        """The most that ``left`` is for a place with a way to acceptance."""
         return int(self.left[self.left < NEVER].max(initial=0))
 
     def begun(self, text: bytes) -> int | None:
-        """The state that a beginning leads to. None: no text begins so."""
-        state = 0 if self.states else -1
-        for byte in text:
-            state = int(self.automaton.moves[state, byte]) if state >= 0 else -1
-        return None if state < 0 else state
+        """The place that a beginning leads to. None: no text begins so."""
+        state, count = self.automaton.place(text)
+        return None if state < 0 else int(begins(self.automaton)[state]) + count
+
+
+def sizes(automaton: ByteAutomaton) -> Indices:
+    """The places [S] of each state."""
+    told = automaton.counters
+    return np.ones(len(automaton.moves), np.intp) if told is None else told.high.astype(np.intp) + 1
+
+
+def begins(automaton: ByteAutomaton) -> Indices:
+    """The first place [S] of each state."""
+    many = sizes(automaton)
+    return np.cumsum(many) - many
 
 
 def token_automaton(automaton: ByteAutomaton, vocabulary: Vocabulary) -> TokenAutomaton:
     """Compile ``automaton`` for a vocabulary. Raises UserError beyond the limits of ``limits.within``."""
-    effects, node = Effects(automaton.moves, budget()), vocabulary.trie.node
+    effects, node = Effects(automaton, budget()), vocabulary.trie.node
     by_token = np.where(node >= 0, effects.of_nodes(vocabulary.trie)[node], NOWHERE)
     used, classes = np.unique(np.append(by_token, NOWHERE), return_inverse=True)
-    source = [effects.origins[effect] for effect in used]
-    symbol = np.repeat(np.arange(len(used)), [len(origins) for origins in source])
-    target = np.concatenate([effects.targets[effect] for effect in used])
-    moves = (part.astype(np.intp) for part in (np.concatenate(source), symbol, target))
+    origins = [effects.origins[effect] for effect in used]
+    symbol = np.repeat(np.arange(len(used)), list(map(len, origins)))
+    targets = np.concatenate([effects.targets[effect] for effect in used])
+    moves = _moves(automaton, np.concatenate(origins), symbol, targets)
     return TokenAutomaton(automaton, classes.reshape(-1)[:-1].astype(np.int32), *moves)
+
+
+def _moves(
+    automaton: ByteAutomaton, origins: Pairs, symbol: Indices, targets: Pairs
+) -> tuple[Indices, Indices, Indices, Runs]:
+    """The moves that pairs say: those from one place, and those from several."""
+    first, size = begins(automaton), sizes(automaton)
+    counting = np.zeros(0, np.intp) if automaton.counters is None else np.flatnonzero(automaton.counters.home >= 0)
+    source, target = origins.astype(np.intp), targets.astype(np.intp)
+    length, adds = np.ones(len(source), np.intp), np.zeros(len(source), bool)
+    if len(counting):
+        source, length, target, adds = counted_places(origins, targets, first)
+    alone, many = length == 1, np.flatnonzero(length > 1)
+    runs = Runs(first[counting], size[counting], source, symbol, target, length, adds).of(many)
+    return source[alone], symbol[alone], target[alone], runs

@@ -1,6 +1,6 @@
 """How sets of states pass over a cell, forward and backward, and what fits a cell between two of them.
 
-A set is a row of bits over the states, the end of the text last. A cell holds a class of tokens, an end id, or a mask;
+A set is a row of bits over the places, the end of the text last. A cell holds a class of tokens, an end id, or a mask;
 the last two do what its kind says.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dllm.constraints.runs import Indices, Runs
 from dllm.constraints.tokens import TokenAutomaton
 
 Bits = NDArray[np.bool_]
@@ -20,7 +21,7 @@ TEXT_CELL, GAP_CELL, TAIL_CELL = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """An automaton of Q states and C classes. The symbol C is an end id, ``mask`` a mask.
+    """An automaton of Q places and C classes. The symbol C is an end id, ``mask`` a mask.
 
     ending [Q + 1]: where the text may end: the accepting states, and the end itself where there are end ids.
     """
@@ -43,8 +44,10 @@ class Transitions:
             found |= members
         elif symbol >= self.end and kind == TAIL_CELL:
             found[-1] = (members & self.ending).any()
-        source, target = self._moves(symbol)
+        source, target, runs = self._moves(symbol)
         found[target.compress(members.take(source))] = True
+        if len(runs.source):
+            runs.forward(members, found)
         return found
 
     def before(self, members: Bits, symbol: int, kind: int) -> Bits:
@@ -54,8 +57,10 @@ class Transitions:
             found |= members
         elif symbol >= self.end and kind == TAIL_CELL and members[-1]:
             found |= self.ending
-        source, target = self._moves(symbol)
+        source, target, runs = self._moves(symbol)
         found[source.compress(members.take(target))] = True
+        if len(runs.source):
+            runs.backward(members, found)
         return found
 
     def fitting(self, forward: Bits, backward: Bits, kind: int) -> Bits:
@@ -67,16 +72,20 @@ class Transitions:
         labels[edges.label.compress(crossed)] = True
         label, symbol = edges.pairs
         found[symbol.compress(labels.take(label))] = True
+        runs, classes, numbers = self.tokens.runs.edges
+        if len(classes):
+            for run in {numbers[run]: run for run in runs.crossed(forward, backward)}.values():
+                found[classes[run]] = True
         if kind == GAP_CELL:
             found[-1] = (forward & backward).any()
         elif kind == TAIL_CELL:
             found[-1] = backward[-1] and (forward & self.ending).any()
         return found
 
-    def _moves(self, symbol: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The moves across a cell that writes text: sources and targets."""
+    def _moves(self, symbol: int) -> tuple[Indices, Indices, Runs]:
+        """The moves across a cell that writes text: sources and targets, and those of many places at once."""
         tokens = self.tokens
         if symbol == self.mask:
-            return tokens.edges.source, tokens.edges.target
+            return tokens.edges.source, tokens.edges.target, tokens.runs.edges[0]
         span = slice(tokens.first[symbol], tokens.first[symbol + 1]) if symbol < self.end else slice(0)
-        return tokens.source[span], tokens.target[span]
+        return tokens.source[span], tokens.target[span], tokens.runs.by(symbol)

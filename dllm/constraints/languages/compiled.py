@@ -9,11 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from dllm.constraints.languages.arrays import Long
-from dllm.constraints.languages.graph import CALLS, Graph, Wiring, runs
+from dllm.constraints.languages.counting import counted_kinds, unclear_kinds, with_counters
+from dllm.constraints.languages.graph import BYTE_SYMBOLS, CALLS, KIND_SYMBOLS, Graph, Wiring, runs
 from dllm.constraints.languages.limits import CompileLimits, budget, within_limits
 from dllm.constraints.languages.rules import circles, remaining
 from dllm.constraints.languages.subsets import StateTable, determinised
-from dllm.constraints.languages.trees import ByteAutomaton, IntArray, Language, Tree
+from dllm.constraints.languages.trees import ByteAutomaton, Counted, IntArray, Language, Tree
 
 
 def compiled(language: Language, limits: CompileLimits | None = None) -> ByteAutomaton:
@@ -24,20 +25,40 @@ def compiled(language: Language, limits: CompileLimits | None = None) -> ByteAut
     if limits is not None:
         with within_limits(limits):
             return compiled(language)
+    table = _table(language, {})
+    return ByteAutomaton(table.over(slice(0, BYTE_SYMBOLS)), table.accepting)
+
+
+def counting(language: Language) -> ByteAutomaton:
+    """The automaton of the words of ``language``, in which parts that count do so, as far as one byte tells where such
+    a part begins; within ``within_limits``. Raises UserError where the limits do not suffice."""
+    kinds = counted_kinds(language)[:KIND_SYMBOLS]
+    while True:
+        table = _table(language, {kind: number for number, kind in enumerate(kinds)})
+        unclear = unclear_kinds(table.over(slice(0, CALLS)), kinds)
+        if not unclear:
+            return with_counters(table.over(slice(0, CALLS)), table.accepting, kinds)
+        kinds = [kind for kind in kinds if kind not in unclear]
+
+
+def _table(language: Language, kinds: Mapping[Counted, int]) -> StateTable:
+    """The minimal automaton over bytes and the parts of these ``kinds``."""
     clock, calls = budget(), remaining(language)
     numbers = {rule: number for number, rule in enumerate(calls)} if any(calls.values()) else {}
-    tables = [table_of(language.rules, rule, numbers) for rule in calls]
+    tables = [table_of(language.rules, rule, numbers, kinds) for rule in calls]
     calling = numbers and len(tables[0].moves)
     table = Unrolled(tables, calls, language.depth).table() if calling else tables[0]
     clock.states(len(table.moves))
-    return ByteAutomaton(table.over(slice(0, CALLS)), table.accepting)
+    return table
 
 
-def table_of(rules: Mapping[str, Tree], rule: str, numbers: Mapping[str, int]) -> StateTable:
-    """One rule's automaton over bytes and calls of the rules with ``numbers``."""
+def table_of(
+    rules: Mapping[str, Tree], rule: str, numbers: Mapping[str, int], kinds: Mapping[Counted, int]
+) -> StateTable:
+    """One rule's automaton over bytes, parts of ``kinds``, and calls of the rules with ``numbers``."""
     graph = Graph()
     start, final = graph.states(2), 1
-    Wiring(graph, rules, numbers).between(rules[rule], start, final)
+    Wiring(graph, rules, numbers, kinds).between(rules[rule], start, final)
     return determinised(graph, start, np.array([final]), CALLS + len(numbers))
 
 

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.languages.arrays import Long, heads
+from dllm.constraints.languages.counting import unrolled
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.trees import Alt, Automaton, Bytes, Cat, IntArray, Rep, RuleCall, Some, Tree
+from dllm.constraints.languages.trees import Alt, Automaton, Bytes, Cat, Counted, IntArray, Rep, RuleCall, Some, Tree
 
-CALLS = 256  # symbols below are bytes, and CALLS + r is a call of rule number r
-
+# Symbols: the bytes, then a part that counts for each of so many kinds; CALLS + r is a call of rule number r.
+BYTE_SYMBOLS, KIND_SYMBOLS = 256, 64
+CALLS = BYTE_SYMBOLS + KIND_SYMBOLS
 
 Legs = Sequence[tuple[Tree, int, int]]  # a tree, and the states that its words are to connect
 
@@ -68,11 +70,15 @@ def runs(moves: IntArray) -> IntArray:
 
 
 class Wiring:
-    """Writes trees into a graph. numbers: rules that stay calls; all others are replaced by their trees."""
+    """Writes trees into a graph. numbers: rules that stay calls; all others are replaced by their trees. kinds: parts
+    that stay symbols; in all others each count becomes states of its own."""
 
-    def __init__(self, graph: Graph, rules: Mapping[str, Tree], numbers: Mapping[str, int]) -> None:
-        self.graph, self.rules, self.numbers = graph, rules, numbers
-        self._runs: dict[int, IntArray] = {}
+    def __init__(
+        self, graph: Graph, rules: Mapping[str, Tree], numbers: Mapping[str, int], kinds: Mapping[Counted, int]
+    ) -> None:
+        self.graph, self.rules, self.numbers, self.kinds = graph, rules, numbers, kinds
+        self._runs: dict[int, IntArray] = {}  # by the id of an array that some tree holds
+        self._unrolled: dict[Counted, Tree] = {}
 
     def between(self, tree: Tree, source: int, target: int) -> None:
         """Lead from ``source`` to ``target`` by the words of ``tree``, by arcs out of the one and into the other.
@@ -106,6 +112,11 @@ class Wiring:
                 self.graph.arc(source, CALLS + self.numbers[rule], CALLS + self.numbers[rule], target)
             case RuleCall(rule):
                 return [(self.rules[rule], source, target)]
+            case Counted() if tree in self.kinds:
+                self.graph.arc(source, BYTE_SYMBOLS + self.kinds[tree], BYTE_SYMBOLS + self.kinds[tree], target)
+            case Counted():
+                self._unrolled[tree] = self._unrolled.get(tree) or unrolled(tree)
+                return [(self._unrolled[tree], source, target)]
             case Automaton(automaton):
                 self._machine(automaton.moves, automaton.accepting, source, target)
         return ()

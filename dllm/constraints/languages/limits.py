@@ -15,6 +15,8 @@ from dllm.errors import UserError
 LOOSE = 10
 # Deterministic states before equal ones are merged, per state allowed.
 UNMERGED = 4
+# States with their counts, per state allowed: a set of them is a bit for each, 160 kB for 20,000.
+COUNTED_PLACES = 64
 
 
 class TooSlow(UserError):
@@ -55,6 +57,11 @@ class Budget:
     def nondeterministic(self, count: int) -> None:
         """The same for nondeterministic states: ten times as many. It does not look at the clock."""
         if count > self.loose:
+            raise self.too_large()
+
+    def counts(self, count: int) -> None:
+        """The same for states each with all its counts: 64 times as many. It does not look at the clock."""
+        if count > COUNTED_PLACES * self.limits.states:
             raise self.too_large()
 
     def time(self, count: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dllm.constraints.languages.graph import CALLS, Graph, runs
+from dllm.constraints.languages.graph import BYTE_SYMBOLS, Graph, runs
 from dllm.constraints.languages.subsets import determinised
 from dllm.constraints.languages.trees import ByteAutomaton
 
@@ -18,6 +18,6 @@ def unmarked(marked: ByteAutomaton, first: int) -> ByteAutomaton:
     source, mark = np.nonzero(marked.moves[:, first:] >= 0)
     for state, target in zip(source.tolist(), marked.moves[source, first + mark].tolist(), strict=True):
         graph.step(state, target)
-    table = determinised(graph, 0, np.flatnonzero(marked.accepting), CALLS)
+    table = determinised(graph, 0, np.flatnonzero(marked.accepting), BYTE_SYMBOLS)
     graph.budget.states(len(table.moves))
-    return ByteAutomaton(table.over(slice(0, CALLS)), table.accepting)
+    return ByteAutomaton(table.over(slice(0, BYTE_SYMBOLS)), table.accepting)

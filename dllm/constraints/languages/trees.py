@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
+COUNT_BITS = 20  # counts, and the states of an automaton that counts, have at most so many bits
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,29 @@ class Automaton:
     automaton: ByteAutomaton
 
 
-Tree = Bytes | Cat | Alt | Rep | Some | RuleCall | Automaton
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """What is repeated and counted: moves [W, 256] of states from 0 on; counts [W, 256]: where a byte begins another
+    round; ends [W]: where the last one may end."""
+
+    moves: IntArray
+    counts: BoolArray
+    ends: BoolArray
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The byte ``opens``, ``low`` to ``high`` rounds, and the byte ``closes``, with which no round goes on where it may
+    end."""
+
+    opens: int
+    rounds: Rounds
+    low: int
+    high: int
+    closes: int
+
+
+Tree = Bytes | Cat | Alt | Rep | Some | RuleCall | Automaton | Counted
 
 
 @dataclass(frozen=True)
@@ -81,20 +104,47 @@ class Language:
 
 
 @dataclass(frozen=True, eq=False)
+class Counters:
+    """Of an automaton, which states count. home [S]: the part that a state belongs to, -1: it counts nothing. counts
+    [S, 256]: where a byte within the part adds one. low, high [S]: the part is left with at least ``low`` and never
+    holds more than ``high``; it is entered with 0."""
+
+    home: IntArray
+    low: IntArray
+    high: IntArray
+    counts: BoolArray
+
+
+@dataclass(frozen=True, eq=False)
 class ByteAutomaton:
     """A deterministic automaton over bytes, minimal and without states that lead nowhere; it starts in state 0.
 
     moves [S, 256] int32: the state that each byte leads to (-1: none). accepting [S] bool. No state: the empty
-    language.
+    language. counters: None where no state counts.
     """
 
     moves: IntArray
     accepting: BoolArray
+    counters: Counters | None = None
 
     def accepts(self, text: bytes) -> bool:
         """Whether ``text`` is a word."""
-        state = 0 if len(self.moves) else -1
+        state, _ = self.place(text)
+        return state >= 0 and bool(self.accepting[state])
+
+    def place(self, text: bytes) -> tuple[int, int]:
+        """The state that ``text`` leads to, -1: none, and what it has counted there."""
+        state, count = 0 if len(self.moves) else -1, 0
         for byte in text:
             if state >= 0:
-                state = int(self.moves[state, byte])
-        return state >= 0 and bool(self.accepting[state])
+                state, count = self._after(state, count, byte)
+        return state, count
+
+    def _after(self, state: int, count: int, byte: int) -> tuple[int, int]:
+        target, told = int(self.moves[state, byte]), self.counters
+        if told is None or target < 0 or told.home[state] < 0:
+            return target, 0
+        if told.home[state] == told.home[target]:
+            count += int(told.counts[state, byte])
+            return (target, count) if count <= told.high[state] else (-1, 0)
+        return (target, 0) if count >= told.low[state] else (-1, 0)

@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dllm.constraints.languages.compiled import compiled
-from dllm.constraints.languages.json import around
+from dllm.constraints.languages.counting import counted_kinds
+from dllm.constraints.languages.json import around, behind
 from dllm.constraints.languages.limits import budget
+from dllm.constraints.languages.rules import calls_of
 from dllm.constraints.languages.schema.facts import Arrays
 from dllm.constraints.languages.schema.places import Node, ValueTree, refused
+from dllm.constraints.languages.schema.strings import MARK, counts
 from dllm.constraints.languages.schema.values import comma, distinct, enclosed, value_key
-from dllm.constraints.languages.trees import Alt, Automaton, Cat, Language, Rep, RuleCall, Some, Tree
+from dllm.constraints.languages.trees import (
+    Alt,
+    Automaton,
+    Bytes,
+    Cat,
+    Counted,
+    Language,
+    Rep,
+    Rounds,
+    RuleCall,
+    Some,
+    Tree,
+)
 from dllm.constraints.languages.utf8 import literal_text
 
 # The values of a goal, each with its texts, where all are listed; None: there are others.
@@ -46,12 +63,33 @@ def _shown(said: Arrays) -> int:
 
 def sequence(places: list[Tree], rest: Tree, low: int, high: int | None, whitespace: str) -> Tree:
     """``low`` to ``high`` items: these places, of which the last may be missing, and any number of ``rest``."""
-    budget().nondeterministic(max(low, high or 0))
     if high is not None and high < low:
         return Alt()
+    counted = _counted(rest, low, high, whitespace) if counts(high) and not places else None
+    if counted is not None:
+        return counted
+    budget().nondeterministic(max(low, high or 0))
     filled = _filled(places, rest, low, high, whitespace) if places else _alike(rest, low, high, whitespace)
     empty = Cat((literal_text("["), around(whitespace), literal_text("]"))) if low == 0 else Alt()
     return Alt((empty, enclosed("[", filled, "]", whitespace) if high is None or high > 0 else Alt()))
+
+
+def _counted(item: Tree, low: int, high: int, whitespace: str) -> Tree | None:
+    """A list whose commas a counter counts; None where an item calls rules, or counts itself."""
+    language, space = Language({"start": item}), around(whitespace)
+    if calls_of(item)[0] or counted_kinds(language):
+        return None
+    comma_and_mark = Cat((literal_text(","), Bytes(((MARK, MARK),)), behind(whitespace)))
+    items = Cat((item, space, Rep(Cat((comma_and_mark, item, space)))))
+    found = compiled(Language({"start": Cat((space, Rep(items, 0, 1) if low == 0 else items))}))
+    if not len(found.moves) or (found.moves[found.accepting, ord("]")] >= 0).any():
+        return None
+    marked = found.moves[:, MARK] >= 0
+    behind_mark = np.append(np.where(marked, found.moves[:, MARK], np.arange(len(marked))), -1)
+    moves = behind_mark[found.moves].astype(np.int32)
+    moves[:, MARK] = -1
+    begins = np.append(marked, False)[found.moves]
+    return Counted(ord("["), Rounds(moves, begins, found.accepting), max(low - 1, 0), high - 1, ord("]"))
 
 
 def _filled(places: list[Tree], rest: Tree, low: int, high: int | None, whitespace: str) -> Tree:

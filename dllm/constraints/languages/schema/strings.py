@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache, reduce
+from typing import TypeGuard
 
 import numpy as np
 
@@ -15,16 +17,21 @@ from dllm.constraints.languages.schema.facts import Texts
 from dllm.constraints.languages.schema.formats import FORMATS
 from dllm.constraints.languages.schema.patterns import Patterns, pattern_automaton, writable
 from dllm.constraints.languages.schema.places import refused
-from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Cat, Rep, Tree
+from dllm.constraints.languages.trees import COUNT_BITS, Alt, Automaton, ByteAutomaton, Cat, Counted, Rep, Rounds, Tree
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, LAST, characters, literal_text
 
 SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
+COUNTED = 64  # from this maxLength on a counter counts; below, states take no more room
+MARK = 0xFF  # no text holds this byte
 PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, LAST))
 
 
 def strings(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: bool) -> Tree:
     """A string with its quotes. Where only its length is said any escapes are allowed. Raises UserError."""
     left_out = tuple(excluded)
+    counted = _counted(said, left_out, patterns, strict) if counts(said.high) else None
+    if counted is not None:
+        return counted
     if not (said.patterns or said.formats or left_out):
         inner: Tree = Rep(character(), said.low, said.high)
     else:
@@ -44,6 +51,66 @@ def contents(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: b
     if said.low or said.high is not None or not parts:
         parts.append(pattern_automaton(Rep(characters(ALL_CHARACTERS), said.low, said.high)))
     return but(reduce(intersection, parts), excluded)
+
+
+def counts(high: int | None) -> TypeGuard[int]:
+    """Whether a counter counts up to this."""
+    return high is not None and COUNTED <= high < 1 << COUNT_BITS
+
+
+def _counted(said: Texts, left_out: tuple[str, ...], patterns: Patterns, strict: bool) -> Tree | None:
+    """A string whose characters a counter counts; None where its lengths are to be kept in states."""
+    assert said.high is not None
+    low = said.low if said.low >= COUNTED else 0  # fewer are states of the content
+    free = replace(said, low=said.low - low, high=None)
+    if not (said.patterns or said.formats or left_out):
+        return Counted(0x22, _plain_rounds(), said.low, said.high, 0x22) if said.low <= said.high else Alt()
+    inner = contents(free, left_out, patterns, strict)
+    shortest = _shortest(inner)
+    if shortest is None or shortest > said.high:
+        return Alt()
+    if shortest < low:  # which other lengths a pattern has is not known
+        return None
+    return Counted(0x22, _rounds(inner), low, said.high, 0x22)
+
+
+def _shortest(automaton: ByteAutomaton) -> int | None:
+    """The fewest characters of a text, None: there is none."""
+    front, seen, count = {0} if len(automaton.moves) else set[int](), set[int](), 0
+    while front:
+        if automaton.accepting[list(front)].any():
+            return count
+        seen |= front
+        front, count = {new for state in front for new in _behind(automaton, state)} - seen, count + 1
+    return None
+
+
+def _behind(automaton: ByteAutomaton, state: int) -> set[int]:
+    """The states behind one character."""
+    found, reached = set[int](), set(automaton.moves[state].tolist()) - {-1}
+    while reached:
+        inside = {one for one in reached if (automaton.moves[one, 0x80:0xC0] >= 0).any()}
+        found |= reached - inside
+        reached = {new for one in inside for new in automaton.moves[one].tolist()} - {-1}
+    return found
+
+
+@cache
+def _plain_rounds() -> Rounds:
+    """A round is one character in any spelling."""
+    one = pattern_automaton(Rep(character()))
+    return Rounds(one.moves, (one.moves >= 0) & one.accepting[:, None], one.accepting)
+
+
+def _rounds(automaton: ByteAutomaton) -> Rounds:
+    """Texts as JSON writes them, of which each character is a round. A mark keeps the states between two apart."""
+    between = ~(automaton.moves[:, 0x80:0xC0] >= 0).any(axis=1)
+    moves = automaton.moves.copy()
+    moves[between, MARK] = np.flatnonzero(between)
+    found = json_escaped(ByteAutomaton(moves, automaton.accepting))
+    between, moves = found.moves[:, MARK] >= 0, found.moves.copy()
+    moves[:, MARK] = -1
+    return Rounds(moves, (moves >= 0) & between[:, None], found.accepting)
 
 
 @cache
