@@ -128,6 +128,11 @@ class Cache:
         """What must be scored for the policy itself, as far as its forwards compute it. Not with ``branches``."""
         return ()
 
+    def doubt(self, setting: Setting) -> str | None:
+        """Why the policy works in a setting, but may do harm: a sentence for the user. None: nothing speaks against
+        it."""
+        return None
+
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         """Refuse parts that need what the policy does not compute (Unfit), and options that cannot work (UserError).
         Called before weights are read."""

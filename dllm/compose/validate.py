@@ -17,6 +17,7 @@ from dllm.kernels import row_statistics
 from dllm.models.bundle import locate, shipped_models
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
+from dllm.samplers.wrapper import nested
 from dllm.setting import Setting
 
 ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.contract.Scores``
@@ -64,8 +65,9 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
     except Unfit as error:
         nearest_one = f"The nearest that works is cache={working(setting, sampler, needs)}"
         raise UserError(f"{error} {nearest_one}{models_for(setting, policy)}.") from None
-    if sentence := sampler.doubt(setting):
-        warn_once(sentence)
+    for sentence in (*(rule.doubt(setting) for rule in nested(sampler)), policy.doubt(setting)):
+        if sentence:
+            warn_once(sentence)
     return sampler
 
 

@@ -25,7 +25,7 @@ class Easing(Sampler):
     per_request = ("threshold", "alpha")
 
     def __init__(
-        self, threshold: Any = 0.9, alpha: Any = 0.3, suffix_window: int | None = 96, suffix_masks: bool = True
+        self, threshold: Any = 0.9, alpha: Any = 0.1, suffix_window: int | None = 96, suffix_masks: bool = True
     ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.alpha", alpha, 0.0, 1.0, "0 is a fixed threshold.")

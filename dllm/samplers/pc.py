@@ -14,6 +14,7 @@ from dllm.contract import Schedule, State, Step, View
 from dllm.errors import UserError, in_range, in_words
 from dllm.samplers.base import each_row
 from dllm.samplers.scheduled import Scheduled
+from dllm.setting import Setting
 
 
 class PC(Scheduled):
@@ -34,6 +35,14 @@ class PC(Scheduled):
         super().__init__(steps)
         self.decay, self.cap = decay, cap
         self.surprise = None if frequencies is None else surprises(Path(frequencies))
+
+    def doubt(self, setting: Setting) -> str | None:
+        if not torch.as_tensor(self.decay).any():
+            return None
+        return (
+            f"sampler.decay={self.decay}: positions further right wait, however sure the model is of them: mini-dream "
+            "gets 89 % right, and 96 % with sampler.decay=0. Compare the two on your own prompts."
+        )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         surprise = {} if self.surprise is None else {"surprise": each_row(self.surprise, canvas)}

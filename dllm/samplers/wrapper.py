@@ -17,7 +17,8 @@ INNER = "inner."
 
 
 class Wrapper(Sampler):
-    """Base of the rules that wrap ``inner``. Every attribute and method delegates to it until a subclass overrides it.
+    """Base of the rules that wrap ``inner``. Every attribute and method delegates to it until a subclass overrides it,
+    but ``doubt``: each rule speaks for itself.
 
     A wrapper decides in ``propose``, from what ``super().propose`` returns; ``step`` is never called. The inner rule's
     state has names that begin with ``inner.``, the state of a rule inside that one with ``inner.inner.``, so that names
@@ -43,9 +44,6 @@ class Wrapper(Sampler):
 
     def check(self, setting: Setting) -> None:
         self.inner.check(setting)
-
-    def doubt(self, setting: Setting) -> str | None:
-        return self.inner.doubt(setting)
 
     def prepare(self, request: Request) -> Request:
         return self.inner.prepare(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,11 @@ from harness import DATA
 
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
+from dllm.cache.none import NoCache
 from dllm.canvas import Canvas, Request
+from dllm.compose.validate import validate
+from dllm.eos.keep import Keep
+from dllm.errors import Doubt, warn_once
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -138,3 +143,16 @@ def test_a_region_outside_the_answer_is_refused(start: int) -> None:
     sampler = Prophet(Static(), region="offset", start=start)
     with pytest.raises(UserError, match=rf"sampler\.start={start} must lie in \[0, 31\]"):
         sampler.check(setting(32))
+
+
+def test_all_masks_as_the_region_is_a_warning() -> None:
+    def said(rule: Sampler) -> list[str]:
+        warn_once.cache_clear()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always", Doubt)
+            validate(setting(16), rule, NoCache(), Keep())
+        return [str(one.message) for one in heard if one.category is Doubt]
+
+    (alone,) = said(Prophet(Static()))
+    assert alone.startswith("sampler.region=all_masked: ") and "sampler.region=none" in alone
+    assert said(Prophet(Static(), region="none")) == said(Prophet(Static(), region="offset", start=2)) == []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dllm import UserError
+from dllm.errors import Doubt, warn_once
 from dllm.models.bundle import Model
 from dllm.serve.choose import Defaults
 from dllm.serve.refused import in_requests
@@ -45,6 +46,15 @@ def test_what_the_server_was_told_holds_where_a_request_says_nothing(mini_model:
     cold = chat(server, temperature=0, top_p=1, max_tokens=5)
     request = cold.jobs[0].request
     assert request.seed == 9 and cold.jobs[0].chosen.sampling.plain and sum(request.masked) == 5
+
+
+def test_a_part_that_may_do_harm_is_a_warning_once(mini_model: Model) -> None:
+    warn_once.cache_clear()
+    with pytest.warns(Doubt, match="sampler.region=all_masked: .*sampler.region=none") as heard:
+        for seed in (1, 2):
+            chat(mini_defaults(mini_model), diffusion={"sampler": "prophet"}, seed=seed)
+        chat(mini_defaults(mini_model), diffusion={"sampler": {"name": "prophet", "region": "none"}})
+    assert len(heard) == 1
 
 
 def test_a_cache_brings_its_blocks_as_on_the_command_line(mini_model: Model) -> None:

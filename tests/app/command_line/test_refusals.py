@@ -140,16 +140,27 @@ def test_what_people_bring_is_answered_with_what_to_write(run: Run, arguments: S
 
 
 @pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(("words", "said"), [
+    (["sampler=joint_threshold"], "Warning: sampler.edit_threshold=0.5: models of the family llada were"),
+    (["sampler=joint_threshold", "sampler.edit_threshold=null"], ""),
+    (["sampler=prophet"], "Warning: sampler.region=all_masked: the ends of text behind a short answer"),
+    (["sampler=prophet", "sampler.region=none"], ""),
+    (["sampler=remdm"], "Warning: sampler.per_step=4: so many tokens are committed however unsure"),
+    (["sampler=remdm", "sampler.per_step=2", "sampler.number=1"], ""),
+    (["sampler=pc"], "Warning: sampler.decay=0.25: positions further right wait"),
+    (["sampler=pc", "sampler.decay=0"], ""),
+    (["cache=dllm_cache"], "Warning: cache.response_interval=7: rows of the answer that a forward does not compute"),
+    (["cache=dllm_cache", "cache.response_interval=1"], ""),
+])  # fmt: skip
 def test_what_may_do_harm_is_a_warning_before_weights_are_read(
-    run: Run, capfd: pytest.CaptureFixture[str]
+    run: Run, capfd: pytest.CaptureFixture[str], words: Sequence[str], said: str
 ) -> None:
-    for edit, said in (("0.5", "Warning: sampler.edit_threshold=0.5: models of the family llada were"), ("null", "")):
-        with warnings.catch_warnings(), pytest.raises(AssertionError, match="weights were read"):
-            warnings.simplefilter("always", Doubt)
-            warn_once.cache_clear()
-            run("prompt=w1", "sampler=joint_threshold", f"sampler.edit_threshold={edit}")
-        err = capfd.readouterr().err
-        assert err.startswith(said) and err.count("\n") == bool(said)
+    with warnings.catch_warnings(), pytest.raises(AssertionError, match="weights were read"):
+        warnings.simplefilter("always", Doubt)
+        warn_once.cache_clear()
+        run("prompt=w1", *words)
+    err = capfd.readouterr().err
+    assert err.startswith(said) and err.count("\n") == bool(said)
 
 
 @pytest.mark.usefixtures("no_weights")
