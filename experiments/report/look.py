@@ -71,13 +71,13 @@ def styles(settings: Sequence[Setting]) -> Styles:
 
 
 def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
-    """Entries for what was drawn, beside the panels: methods, hollow where filled ones have a meaning, and marks.
+    """Entries for what was drawn, beside the panels: methods, and marks.
 
     In as few columns as the figure's height allows. The figure grows in width by them, so that panels keep their size.
     """
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, markersize=5.5, linewidth=1.1 * look.is_curve, label=name,
-               markerfacecolor="none" if FILLED in drawn else look.colour)
+               markerfacecolor="none")
         for name, look in style.items()
     ]  # fmt: skip
     star, hollow = (

@@ -142,15 +142,15 @@ def curves_of_tasks(settings: Sequence[Setting]) -> dict[str, Figure]:
 
 
 def task_curve(axis: Axes, method: Method, task: str, style: Styles, faint: float) -> bool:
-    """Draw a method's settings on one sub-task. Returns whether it has any there."""
+    """Draw a method's settings on one sub-task, see-through, since others may lie there. Returns whether it has any."""
     here = [(tpf_of(one, task), one.scores[task]) for one in method.settings if task in one.scores]
     points = sorted(point for point in here if point[0] > 0)
     colour, marker, _ = style[method.name]
     xs, ys = zip(*points, strict=True) if points else ((), ())
     bold = method.is_highlighted
     axis.plot(
-        xs, ys, color=colour, marker=marker, markersize=4.4 if bold else 3.2, alpha=faint, zorder=3 if bold else 2,
-        linewidth=0.0 if method.is_grid else 2.0 if bold else 1.0,
+        xs, ys, color=colour, marker=marker, markersize=4.6 if bold else 3.6, markerfacecolor="none", alpha=faint,
+        zorder=3 if bold else 2, linewidth=0.0 if method.is_grid else 2.0 if bold else 1.0,
     )  # fmt: skip
     return bool(points)
 

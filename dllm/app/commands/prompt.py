@@ -19,9 +19,10 @@ from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_content
 from dllm.common.terminal import as_text, complain, say
+from dllm.compose.naming import typed_name
 from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer, stretch
-from dllm.errors import UserError, name_of
+from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.record.folders import key_of
 from dllm.record.results import Result, ResultRow
@@ -68,7 +69,7 @@ class PromptRun:
 
     def decode(self) -> dict[str, list[ResultRow]]:
         """Results by column of the final table: the chosen sampler, and one token per step if asked for."""
-        name = name_of(self.plan.parts.sampler)
+        name = typed_name(self.plan.config, "sampler")
         columns = {name: self._column(name, self.run_folder, None)}
         if self.plan.options.compare:
             with self.run_folder.beside(COMPARE_RESULTS) as other:
