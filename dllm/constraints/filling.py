@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dllm.constraints.edges import NEVER
 from dllm.constraints.languages.arrays import heads, spread_ranges
 from dllm.constraints.runs import Indices
-from dllm.constraints.sets import StateSet, TokenLanguage
+from dllm.constraints.sets import PlaceSet, TokenLanguage
 from dllm.constraints.transitions import GAP_CELL, TAIL_CELL
 
 CellSort = tuple[int, int]  # its symbol and its kind
@@ -60,7 +60,7 @@ class Moves:
 
 
 def best_filling(
-    language: TokenLanguage, start: StateSet, cells: Sequence[CellSort], scored: Mapping[int, Maxima], behind: StateSet
+    language: TokenLanguage, start: PlaceSet, cells: Sequence[CellSort], scored: Mapping[int, Maxima], behind: PlaceSet
 ) -> Filling | None:
     """The best ids for the ``scored`` cells from ``start`` into ``behind``; other masks count 0.
 
@@ -114,7 +114,7 @@ def class_maxima(language: TokenLanguage, scores: NDArray[np.floating]) -> Maxim
     return best, ids
 
 
-def fewest_texts(language: TokenLanguage, start: StateSet, cells: Sequence[CellSort]) -> int | None:
+def fewest_texts(language: TokenLanguage, start: PlaceSet, cells: Sequence[CellSort]) -> int | None:
     """The least number of masked cells with text in a way from ``start`` through all ``cells`` to an end."""
     cost = np.where(start.members, 0, NEVER)
     moves: dict[CellSort, Moves] = {}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dllm.constraints.filling import Filling, Maxima, best_filling, class_maxima, fewest_texts
-from dllm.constraints.sets import ClassSet, StateSet, TokenLanguage
+from dllm.constraints.sets import ClassSet, PlaceSet, TokenLanguage
 from dllm.constraints.transitions import GAP_CELL, TAIL_CELL, TEXT_CELL
 
 
@@ -26,8 +26,8 @@ class RowSets:
     _epoch: int  # of the memo that the sets are from
     # ``_ahead`` holds the sets before cells 0 to ``_known``; ``_behind`` those before ``_since`` and on, as far as they
     # follow from no closed form.
-    _ahead: list[StateSet]
-    _behind: list[StateSet]
+    _ahead: list[PlaceSet]
+    _behind: list[PlaceSet]
     _known: int
     _since: int
 
@@ -153,7 +153,7 @@ class RowSets:
         if self._epoch != self.language.tidy():
             self._forget()
 
-    def _forward(self, at: int) -> StateSet:
+    def _forward(self, at: int) -> PlaceSet:
         """The states that the text may be in before cell ``at``."""
         after, ahead, symbols, kinds = self.language.after, self._ahead, self._symbols, self._kinds
         for cell in range(self._known, at):
@@ -161,7 +161,7 @@ class RowSets:
         self._known = max(self._known, at)
         return ahead[at]
 
-    def _backward(self, at: int) -> StateSet:
+    def _backward(self, at: int) -> PlaceSet:
         """The states before cell ``at`` from which the text can be completed."""
         closed = self._closed()
         if at >= closed:

@@ -6,7 +6,6 @@ so that all of them move by one shift.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,6 +38,8 @@ class Runs:
 
     def by(self, symbol: int) -> Runs:
         """Those of one class of tokens."""
+        if not len(self.source):
+            return self
         if symbol not in self._by:
             self._by[symbol] = self.of(np.flatnonzero(self.symbol == symbol))
         return self._by[symbol]
@@ -61,32 +62,40 @@ class Runs:
 
     def forward(self, members: PlaceBits, found: PlaceBits) -> None:
         """Add to ``found`` the places behind a move from ``members``."""
-        here, there = self._numbers(members), dict[int, int]()
-        for home, shift, mask, target, start in self._told:
-            moved = here[home] >> shift & mask
-            if moved and start < 0:
-                found[target] = True
-            elif moved:
-                there[target] = there.get(target, 0) | moved << start
-        self._write(there, found)
+        here, whole = _Counts(members, self), 0
+        for home, goal, start, width in self._spreads:
+            if here[home]:
+                moved = _widened(here[home], width) << start & self._full[goal]
+                whole |= moved << self._first[goal]
+        for home, place, mask in self._exits:
+            if here[home] & mask:
+                found[place] = True
+        _add(whole, found)
 
     def backward(self, members: PlaceBits, found: PlaceBits) -> None:
         """Add to ``found`` the places before a move to ``members``."""
-        there, here = self._numbers(members), dict[int, int]()
-        for home, shift, mask, target, start in self._told:
-            moved = (mask if members[target] else 0) if start < 0 else there[target] >> start & mask
-            if moved:
-                here[home] = here.get(home, 0) | moved << shift
-        self._write(here, found)
+        there, whole = _Counts(members, self), 0
+        for home, goal, start, width in self._spreads:
+            if there[goal]:
+                whole |= _narrowed(there[goal] >> start, width) << self._first[home]
+        for home, place, mask in self._exits:
+            if members[place]:
+                whole |= mask << self._first[home]
+        _add(whole, found)
 
-    def crossed(self, before: PlaceBits, behind: PlaceBits) -> Iterator[int]:
-        """The numbers of runs that lead from ``before`` to ``behind``."""
-        here, there = self._numbers(before), self._numbers(behind)
-        for number, (home, shift, mask, target, start) in enumerate(self._told):
-            if here[home] and (behind[target] if start < 0 else there[target]):
-                moved = here[home] >> shift & mask
-                if moved and (start < 0 or moved & there[target] >> start):
-                    yield number
+    def crossed(self, before: PlaceBits, behind: PlaceBits, labels: list[int]) -> list[int]:
+        """Of each label a run that leads from ``before`` to ``behind``, if one does. labels [R]."""
+        here, there, found = _Counts(before, self), _Counts(behind, self), dict[int, int]()
+        for number, (home, low, mask, goal, start) in enumerate(self._told):
+            if labels[number] in found or not here[home]:
+                continue
+            if start < 0:
+                crosses = behind[goal] and here[home] >> low & mask
+            else:
+                crosses = here[home] >> low & mask & there[goal] >> start
+            if crosses:
+                found[labels[number]] = number
+        return list(found.values())
 
     def before(self, places: Indices, count: int) -> Indices:
         """The places, of ``count`` in all, from which a move leads to one of ``places``."""
@@ -109,31 +118,78 @@ class Runs:
         goal = np.searchsorted(self.first, self.target, side="right") - 1
         told = zip(home.tolist(), (self.source - self.first[home]).tolist(), self.length.tolist(), self.adds.tolist(),
                    goal.tolist(), self.target.tolist(), strict=True)  # fmt: skip
-        first = self.first.tolist()
         return [
-            (at, low, (1 << length) - 1, to, target - first[to]) if adds else (at, low, (1 << length) - 1, target, -1)
+            (at, low, (1 << length) - 1, to, target - self._first[to]) if adds
+            else (at, low, (1 << length) - 1, target, -1)
             for at, low, length, adds, to, target in told
-        ]
+        ]  # fmt: skip
 
-    def _numbers(self, members: PlaceBits) -> _Numbers:
-        return _Numbers(members, self.first, self.size)
+    @cached_property
+    def _spreads(self) -> list[tuple[int, int, int, int]]:
+        """What all runs with ``adds`` from one state to another do at once: from each count to those ``start`` and more
+        above it, ``width`` of them, as far as there are so many."""
+        shifts: dict[tuple[int, int], list[int]] = {}
+        for home, low, _, goal, start in self._told:
+            if start >= 0:
+                shifts.setdefault((home, goal), []).append(start - low)
+        return [(*pair, begin, width) for pair, each in shifts.items() for begin, width in _in_rows(sorted(set(each)))]
 
-    def _write(self, counts: dict[int, int], found: PlaceBits) -> None:
-        for state, bits in counts.items():
-            first, size = int(self.first[state]), int(self.size[state])
-            data = np.frombuffer(bits.to_bytes(-(-size // 8), "little"), np.uint8)
-            found[first : first + size] |= np.unpackbits(data, count=size, bitorder="little").view(bool)
+    @cached_property
+    def _exits(self) -> list[tuple[int, int, int]]:
+        """From one state to one place: the counts, as bits, from which some run leads there."""
+        found: dict[tuple[int, int], int] = {}
+        for home, low, mask, place, start in self._told:
+            if start < 0:
+                found[home, place] = found.get((home, place), 0) | mask << low
+        return [(*pair, mask) for pair, mask in found.items()]
+
+    @cached_property
+    def _first(self) -> list[int]:
+        return self.first.tolist()
+
+    @cached_property
+    def _full(self) -> list[int]:
+        """Of each state that counts a bit for each of its counts."""
+        return [(1 << size) - 1 for size in self.size.tolist()]
 
 
-class _Numbers(dict[int, int]):
+class _Counts(dict[int, int]):
     """Of each state that counts its counts among ``members``, as bits; found once somebody asks."""
 
-    def __init__(self, members: PlaceBits, first: Indices, size: Indices) -> None:
+    def __init__(self, members: PlaceBits, runs: Runs) -> None:
         super().__init__()
-        self._members, self._first, self._size = members, first, size
+        self._first, self._full = runs._first, runs._full
+        self._whole = int.from_bytes(np.packbits(members, bitorder="little").tobytes(), "little")
 
     def __missing__(self, state: int) -> int:
-        first, size = int(self._first[state]), int(self._size[state])
-        data = np.packbits(self._members[first : first + size], bitorder="little").tobytes()
-        found = self[state] = int.from_bytes(data, "little")
+        found = self[state] = self._whole >> self._first[state] & self._full[state]
         return found
+
+
+def _add(bits: int, found: PlaceBits) -> None:
+    data = np.frombuffer(bits.to_bytes(-(-len(found) // 8), "little"), np.uint8)
+    found |= np.unpackbits(data, count=len(found), bitorder="little").view(bool)
+
+
+def _in_rows(numbers: list[int]) -> list[tuple[int, int]]:
+    """Rising numbers as rows of neighbours: the first of each, and how many there are."""
+    begins = [at for at, number in enumerate(numbers) if at == 0 or number > numbers[at - 1] + 1]
+    return [(numbers[at], end - at) for at, end in zip(begins, [*begins[1:], len(numbers)], strict=True)]
+
+
+def _widened(bits: int, width: int) -> int:
+    """The bits, and those up to ``width`` - 1 above each."""
+    done = 1
+    while done < width:
+        step = min(done, width - done)
+        bits, done = bits | bits << step, done + step
+    return bits
+
+
+def _narrowed(bits: int, width: int) -> int:
+    """The bits, and those up to ``width`` - 1 below each."""
+    done = 1
+    while done < width:
+        step = min(done, width - done)
+        bits, done = bits | bits >> step, done + step
+    return bits

@@ -22,6 +22,9 @@ MASK = -1  # a cell to be decided
 REMEMBERED = 200_000  # steps and sets kept; then all is forgotten and computed anew as it is met
 
 
+LARGE = 1 << 12  # from so many places on a set keeps bits
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class ClassSet:
     """What may stand in a cell. bits [C + 1] bool: by class of token, ends last. number: as of a ``StateSet``."""
@@ -32,10 +35,18 @@ class ClassSet:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StateSet:
-    """A set of places. bits: of its members, packed; size: Q + 1.
+    """A set of places. members [Q + 1] bool: by place, the end of the text last.
 
     number: its own for ever in its language; between two clearings of the memo equal sets are one.
     """
+
+    number: int
+    members: Bits
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PackedSet:
+    """The same where there are many places, with a bit for each."""
 
     number: int
     bits: NDArray[np.uint8]
@@ -43,8 +54,10 @@ class StateSet:
 
     @property
     def members(self) -> Bits:
-        """[Q + 1] bool: by place, the end of the text last."""
         return np.unpackbits(self.bits, count=self.size).view(bool)
+
+
+PlaceSet = StateSet | PackedSet
 
 
 class TokenLanguage:
@@ -67,11 +80,11 @@ class TokenLanguage:
 
     def _forget(self) -> None:
         self.entries = 0
-        self._state_sets: dict[bytes, StateSet] = {}
+        self._state_sets: dict[bytes, PlaceSet] = {}
         self._class_sets: dict[bytes, ClassSet] = {}
-        self._within: dict[int, StateSet] = {}
-        self._after: dict[int, StateSet] = {}  # by the numbers of sets and symbols, made one
-        self._before: dict[int, StateSet] = {}
+        self._within: dict[int, PlaceSet] = {}
+        self._after: dict[int, PlaceSet] = {}  # by the numbers of sets and symbols, made one
+        self._before: dict[int, PlaceSet] = {}
         self._meet: dict[int, bool] = {}
         self._fitting: dict[int, ClassSet] = {}
 
@@ -101,14 +114,14 @@ class TokenLanguage:
             return self.mask
         return int(self.classes[number]) if 0 <= number < len(self.classes) else 0
 
-    def start(self, begun: bytes = b"") -> StateSet:
+    def start(self, begun: bytes = b"") -> PlaceSet:
         """The states before the first cell, where the answer begins with ``begun``."""
         members = np.zeros(self.tokens.places + 1, bool)
         if (state := self.tokens.begun(begun)) is not None:
             members[state] = True
         return self.state_set(members)
 
-    def within(self, cells: int) -> StateSet:
+    def within(self, cells: int) -> PlaceSet:
         """The states from which the text can end in so many masked cells at most; exactly 0 cells: in which it ends.
 
         Behind these cells nothing may stand, and where there are end ids the cells are TAIL_CELL.
@@ -121,7 +134,7 @@ class TokenLanguage:
             self.entries += 1
         return found
 
-    def after(self, states: StateSet, symbol: int, kind: int) -> StateSet:
+    def after(self, states: PlaceSet, symbol: int, kind: int) -> PlaceSet:
         """The states behind a cell of this symbol and kind, from ``states`` before it."""
         key = 3 * (states.number * (self.mask + 1) + symbol) + kind
         found = self._after.get(key)
@@ -130,7 +143,7 @@ class TokenLanguage:
             self.entries += 1
         return found
 
-    def before(self, states: StateSet, symbol: int, kind: int) -> StateSet:
+    def before(self, states: PlaceSet, symbol: int, kind: int) -> PlaceSet:
         """The states before a cell of this symbol and kind that lead to ``states`` behind it."""
         key = 3 * (states.number * (self.mask + 1) + symbol) + kind
         found = self._before.get(key)
@@ -139,7 +152,7 @@ class TokenLanguage:
             self.entries += 1
         return found
 
-    def meet(self, forward: StateSet, backward: StateSet) -> bool:
+    def meet(self, forward: PlaceSet, backward: PlaceSet) -> bool:
         """Whether the two share a state: whether what stands before and behind goes together."""
         key = forward.number << 40 | backward.number
         found = self._meet.get(key)
@@ -148,7 +161,7 @@ class TokenLanguage:
             self.entries += 1
         return found
 
-    def fitting(self, forward: StateSet, backward: StateSet, kind: int) -> ClassSet:
+    def fitting(self, forward: PlaceSet, backward: PlaceSet, kind: int) -> ClassSet:
         """What may stand in a masked cell of this kind between the states before and behind it."""
         key = 3 * (forward.number << 40 | backward.number) + kind
         found = self._fitting.get(key)
@@ -165,14 +178,16 @@ class TokenLanguage:
         best = int(fits.argmax())
         return best if fits[best] > -np.inf else None
 
-    def state_set(self, members: Bits) -> StateSet:
+    def state_set(self, members: Bits) -> PlaceSet:
         """The one set of these ``members`` [Q + 1]."""
         bits = np.packbits(members)
         key = bits.tobytes()
         found = self._state_sets.get(key)
         if found is None:
-            found = self._state_sets[key] = StateSet(self._numbered(), bits, len(members))
-            self.entries += 1 + len(members) // 1024  # a set takes a bit twice for each place, a step some 200 bytes
+            number, large = self._numbered(), len(members) > LARGE
+            found = PackedSet(number, bits, len(members)) if large else StateSet(number, members)
+            self._state_sets[key] = found
+            self.entries += 1 + len(members) // (1024 if large else 256)  # a set takes its bytes, a step some 200
         return found
 
     def _class_set(self, bits: Bits) -> ClassSet:

@@ -74,7 +74,7 @@ class Transitions:
         found[symbol.compress(labels.take(label))] = True
         runs, classes, numbers = self.tokens.runs.edges
         if len(classes):
-            for run in {numbers[run]: run for run in runs.crossed(forward, backward)}.values():
+            for run in runs.crossed(forward, backward, numbers):
                 found[classes[run]] = True
         if kind == GAP_CELL:
             found[-1] = (forward & backward).any()
