@@ -10,7 +10,7 @@ canvas, V tokens of the vocabulary. All types are frozen: a change makes a new v
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,9 +19,11 @@ from dllm.attending import AttentionNeed, AttentionWeights
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, Rowwise
 from dllm.constraints.exchanged import Again, Constrained, ConstraintMarks
+from dllm.errors import UserError, in_choices
 from dllm.logits import Logits, Lookup
 from dllm.shapes import Shapes
 
+REGIONS = ("block", "suffix", "answer", "ahead", "before")
 State = dict[str, Tensor]  # what a sampler or a cache remembers of its rows, by name; every tensor [B, ...]
 
 
@@ -45,6 +47,12 @@ class Need:
     opening: bool = False
     lookup: bool = False
     attention: AttentionNeed | None = None
+
+    def __post_init__(self) -> None:
+        in_choices("Need.region", self.region, REGIONS)
+        if isinstance(self.statistics, str):
+            raise UserError(f"Need.statistics={self.statistics!r} must be a set of names: {{{self.statistics!r}}}.")
+        object.__setattr__(self, "statistics", frozenset(self.statistics))
 
     def mask(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         """The positions to score [N, L]."""
@@ -209,9 +217,11 @@ class View:
         edited, no block held."""
         owner = owner or self.owner
         proposed, nothing, none = owner.each(self.scores.token), self.canvas.nothing, torch.zeros_like(self.active)
+        if hold is not None and edit is None:
+            edit = owner.each(nothing)
         if confidence is None:
             confidence = owner.each(self.scores.confidence)
-            if tokens is not None:
+            if isinstance(tokens, Tensor) and tokens.shape == proposed.shape:
                 confidence = torch.where(tokens == proposed, confidence, torch.nan)
         return Step(
             commit, proposed if tokens is None else tokens, confidence, accepted,
@@ -376,25 +386,3 @@ class Turn:
     def active(self) -> Tensor:
         """Rows [B] that took part; the others waited."""
         return self.view.blocks.active
-
-
-class Schedule(Protocol):
-    """What other parts may ask of a block schedule (``dllm.blocks.base.Blocks``)."""
-
-    fixed_length: int | None
-    slides: bool
-
-    def count(self, canvas: Canvas) -> Tensor | None: ...
-
-    def widest(self, length: int) -> int: ...
-
-
-class Rule(Protocol):
-    """What other parts may ask of a sampler (``dllm.samplers.base.Sampler``)."""
-
-    revocable: bool
-    edits: bool
-    branches: bool
-    tempered: bool
-    announces: bool
-    lookahead: int

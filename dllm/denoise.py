@@ -15,7 +15,10 @@ from dllm.common.rowwise import Owner, select, update_rows
 from dllm.constraints.exchanged import ConstraintMarks
 from dllm.contract import Turn, View
 from dllm.eos.base import EndOfText
+from dllm.errors import UserError
 from dllm.forward import Forward
+from dllm.kept import kept_blocks, kept_choice, kept_cut
+from dllm.pace import never_ends
 from dllm.rows import Rows
 from dllm.samplers.base import Sampler
 from dllm.shapes import Bounded, Shapes
@@ -48,17 +51,25 @@ def fresh(
     return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
 
 
+def refuse(row: int, error: UserError) -> None:
+    raise error
+
+
 def turns(
     rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, take: TakeTurn | None = None,
-    between: Callable[[Rows], Rows] | None = None,
+    between: Callable[[Rows], Rows] | None = None, stuck: Callable[[int, UserError], None] = refuse,
 ) -> Iterator[Turn]:  # fmt: skip
     """Take turns until no rows are left, which leave the batch as they finish.
 
     take: takes a turn (None: ``take_turn``). between: what happens between turns. Rows may leave then, and others join
-    that were started with the same parts, of which only ``per_request`` parameters may differ.
+    that were started with the same parts, of which only ``per_request`` parameters may differ. stuck: is told the
+    number of a row that would never end, and why; by default that is raised (UserError).
     """
     while len(rows):
         rows, turn = (take or take_turn)(rows, forward, sampler, blocks, eos)
+        for row, pace in enumerate(rows.paces):
+            if pace.is_stuck:
+                stuck(row, never_ends(turn, row, pace, sampler, blocks, forward.cache))
         yield turn
         rows = rows.without(turn.finished)
         rows = between(rows) if between else rows
@@ -86,13 +97,15 @@ def advance(
     # Choose: the candidate that each row goes on with.
     if not owner.is_single:
         single, each = Owner.single(len(rows), chosen.device), Owner.single(len(chosen), chosen.device)
-        chosen = sampler.choose(View.of(tried, scores, owner.each(now), forced, each), owner, rows.state)
+        seen = View.of(tried, scores, owner.each(now), forced, each)
+        chosen = kept_choice(sampler, sampler.choose(seen, owner, rows.state), owner)
         rows.session.keep(under_way, chosen)
         canvas, scores, forced, steered = select((tried, scores, forced, steered), chosen)
     # Decide: which of the open positions to commit.
-    now = now.update(blocks.resize(canvas, scores, now))
+    now = now.update(kept_blocks(blocks, "resize()", blocks.resize(canvas, scores, now), now))
     view = View.of(canvas, scores, now, forced, single, sampler.edits)
-    step, refused, replaced = steering.admit(sampler.propose(view, rows.state), view, owner, chosen)
+    step = sampler.decide(view, rows.state, forward.model.config.vocab)
+    step, refused, replaced = steering.admit(step, view, owner, chosen)
     # Commit, after what the rule takes back.
     candidates = step.owner.each(canvas)
     if sampler.revocable:
@@ -101,7 +114,8 @@ def advance(
     # Close: the schedule may roll back, a text may end here, full blocks make way for the next ones.
     candidates, now = blocks.revise(candidates, now, ids.mask)
     seen = step.owner.each(view if now is view.blocks else replace(view, blocks=now))
-    cut = now.shapes.update(seen.blocks.active, eos.cut(candidates, seen, step, ids.eos), candidates)
+    cut = kept_cut(eos, sampler.edits, eos.cut(candidates, seen, step, ids.eos), candidates, seen, step)
+    cut = now.shapes.update(seen.blocks.active, cut, candidates)
     candidates = steering.settle(candidates, cut, step.owner)
     closed = blocks.advance(candidates, now, step.owner, step.stop)
     now = (update_rows(step.hold, now, closed) if sampler.edits else closed).after_turn(now)

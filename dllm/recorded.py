@@ -84,8 +84,8 @@ class RecordedTurn:
         """The turn of these rows."""
         self.ground.lay(tensors_of(rows))
         self.recording.replay()
-        after = laid(replace(self.after, session=rows.session, known=rows.known, reports=rows.reports,
-                             steering=rows.steering), self.ground.there)  # fmt: skip
+        after = laid(replace(self.after, session=rows.session, known=rows.known, paces=rows.paces,
+                             reports=rows.reports, steering=rows.steering), self.ground.there)  # fmt: skip
         return after, self.turn, self.numbers
 
 

@@ -17,6 +17,9 @@ from dllm.cache.base import Session
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
 from dllm.contract import BlockState, Ledger, State
+from dllm.errors import name_of
+from dllm.kept import kept_start
+from dllm.pace import Pace
 from dllm.samplers.base import Sampler
 from dllm.shapes import Known, Shapes
 from dllm.steering.batch import Steering
@@ -65,8 +68,9 @@ class Rows:
     candidates [N]: their canvases. owner: the row of each. blocks [B]: where the blocks stand. state: the sampler's
     memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. ledger [B]:
     what is written down of them. steering: the constraints that they are under. known: what the host knows of each row
-    (empty if shapes are exact). reports: of the last turns, those that it has not read yet, the oldest first. The
-    session and the steering change in place: whoever has selected or joined goes on with the result alone.
+    (empty if shapes are exact). paces: how each row gets on. reports: of the last turns, those that it has not read
+    yet, the oldest first. The session and the steering change in place: whoever has selected or joined goes on with the
+    result alone.
     """
 
     candidates: Canvas
@@ -78,6 +82,7 @@ class Rows:
     ledger: Ledger
     steering: Steering
     known: tuple[Known, ...]
+    paces: tuple[Pace, ...]
     reports: tuple[RowReport, ...] = ()
 
     @staticmethod
@@ -88,9 +93,11 @@ class Rows:
         first, known = blocks.start(canvas, sampler.lookahead, shapes), tuple[Known, ...]()
         if shapes.waits:
             known = tuple(map(Known, first.begin.tolist()))
+        state = kept_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
         return Rows(
-            canvas, Owner.single(len(canvas.request), canvas.request.device), first, sampler.start(canvas, blocks),
-            session, torch.zeros_like(canvas.tokens), Ledger.start(canvas), steering, known,
+            canvas, Owner.single(len(canvas.request), canvas.request.device), first, state, session,
+            torch.zeros_like(canvas.tokens), Ledger.start(canvas), steering, known,
+            Pace.start(canvas, first, sampler.may_wait(canvas)),
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -104,7 +111,7 @@ class Rows:
         return Rows(
             self.candidates.select(candidates), owner, blocks, select(self.state, left), self.session.select(left),
             self.announced[left], select(self.ledger, left), self.steering.select(kept),
-            tuple(self.known[row] for row in kept if self.known),
+            tuple(self.known[row] for row in kept if self.known), tuple(self.paces[row] for row in kept),
             tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
 
@@ -119,6 +126,7 @@ class Rows:
             self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
             join(self.state, fresh.state), self.session.join(fresh.session), join(self.announced, fresh.announced),
             join(self.ledger, fresh.ledger), self.steering.join(fresh.steering), self.known + fresh.known,
+            self.paces + fresh.paces,
             tuple(report.join(len(fresh)) for report in self.reports),
         )  # fmt: skip
 
@@ -128,12 +136,14 @@ class Rows:
         return self if shapes is self.blocks.shapes else replace(self, blocks=replace(self.blocks, shapes=shapes))
 
     def numbers(self) -> Tensor:
-        """What the rows report after a turn [k, B]: whether they are done, and what ``Known.of`` takes."""
+        """What the rows report after a turn [k, B]: whether they are done, how many positions the first candidate has
+        left to decide, which has every mask of the others, and what ``Known.of`` takes."""
         blocks, counted = self.blocks, self.session.counts()
-        if not blocks.shapes.waits:
-            return blocks.done[None]
-        counted = torch.zeros_like(blocks.turn) if counted is None else counted
-        return torch.stack([blocks.done.long(), blocks.begin, blocks.opened.long(), blocks.turn, counted])
+        told = [blocks.done.long(), self.owner.one(self.candidates.undecided).sum(1)]
+        if blocks.shapes.waits:
+            counted = torch.zeros_like(blocks.turn) if counted is None else counted
+            told += [blocks.begin, blocks.opened.long(), blocks.turn, counted]
+        return torch.stack(told)
 
     def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:
         """The rows after they have reported their ``numbers``, and which of them the host knows to be done: after this
@@ -143,6 +153,7 @@ class Rows:
         if len(reports) <= lag:
             return replace(self, known=known, reports=reports), ()
         found, age = reports[0].read(), lag
-        known = tuple(Known.of(new, age) if new else old for old, new in zip(known, found, strict=False))
+        known = tuple(Known.of(new[2:], age) if new else old for old, new in zip(known, found, strict=False))
+        paces = tuple(pace.after(new[1]) if new else pace for pace, new in zip(self.paces, found, strict=True))
         done = tuple(row for row, numbers in enumerate(found) if numbers and numbers[0])
-        return replace(self, known=known, reports=reports[1:]), done
+        return replace(self, known=known, paces=paces, reports=reports[1:]), done

@@ -12,7 +12,7 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Canvas, Request
 from dllm.contract import Turn
-from dllm.denoise import TakeTurn, fresh, turns
+from dllm.denoise import TakeTurn, fresh, refuse, turns
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.forward import Forward
@@ -103,10 +103,13 @@ class Runner:
         yield from self.turns(refilled(None), refilled)
 
     @torch.inference_mode()
-    def turns(self, rows: Rows, between: Callable[[Rows], Rows] | None = None) -> Iterator[Turn]:
-        """Denoise the rows to the end; others may join, and some leave, ``between`` turns. Raises UserError if the
-        model's weights are damaged."""
-        running = turns(rows, self.forward, self.sampler, self.blocks, self.eos, self.take, between)
+    def turns(
+        self, rows: Rows, between: Callable[[Rows], Rows] | None = None,
+        stuck: Callable[[int, UserError], None] = refuse,
+    ) -> Iterator[Turn]:  # fmt: skip
+        """Denoise the rows to the end; others may join, and some leave, ``between`` turns. stuck: as in ``turns`` of
+        the loop. Raises UserError if the model's weights are damaged."""
+        running = turns(rows, self.forward, self.sampler, self.blocks, self.eos, self.take, between, stuck)
         yield from finite(running, self.model.name)
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from dllm.canvas import Canvas, PerRequest, Request
-from dllm.contract import Need, Rule, Schedule
+from dllm.contract import Need
 from dllm.errors import UserError, in_range, name_of
 from dllm.models.config import ModelConfig
+from dllm.traits import Rule, Schedule
 
 P = TypeVar("P")
 

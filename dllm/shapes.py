@@ -132,9 +132,8 @@ class Known:
 
     @staticmethod
     def of(report: Sequence[int], age: int) -> Known:
-        """From what a row reports: whether it is done, begin, whether a block of it opened just then, acted, counted.
-        """
-        _, begin, opened, acted, counted = report
+        """From what a row reports: begin, whether a block of it opened just then, acted, counted."""
+        begin, opened, acted, counted = report
         return Known(begin, bool(opened), acted, counted, age)
 
     def later(self) -> Known:

@@ -66,6 +66,8 @@ class EndsEarly(EndOfText):
     """A row ends as soon as the first ``lengths[number]`` tokens of its answer stand: what an end of text does, which a
     random model does not say."""
 
+    shrinks = False
+
     def __init__(self, lengths: Sequence[int]) -> None:
         self.lengths = torch.tensor(lengths)
 

@@ -24,13 +24,14 @@ from torch import Tensor
 from dllm import Decoder, Model, UserError, load
 from dllm.blocks.fixed import Fixed
 from dllm.canvas import Canvas
-from dllm.contract import Need, Schedule, State, Step, Turn, View
+from dllm.contract import Need, State, Step, Turn, View
 from dllm.errors import in_words
 from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import WEIGHTS
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as mini
+from dllm.traits import Schedule
 from experiments.scripts import refusing
 
 

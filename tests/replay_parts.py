@@ -312,6 +312,8 @@ class Spread(JointThreshold):
 class StopAfterBlock(EndOfText):
     """LLaDA2.1's eos_early_stop: what follows a finished block is left masked once there is an end of text."""
 
+    at_once = shrinks = False
+
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         closes = ~(candidates.undecided & view.blocks.in_block).any(1) & ~step.hold
         ended = answer_ends(candidates, eos_id).any(1)

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from dllm.canvas import Canvas, per_row
 from dllm.common.rowwise import Owner, update_rows
-from dllm.contract import BlockState, Need, Rule, Scores, State
-from dllm.errors import in_range
+from dllm.contract import BlockState, Need, Scores, State
+from dllm.errors import UserError, in_range, name_of
+from dllm.kept import is_laid
 from dllm.setting import Setting
 from dllm.shapes import Shapes
+from dllm.traits import Rule
 
 
 class Blocks:
@@ -26,6 +28,9 @@ class Blocks:
     Order of calls: ``resolved`` and ``check`` before weights are read, ``start`` once for a batch. Then in every turn:
     ``resize`` with the scores of the forward, ``revise`` after the step, and ``advance`` after the end-of-text policy.
 
+    A class with a ``revise`` of its own counts as one that rolls back unless it says otherwise; one with an ``advance``
+    of its own must say whether it slides.
+
     min_forwards: a full block stays open until it has had so many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
     that always run S steps). rolls_back: it may remask what earlier turns committed. slides: a row has one block, which
     moves after every turn; no other opens, and it never closes. fixed_length: the length of every block but the last;
@@ -33,9 +38,19 @@ class Blocks:
     are read from ``BlockState.own``.
     """
 
-    rolls_back = slides = False
+    slides = rolls_back = False
     per_request: tuple[str, ...] = ("min_forwards",)
     fixed_length: int | None = None
+
+    def __init_subclass__(cls) -> None:
+        own = vars(cls)
+        if "revise" in own and "rolls_back" not in own:
+            cls.rolls_back = True
+        if "advance" in own and "slides" not in own:
+            raise UserError(
+                f"{cls.__name__} decides in advance() when blocks close, so other parts must know whether they do: "
+                "write slides = True in the class (a row has one block, which moves and never closes), or False."
+            )
 
     def __init__(self, min_forwards: int = 1) -> None:
         in_range("blocks.min_forwards", min_forwards, 1)
@@ -107,12 +122,27 @@ class Blocks:
         left = canvas.undecided
         column = torch.where(left, canvas.columns, left.shape[1]).amin(1)
         finished = column == left.shape[1]
-        begin, end, number = self.containing(canvas, column, blocks.number + 1, blocks.own)
+        begin, end, number = self._containing(canvas, column, blocks)
+        if not blocks.shapes.waits and bool((~finished & ((column < begin) | (column >= end))).any()):
+            raise UserError(
+                f"blocks={name_of(self)}: containing() must return a block that holds the column it was asked for: "
+                "begin <= column < end."
+            )
         end = torch.minimum(end, canvas.end)
         opened = replace(
             blocks, begin=begin, number=number, forwards=torch.zeros_like(blocks.forwards), done=blocks.done | finished
         )
         return opened.resized(canvas, end, self._open_end(canvas, end, number, blocks))
+
+    def _containing(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> tuple[Tensor, Tensor, Tensor]:
+        """``containing``, whose answer is refused (UserError) where it is none."""
+        found, what = self.containing(canvas, column, blocks.number + 1, blocks.own), f"blocks={name_of(self)}"
+        if not isinstance(found, tuple) or len(found) != 3:
+            raise UserError(
+                f"{what}: containing() returned {type(found).__name__}, and must return begin, end, number.")
+        for name, value in zip(("begin", "end", "number"), found, strict=True):
+            is_laid(value, f"{what}: {name} of containing()", tuple(column.shape), (torch.int64,), column)
+        return found
 
     def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, blocks: BlockState) -> Tensor:
         for further in range(blocks.lookahead):

@@ -10,9 +10,10 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.canvas import Canvas
 from dllm.common.rowwise import update_rows
-from dllm.contract import BlockState, Rule, State
+from dllm.contract import BlockState, State
 from dllm.errors import UserError, in_range, name_of
 from dllm.setting import Setting, altered
+from dllm.traits import Rule
 
 
 class TCCF(Blocks):

@@ -15,12 +15,13 @@ from dllm.cache.calls import RowNumbers
 from dllm.cache.passes import Call, Pass
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Rule, Scores, State
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, Memory
 from dllm.setting import Setting
 from dllm.shapes import Known
+from dllm.traits import Rule
 
 
 class Session:
@@ -104,20 +105,19 @@ class Session:
 class Cache:
     """Base of all policies. Order of calls: ``check`` before weights are read, ``start`` once for a batch.
 
-    A policy declares what it supports. regions: the ones that every forward computes (see ``Need``). opening: the
-    forward that opens a block computes all regions. committed: forwards compute the open blocks' committed positions
-    too. branches: several candidates. static: plans whose shapes the host can bound. opens_wide: for that it must know
-    which blocks have just opened, because their first forward computes more. follows_commits: these bounds rest on what
-    a turn may commit, so a schedule must not take back more. shadows: extra rows that stand in for committed tokens.
-    shows: every row that is computed attends to keys that the cache holds, and its memory shows both (``Memory``).
-    kinds: names of the kinds of attention that it serves (``dllm.models.order``)."""
+    A policy declares what it supports; what it does not declare it counts as not supporting. regions: the ones that
+    every forward computes (see ``Need``). opening: the forward that opens a block computes all regions. committed:
+    forwards compute the open blocks' committed positions too. branches: several candidates. shadows: extra rows that
+    stand in for committed tokens. shows: every row that is computed attends to keys that the cache holds, and its
+    memory shows both (``Memory``). kinds: names of the kinds of attention that it serves (``dllm.models.order``).
+
+    static: plans whose shapes the host can bound, by ``bounds``. Such a policy counts as one that must know more than
+    it may need. opens_wide: the host must know which blocks have just opened, because their first forward computes
+    more. follows_commits: the bounds rest on what a turn may commit, so a schedule must not take back more."""
 
     regions: frozenset[str] = frozenset({"block"})
-    opening = False
-    committed = True
-    branches = False
-    static = opens_wide = follows_commits = False
-    shadows = shows = True
+    opening = committed = branches = shadows = shows = static = False
+    opens_wide = follows_commits = True
     kinds: frozenset[str] = frozenset({"full"})
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:

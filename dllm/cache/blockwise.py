@@ -11,11 +11,12 @@ from torch import Tensor
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.suffix import Pruning
 from dllm.canvas import Canvas
-from dllm.contract import ForwardPlan, Need, Rule, State
+from dllm.contract import ForwardPlan, Need, State
 from dllm.errors import Unfit, in_range, name_of
 from dllm.models.config import ModelConfig
 from dllm.setting import Setting
 from dllm.shapes import Known
+from dllm.traits import Rule
 
 
 class Blockwise(Pruning, Buffered):
@@ -32,7 +33,8 @@ class Blockwise(Pruning, Buffered):
     suffix_window and the like: see ``Pruning``. A full forward computes all that is not left out.
     """
 
-    branches = static = opens_wide = True
+    committed = branches = static = True
+    follows_commits = False
 
     def __init__(
         self, query_left: bool = True, warmup: int = 0, refresh_interval: int | None = None, **suffix: Any

@@ -22,6 +22,8 @@ from dllm.canvas import Canvas, packed
 from dllm.common import debug
 from dllm.common.rowwise import Owner, each_tensor, join, select, some
 from dllm.contract import BlockState, ForwardPlan, Scores, State
+from dllm.errors import name_of
+from dllm.kept import kept_plan, kept_start
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Access, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
@@ -62,6 +64,7 @@ class Buffered(Cache):
     """Base of the policies that keep keys and values by column. A subclass implements ``plan``, and ``state`` if it
     remembers more than what was masked and attended to. attends_all: every forward attends to every valid column."""
 
+    shadows = shows = True  # as long as a subclass plans, and leaves session and memory as they are
     attends_all = False
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
@@ -103,9 +106,8 @@ class BufferSession(Session):
         self.row_numbers, self.gapless = RowNumbers(), True
         self.stores: list[KeyValues | None] = [None] * config.layers
         self.buffers: Buffers | None = None
-        self.state = {
-            "written": canvas.nothing, "attended": canvas.valid, "masks": ~canvas.nothing, **policy.state(canvas),
-        }  # fmt: skip
+        own = kept_start(f"cache={name_of(policy)}: state()", policy.state(canvas), canvas)
+        self.state = {"written": canvas.nothing, "attended": canvas.valid, "masks": ~canvas.nothing, **own}
 
     @property
     def rows(self) -> int:
@@ -113,8 +115,8 @@ class BufferSession(Session):
 
     def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
         old, shapes = self.state, blocks.shapes
-        plan = self.policy.plan(
-            CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config))
+        seen = CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config)
+        plan = kept_plan(self.policy, self.policy.plan(seen), canvas, old)
         self.state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
         self.gapless = self.gapless and plan.keys is canvas.valid
         if not shapes.waits:

@@ -19,7 +19,6 @@ class DKV(Buffered):
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
-    committed = False
 
     def __init__(self, refresh_interval: int = 8, shift_type: str = "un_right") -> None:
         in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")

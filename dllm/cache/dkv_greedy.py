@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.contract import ForwardPlan, Need, Rule
+from dllm.contract import ForwardPlan, Need
 from dllm.errors import Unfit, in_range, name_of
 from dllm.setting import Setting
+from dllm.traits import Rule
 
 
 class DKVGreedy(Buffered):
@@ -19,7 +20,6 @@ class DKVGreedy(Buffered):
     It needs a sampler that announces its next positions (``order``), and a model without prediction shift.
     """
 
-    committed = False
     opening = True
 
     def __init__(self, refresh_interval: int = 2, window: int = 4) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from dllm.cache.buffer import CacheView
 from dllm.cache.dkv import DKV
-from dllm.contract import ForwardPlan, Need, Rule
+from dllm.contract import ForwardPlan, Need
 from dllm.errors import Unfit, name_of
 from dllm.setting import Setting
+from dllm.traits import Rule
 
 
 class DKVPrefill(DKV):

@@ -37,7 +37,7 @@ class DLLMCache(Buffered):
     """
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
-    attends_all = opening = True
+    attends_all = opening = committed = True
     shadows = shows = False  # a layer has no queries of the rows that it does not compute
 
     def __init__(

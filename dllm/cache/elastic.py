@@ -37,7 +37,7 @@ class Elastic(Buffered):
     this layer on, and none is tested for drift (0: no cache at all).
     """
 
-    committed = shadows = False
+    shadows = False
 
     def __init__(
         self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",

@@ -18,7 +18,7 @@ class Finished(Buffered):
     """
 
     kinds = frozenset({"block-causal", "context-causal", "causal-by-rank"})
-    shadows = False
+    committed, shadows = True, False
 
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed when their piece and all before it were decided. tokens [B, L]: those of the

@@ -26,7 +26,8 @@ class NoCache(Pruning):
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
     kinds = frozenset({"full", "block-causal", "context-causal", "causal-by-rank"})
-    branches = static = True
+    committed = branches = shadows = shows = static = True
+    opens_wide = follows_commits = False
 
     @property
     def name(self) -> str:

@@ -18,8 +18,6 @@ class Recap(Buffered):
     full until this share of the answer is decided. The paper has one local step; the other two options are ours.
     """
 
-    committed = False
-
     def __init__(self, local_steps: int = 1, start_fraction: float = 0.0, targets: str = "block") -> None:
         in_range("cache.local_steps", local_steps, 0, advice="0 is cache=none.")
         in_choices("cache.targets", targets, ("block", "all_masked"))

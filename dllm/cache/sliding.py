@@ -9,9 +9,10 @@ from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.canvas import Canvas
-from dllm.contract import ForwardPlan, Need, Rule, State
+from dllm.contract import ForwardPlan, Need, State
 from dllm.errors import Unfit, in_range, name_of
 from dllm.setting import Setting
+from dllm.traits import Rule
 
 
 class SlidingCache(Buffered):
@@ -22,6 +23,8 @@ class SlidingCache(Buffered):
 
     reference_first: a shifted model's full forward commits the leftmost mask alone, as published (Dream).
     """
+
+    committed = True
 
     def __init__(
         self, prefix_window: int = 24, suffix_window: int = 0, refresh_interval: int | None = None,

@@ -11,11 +11,12 @@ from torch import Tensor
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
-from dllm.contract import ForwardPlan, Need, Rule, State
+from dllm.contract import ForwardPlan, Need, State
 from dllm.errors import UserError, in_choices, in_range
 from dllm.models.config import ModelConfig
 from dllm.setting import Setting
 from dllm.shapes import Known
+from dllm.traits import Rule
 
 
 class Window(Buffered):
@@ -31,8 +32,8 @@ class Window(Buffered):
     published: masks, all, all, false for LLaDA; range, window, first and reference_eos for Dream.
     """
 
-    committed = False
-    static = follows_commits = True
+    static = True
+    opens_wide = False
 
     def __init__(
         self, active_tokens: int = 16, window_tokens: int = 64, refresh_interval: int = 32, queries: str = "masks",

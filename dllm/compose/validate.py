@@ -13,6 +13,7 @@ from dllm.compose.parts import part
 from dllm.contract import Need
 from dllm.eos.base import EndOfText
 from dllm.errors import Unfit, UserError, in_range, name_of, nearest, warn_once
+from dllm.kept import needs_of
 from dllm.kernels import row_statistics
 from dllm.models.bundle import locate, shipped_models
 from dllm.models.weights import read_model_config
@@ -32,7 +33,10 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             f"gen_length={setting.gen_length} leaves no room for a prompt: the model's limit is "
             f"{setting.model.max_length} tokens."
         )
-    sampler, blocks = sampler.resolved(setting), setting.blocks
+    name, blocks = name_of(sampler), setting.blocks
+    sampler = sampler.resolved(setting)
+    if not isinstance(sampler, Sampler):
+        raise UserError(f"sampler={name}: resolved() returned {sampler!r}, and must return the rule (return self).")
     assert isinstance(blocks, Blocks)
     sampler.check(setting)
     if setting.sampling.eos_last and not sampler.by_confidence:
@@ -46,9 +50,11 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
     if sampler.edits and eos.at_once:
         raise UserError(
             f"eos={name_of(eos)} acts on an end of text at once, but sampler={name_of(sampler)} may replace it as long "
-            "as its block is open. Use eos=fill_after_block, or eos=keep."
+            "as its block is open. Use eos=fill_after_block, or eos=keep. (A policy of your own that waits until the "
+            "block is full says at_once = False.)"
         )
-    needs = (*sampler.needs(), *blocks.needs(), *eos.needs())
+    needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos))
+    needs_of("cache", policy)
     for name in sorted({name for need in needs for name in need.statistics} - set(ASKABLE)):
         raise UserError(
             f"Need(statistics=...) of a part names {name!r}, but the statistics are {', '.join(ASKABLE)}; "

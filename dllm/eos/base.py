@@ -13,10 +13,15 @@ from dllm.setting import Setting
 class EndOfText:
     """Base of all policies. The loop calls ``cut`` once a turn, after the step's commits and before blocks close. A
     policy implements ``cut``; it keeps no state. Order of calls: ``resolved`` when the model's ids are known, ``check``
-    before weights are read, then ``cut``. shrinks: it may cut columns off the canvas. asks: it asks the device.
-    at_once: it acts on tokens of a block that is still open, which an editing rule may replace."""
+    before weights are read, then ``cut``.
 
-    shrinks = asks = at_once = False
+    A policy that says nothing counts as one that may do most. at_once: it acts on tokens of a block that is still open,
+    which an editing rule may replace, so no such rule goes with it. shrinks: it may cut columns off the canvas, so no
+    cache rests on all of them. asks: it asks the device, so a turn with it cannot be recorded.
+    """
+
+    at_once = shrinks = True
+    asks = False
 
     def resolved(self, ids: Ids) -> EndOfText:
         """The policy with the model's ``ids`` in place of options that leave them open."""

@@ -10,6 +10,8 @@ from dllm.eos.base import EndOfText, answer_ends
 class CutLast(EndOfText):
     """The first turn that commits an EOS cuts behind its rightmost one. Later turns do not cut again."""
 
+    shrinks = False
+
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         ends = answer_ends(candidates, eos_id)
         behind = (ends * (candidates.columns + 1)).amax(1)

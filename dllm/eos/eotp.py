@@ -20,8 +20,6 @@ class EoTP(EndOfText):
     cut before what is given.
     """
 
-    shrinks = at_once = True
-
     def __init__(self, scope: str = "suffix", minimum: float = 0.0) -> None:
         in_choices("eos.scope", scope, ("suffix", "block"))
         self.scope, self.minimum = scope, minimum

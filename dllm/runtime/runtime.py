@@ -89,7 +89,7 @@ class Runtime:
                 f"lag={self.lag} lets rows wait, but sampler={name_of(sampler)} must choose among its candidates in "
                 "the next turn. Use lag=0."
             )
-        if self.name != "eager" and blocks.rolls_back and cache.follows_commits:
+        if self.name != "eager" and cache.static and blocks.rolls_back and cache.follows_commits:
             raise UserError(
                 f"runtime={self.name} with cache={name_of(cache)} bounds shapes by what a turn may commit, but "
                 f"blocks={name_of(blocks)} takes back more. Use runtime=eager, blocks=fixed or cache=dual."

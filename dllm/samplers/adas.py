@@ -11,15 +11,9 @@ from dllm.attending import AttentionNeed, AttentionWeights
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.eb import EntropyBound
-from dllm.samplers.factor import Factor
-from dllm.samplers.frechet import Frechet
-from dllm.samplers.static import Static
+from dllm.samplers.trial import goes_by
 from dllm.samplers.wrapper import Wrapper
 from dllm.setting import Setting
-
-RULES = (Confidence, Factor, Frechet, EntropyBound, Static)
 
 
 class Adas(Wrapper):
@@ -32,17 +26,18 @@ class Adas(Wrapper):
 
     def __init__(self, inner: Sampler, weight: float = 1.0, layers: int | None = None) -> None:
         in_range("sampler.weight", weight, 0.0, 1e6, "0 is the inner rule.")
-        if not isinstance(inner, RULES) or not inner.deterministic or getattr(inner, "score", "") == "margin":
+        self.statistic = next((name for need in inner.needs() for name in need.statistics), None)
+        if not ranks_alone(inner, self.statistic):
             raise UserError(
                 f"sampler={name_of(self)} adds to the error by which a rule ranks and stops, and sampler/inner="
                 f"{name_of(inner)} with these options goes by something else. Use an inner sampler that goes by "
-                "confidence or entropy alone: confidence, factor, frechet, eb, static or dream. Wrappers go around it: "
-                "sampler=prophet sampler/inner=adas."
+                "confidence or entropy alone, commits the first of that order and remembers nothing: confidence, "
+                "easing, factor, frechet, eb, dparallel, static or dream. Wrappers go around it: sampler=prophet "
+                "sampler/inner=adas."
             )
         super().__init__(inner)
         self.stateless, self.by_confidence, self.asks = inner.stateless, False, True
         self.weight, self.layers = weight, layers
-        self.statistic = next((name for need in inner.needs() for name in need.statistics), None)
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
@@ -66,6 +61,15 @@ class Adas(Wrapper):
         if self.statistic is None:
             return replace(scores, confidence=score)
         return replace(scores, statistics=scores.statistics | {self.statistic: -score})
+
+
+def ranks_alone(rule: Sampler, statistic: str | None) -> bool:
+    """Whether the rule commits the first positions by confidence, or by one ``statistic`` that it asks for."""
+    needs = rule.needs()
+    reads_more = any(need.logits or need.lookup or need.attention or len(need.statistics) > 1 for need in needs)
+    plain = rule.stateless and not (rule.revocable or rule.edits or rule.branches or rule.ahead or rule.lookahead)
+    follows = plain and not reads_more and (rule.by_confidence or statistic is not None)
+    return follows and rule.deterministic and goes_by(rule, statistic)
 
 
 def debts(

@@ -8,9 +8,10 @@ import torch
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import best
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
+from dllm.traits import Schedule
 
 
 class BACD(Sampler):

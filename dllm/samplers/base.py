@@ -8,14 +8,18 @@ and leaves them unchanged where the rule is not called.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas, Request, per_row
 from dllm.common.rowwise import Owner
-from dllm.contract import Need, Schedule, Scores, State, Step, View
+from dllm.contract import Need, Scores, State, Step, View
+from dllm.kept import kept_contents, kept_step
+from dllm.samplers.trial import puts_last, repeats_itself
 from dllm.setting import Setting
+from dllm.traits import Schedule
 
 
 class Sampler:
@@ -24,29 +28,49 @@ class Sampler:
     ``propose``, which calls ``step``. A rule implements ``step``, and ``start`` if it has state; the rest has defaults.
     B rows, N candidates, L columns.
 
-    deterministic: the same scores always give the same step. stateless: it carries nothing but parameters from turn to
-    turn. revocable: it may remask. edits: it may replace tokens of the current block, and hold the block open when it
-    is full. branches: it may offer several candidates, the first of which has every mask of the
-    others, because caches plan by it. announces: it says what it will commit in its next turn. tempered: confidences
-    come from the tempered distribution (Dream's convention). by_confidence: it never commits a position before one of
-    higher confidence. asks: its step asks the device (how many steps there are, for example), so a turn with it cannot
-    be recorded. prescribed: it commits the positions that a plan names, whatever their scores. lookahead: how many
-    blocks are open beyond the current one.
-    per_request: names of the parameters that may be one number for all rows, or have one entry per request.
+    What other parts must know of a rule is found out where its class does not say it, or refused in its first step.
+    stateless: it carries nothing but parameters from turn to turn (a rule with a ``start`` of its own counts as one
+    that does). revocable: it may remask. edits: it may replace tokens of the current block, and hold the block open
+    when it is full. branches: it may offer several candidates, the first of which has every mask of the others, because
+    caches plan by it (so counts a rule with ``choose``). announces: it says what it will commit in its next turn.
+    tempered: confidences come from the tempered distribution (Dream's convention). asks: its step asks the device (how
+    many steps there are, for example), so a turn with it cannot be recorded. prescribed: it commits the positions that
+    a plan names, whatever their scores. ahead: a turn may commit what only later turns of the rule inside would.
+    lookahead: how many blocks are open beyond the current one. patience: how many turns in a row it may leave a row as
+    it is, although something is open, or a full block is held. per_request: names of the parameters that may be one
+    number for all rows, or have one entry per request.
     """
 
-    deterministic = True
     stateless = True
     revocable = False
     edits = False
     branches = False
     announces = False
     tempered = False
-    by_confidence = True
     asks = False
     prescribed = False
+    ahead = False
     lookahead = 0
+    patience = 16
     per_request: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        own = vars(cls)
+        if "start" in own and "stateless" not in own:
+            cls.stateless = False
+        if "choose" in own and "branches" not in own:
+            cls.branches = True
+
+    @cached_property
+    def deterministic(self) -> bool:
+        """Whether the same scores always give the same step. A class that does not say so is tried."""
+        return repeats_itself(self)
+
+    @cached_property
+    def by_confidence(self) -> bool:
+        """Whether it commits positions of confidence -1 last (``sampling.eos_last``), because it goes by confidence. A
+        class that does not say so is tried."""
+        return puts_last(self)
 
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for this rule. The head runs on the union of all parts' needs."""
@@ -74,6 +98,12 @@ class Sampler:
         """How many turns a fixed schedule takes for the rows of ``canvas`` [B]; None where the scores decide."""
         return None
 
+    def may_wait(self, canvas: Canvas) -> Tensor:
+        """How many turns in a row the rule may leave the rows of ``canvas`` [B] as they are: ``patience``, or all turns
+        of a fixed schedule, which may have more forwards than masks."""
+        patience, turns = torch.full_like(canvas.start, self.patience), self.turns(canvas)
+        return patience if turns is None else torch.maximum(patience, turns)
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """State before the first turn, every tensor [B, ...]: the ``per_request`` parameters, and what a rule adds."""
         return {name: per_row(getattr(self, name), canvas) for name in self.per_request}
@@ -84,12 +114,13 @@ class Sampler:
         raise NotImplementedError
 
     def propose(self, view: View, state: State) -> Step:
-        """What the loop and wrappers call: ``step`` for the active rows. Rows in which the cache's plan forces
+        """What ``decide`` and wrappers call: ``step`` for the active rows. Rows in which the cache's plan forces
         positions commit the proposals at those instead."""
         shapes, forces = view.blocks.shapes, view.may_force
         if forces:
             view = replace(view, open=view.open & view.active[:, None])
-        step = self.step(view, state) if shapes.any(view.active) else view.step(view.canvas.nothing)
+        acts = shapes.any(view.active)
+        step = kept_step(self, self.step(view, state), view, state) if acts else view.step(view.canvas.nothing)
         active, open_ = step.owner.each(view.active), step.owner.each(view.open)
         remask = step.remask & active[:, None] if self.revocable else step.remask
         step = replace(step, commit=step.commit & open_, remask=remask)
@@ -104,6 +135,15 @@ class Sampler:
             step, commit=step.commit | forced, tokens=torch.where(forced, proposed, step.tokens),
             confidence=torch.where(forced, sure, step.confidence),
         )  # fmt: skip
+
+    def decide(self, view: View, state: State, vocab: int) -> Step:
+        """What the loop calls: ``propose``, whose step is refused (UserError) where it is none. vocab: how many ids
+        there are."""
+        step, wraps = self.propose(view, state), type(self).propose is not Sampler.propose
+        if wraps:
+            step = kept_step(self, step, view, state)
+        kept_contents(self, step, view, vocab, wraps)
+        return step
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """Index [B] of the candidate each row goes on with, from a view of all candidates [N]; ``state`` is [B].

@@ -10,9 +10,10 @@ from torch import Tensor
 from dllm.canvas import Canvas
 from dllm.common.noise import gumbel
 from dllm.common.ranking import top
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import in_choices, in_range
 from dllm.samplers.static import Static
+from dllm.traits import Schedule
 
 # The scores by which Dream's algorithms rank positions.
 ALGORITHMS = {"maskgit_plus": "low_confidence", "topk_margin": "margin", "entropy": "entropy", "origin": "random"}

@@ -10,11 +10,12 @@ from torch import Tensor
 from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.common.rowwise import Owner
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper, inside
 from dllm.setting import Setting
+from dllm.traits import Schedule
 
 
 class FreeDave(Wrapper):
@@ -41,7 +42,7 @@ class FreeDave(Wrapper):
                 "inside: sampler=prophet sampler/inner=freedave."
             )
         super().__init__(inner)
-        self.branches, self.announces = True, False
+        self.branches, self.ahead, self.announces = True, True, False
         self.draft_steps, self.reference_branches = draft_steps, reference_branches
 
     def check(self, setting: Setting) -> None:

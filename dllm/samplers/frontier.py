@@ -11,8 +11,6 @@ from dllm.canvas import Canvas
 from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.prophet import Prophet
 from dllm.samplers.wrapper import Wrapper, nested
 
 
@@ -24,19 +22,20 @@ class Frontier(Wrapper):
 
     def __init__(self, inner: Sampler, width: int | None = 16) -> None:
         in_range("sampler.width", width, 1, advice="It counts masks; null is all of them.")
-        for rule in nested(inner):
-            if rule.prescribed:
-                raise UserError(
-                    f"sampler={name_of(self)} lets only the leftmost masks be committed, but "
-                    f"sampler/inner={name_of(rule)} commits positions that a plan of its own names, and these may lie "
-                    "elsewhere. Use an inner sampler that goes by scores, such as confidence or static."
-                )
-            if isinstance(rule, FreeDave | Prophet):
-                raise UserError(
-                    f"sampler={name_of(self)} gates one step of a rule, and sampler/inner={name_of(rule)} looks beyond "
-                    f"it. Put the gate inside: sampler={name_of(rule)} sampler/inner={name_of(self)}. Use an inner "
-                    "sampler such as confidence or static here."
-                )
+        if inner.prescribed:
+            name = name_of([rule for rule in nested(inner) if rule.prescribed][-1])
+            raise UserError(
+                f"sampler={name_of(self)} lets only the leftmost masks be committed, but sampler/inner={name} commits "
+                "positions that a plan of its own names, and these may lie elsewhere. Use an inner sampler that goes "
+                "by scores, such as confidence or static."
+            )
+        if inner.ahead:
+            name = name_of([rule for rule in nested(inner) if rule.ahead][-1])
+            raise UserError(
+                f"sampler={name_of(self)} gates one step of a rule, and sampler/inner={name} looks beyond it. Put the "
+                f"gate inside: sampler={name} sampler/inner={name_of(self)}. Use an inner sampler such as confidence "
+                "or static here."
+            )
         super().__init__(inner)
         self.stateless, self.by_confidence, self.announces = inner.stateless, False, False
         self.width = width
@@ -50,4 +49,16 @@ class Frontier(Wrapper):
     def propose(self, view: View, state: State) -> Step:
         if self.width is not None:
             view = replace(view, open=view.open & (view.open.cumsum(1) <= self.width))
-        return super().propose(view, state)
+        step = super().propose(view, state)
+        if isinstance(self.inner, Wrapper) and not view.blocks.shapes.waits:
+            self._refuse_stray(view, step)
+        return step
+
+    def _refuse_stray(self, view: View, step: Step) -> None:
+        """A rule narrows what it commits to what is open; one around it may not."""
+        if bool((step.commit & ~step.owner.each(view.open | view.forced)).any()):
+            raise UserError(
+                f"sampler/inner={name_of(self.inner)} commits positions that are not in view.open, so "
+                f"sampler={name_of(self)} cannot gate it. Write ahead = True in its class, and put the gate inside: "
+                f"sampler={name_of(self.inner)} sampler/inner={name_of(self)}."
+            )

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import top
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.credit import laid_over
 from dllm.setting import Setting
+from dllm.traits import Schedule
 
 
 class JointThreshold(Sampler):
@@ -43,6 +44,7 @@ class JointThreshold(Sampler):
         in_range("sampler.penalty", penalty, 0.0, advice="0 is off.")
         self.threshold, self.edit_threshold, self.penalty = threshold, edit_threshold, penalty
         self.post_edit_steps, self.minimum = post_edit_steps, minimum
+        self.patience = max(Sampler.patience, post_edit_steps)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True, logits=self.penalty > 0),)

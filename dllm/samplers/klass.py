@@ -9,9 +9,10 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import best
-from dllm.contract import Need, Schedule, Scores, State, Step, View
+from dllm.contract import Need, Scores, State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
+from dllm.traits import Schedule
 
 
 class KLASS(Sampler):

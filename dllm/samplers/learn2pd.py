@@ -12,11 +12,12 @@ from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.errors import UserError, in_range, in_words, name_of
 from dllm.samplers.base import each_row
 from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting, altered
+from dllm.traits import Schedule
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"
 WEIGHTS = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")
@@ -32,6 +33,7 @@ class Learn2PD(Scheduled):
     filter that comes with the model. steps None: a quota of one position per forward.
     """
 
+    stateless = deterministic = True
     by_confidence = False
     per_request = ("threshold",)
 

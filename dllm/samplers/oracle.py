@@ -10,10 +10,11 @@ import torch
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import best
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_words, name_of
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
+from dllm.traits import Schedule
 
 Answers = Sequence[Sequence[int]]
 
@@ -26,6 +27,8 @@ class Oracle(Sampler):
     matched by their tokens. With one-token-per-step decodes as reference, rules that only select positions hardly need
     fewer forwards than this one. Positions beyond the reference's end count as right, whatever the proposal.
     """
+
+    stateless = deterministic = True
 
     def __init__(self, reference: Sequence[Sequence[int]] | str | None) -> None:
         if reference is None:

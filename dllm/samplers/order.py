@@ -11,10 +11,11 @@ from torch import Tensor
 from dllm.canvas import Canvas
 from dllm.common.noise import uniform
 from dllm.common.ranking import rank, top
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import NoChoice, UserError
 from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting
+from dllm.traits import Schedule
 
 NAMED = ("random", "left_to_right")
 
@@ -25,6 +26,7 @@ class Order(Scheduled):
     positions: ``random``, ``left_to_right``, or the answer-relative positions in order, each named once.
     """
 
+    stateless = True
     announces = True
     prescribed = True
     by_confidence = False

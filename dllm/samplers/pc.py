@@ -10,11 +10,12 @@ import torch
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_range, in_words
 from dllm.samplers.base import each_row
 from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting
+from dllm.traits import Schedule
 
 
 class PC(Scheduled):
@@ -25,6 +26,7 @@ class PC(Scheduled):
     that it holds. Without a file the second factor is the probability p itself. steps None: one token per forward.
     """
 
+    stateless = True
     per_request = ("decay",)
 
     def __init__(

@@ -8,8 +8,8 @@ from dllm.common.density import certainty_density
 from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
-from dllm.samplers.scheduled import Scheduled
-from dllm.samplers.wrapper import Wrapper, nested
+from dllm.samplers.trial import is_free_of_scale
+from dllm.samplers.wrapper import Wrapper
 
 
 class Prior(Wrapper):
@@ -23,7 +23,7 @@ class Prior(Wrapper):
 
     def __init__(self, inner: Sampler, sigma: float = 10.0, over_thresholds: bool = False) -> None:
         in_range("sampler.sigma", sigma, 0.1, advice="It counts columns.")
-        plain = inner.by_confidence and not (inner.revocable or inner.edits or inner.branches)
+        plain = not (inner.revocable or inner.edits or inner.branches) and inner.by_confidence
         if not plain or any(need.statistics for need in inner.needs()):
             raise UserError(
                 f"sampler={name_of(self)} changes confidences only, and those of one canvas, so "
@@ -31,7 +31,7 @@ class Prior(Wrapper):
                 "static, pc, or dream with sampler.inner.alg=maskgit_plus. credit, prophet, freedave and frontier go "
                 "around it: sampler=credit sampler/inner=prior."
             )
-        if not over_thresholds and not isinstance([*nested(inner)][-1], Scheduled):
+        if not over_thresholds and not is_free_of_scale(inner):
             raise UserError(
                 f"sampler={name_of(self)} makes every confidence smaller, and sampler/inner={name_of(inner)} compares "
                 "it with a threshold, which becomes stricter. Use static, or allow it by "

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas, Request
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.samplers.base import Sampler, each_row
 from dllm.samplers.wrapper import Wrapper, alone
 from dllm.setting import Setting, altered
+from dllm.traits import Schedule
 
 
 class Prophet(Wrapper):
@@ -52,6 +53,7 @@ class Prophet(Wrapper):
         in_range("sampler.anchor_position", anchor_position, 0)
         in_range("sampler.skip", skip, 0)
         super().__init__(inner)
+        self.ahead = True
         self.thresholds, self.breakpoints = tuple(thresholds), tuple(breakpoints)
         self.region, self.begin, self.length = region, start, length
         self.anchor_text, self.anchor_position, self.skip = anchor_text, anchor_position or 0, skip

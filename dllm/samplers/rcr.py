@@ -6,8 +6,9 @@ import torch
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.samplers.scheduled import Scheduled
+from dllm.traits import Schedule
 
 
 class RCR(Scheduled):

@@ -6,10 +6,11 @@ import torch
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_range
 from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting
+from dllm.traits import Schedule
 
 
 class ReMDM(Scheduled):

@@ -6,9 +6,10 @@ import torch
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
+from dllm.traits import Schedule
 
 
 class Saber(Sampler):

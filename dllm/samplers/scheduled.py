@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
-from dllm.contract import Schedule, State, View
+from dllm.contract import State, View
 from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
+from dllm.traits import Schedule
 
 
 class Scheduled(Sampler):
@@ -18,6 +19,8 @@ class Scheduled(Sampler):
     per forward, and in a block's last one what is left.
     """
 
+    stateless = True
+
     def __init__(self, steps: int | None = None, per_step: int = 1) -> None:
         in_range("sampler.steps", steps, 1, advice="null is one token per step.")
         in_range("sampler.per_step", per_step, 1)
@@ -25,6 +28,7 @@ class Scheduled(Sampler):
             raise UserError(
                 f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one.")
         self.steps, self.per_step = steps, per_step
+        self.patience = max(Sampler.patience, steps or 0)  # more forwards than masks: some of them commit nothing
 
     def check(self, setting: Setting) -> None:
         setting.require_steps("sampler.steps", self.steps)

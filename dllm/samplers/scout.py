@@ -9,10 +9,11 @@ from dllm.canvas import Canvas
 from dllm.common.best_first import Addition, Weighed, best_first
 from dllm.common.ranking import few_largest
 from dllm.common.rowwise import Owner
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 from dllm.samplers.freedave import FreeDave
+from dllm.traits import Schedule
 
 
 class Scout(FreeDave):

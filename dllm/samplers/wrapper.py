@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 from torch import Tensor
 
 from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import Owner, select
-from dllm.contract import Need, Schedule, State, Step, View
+from dllm.contract import Need, State, Step, View
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting, altered
+from dllm.traits import Schedule
 
 INNER = "inner."
 
@@ -29,12 +31,22 @@ class Wrapper(Sampler):
 
     def __init__(self, inner: Sampler) -> None:
         self.inner = inner
-        self.deterministic, self.revocable, self.branches = inner.deterministic, inner.revocable, inner.branches
-        self.tempered, self.by_confidence, self.edits = inner.tempered, inner.by_confidence, inner.edits
-        self.announces, self.lookahead, self.asks = inner.announces, inner.lookahead, inner.asks
+        self.revocable, self.branches, self.edits = inner.revocable, inner.branches, inner.edits
+        self.tempered, self.announces, self.asks = inner.tempered, inner.announces, inner.asks
+        self.prescribed, self.ahead = inner.prescribed, inner.ahead
+        self.lookahead = inner.lookahead
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         assert cls.step is Sampler.step, f"{cls.__name__} wraps a rule, so it decides in propose: step is never called."
+
+    @cached_property
+    def deterministic(self) -> bool:
+        return self.inner.deterministic
+
+    @cached_property
+    def by_confidence(self) -> bool:
+        return self.inner.by_confidence
 
     def needs(self) -> tuple[Need, ...]:
         return self.inner.needs()
@@ -50,6 +62,9 @@ class Wrapper(Sampler):
 
     def turns(self, canvas: Canvas) -> Tensor | None:
         return self.inner.turns(canvas)
+
+    def may_wait(self, canvas: Canvas) -> Tensor:
+        return self.inner.may_wait(canvas)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return super().start(canvas, blocks) | outside(self.inner.start(canvas, blocks))

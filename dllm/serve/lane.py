@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dllm.contract import Turn
+from dllm.errors import UserError
 from dllm.prompts import Prompts
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
@@ -22,8 +23,8 @@ COLUMNS = 64  # canvases grow in such steps, so that joining rows seldom make th
 @dataclass(eq=False)
 class Entry:
     """A job on its way. number: its name. submitted, started: seconds by ``time.monotonic`` (started None: not yet).
-    alone: its batch has failed, so it decodes in a lane of its own. reached, told: forwards, tokens and masks of the
-    last event; a job that began anew is silent until it is there again."""
+    alone: its batch has failed, so it decodes in a lane of its own. stuck: why it would never end. reached, told:
+    forwards, tokens and masks of the last event; a job that began anew is silent until it is there again."""
 
     number: int
     job: Job
@@ -32,6 +33,7 @@ class Entry:
     started: float | None = None
     turns: int = 0
     alone: bool = False
+    stuck: str = ""
     reached: int = 0
     told: tuple[list[int], list[bool]] | None = None
 
@@ -44,11 +46,6 @@ class Entry:
     def key(self) -> tuple[object, ...]:
         """Equal for jobs that may share a lane."""
         return (self.job.chosen.key, self.job.trace, self.number if self.alone else None)
-
-    @property
-    def forwards(self) -> int:
-        """More than any sampler needs: a row that has had so many goes round in circles."""
-        return 4 * sum(self.job.request.masked) + 16
 
 
 class Lane:
@@ -90,7 +87,7 @@ class Lane:
         while self.running is not None or self.waiting:
             if self.running is None:
                 self._forget(list(self.entries))
-                self.running = self.runner.turns(self._fresh(), self._between)
+                self.running = self.runner.turns(self._fresh(), self._between, self._stuck)
             turn = next(self.running, None)
             if turn is not None:
                 return turn
@@ -141,6 +138,10 @@ class Lane:
             rows = rows.without([row for row, number in enumerate(self.entries) if number in self.gone])
             self._forget(list(self.gone))
         return rows.join(self._fresh()) if self.waiting and len(rows) else rows
+
+    def _stuck(self, row: int, error: UserError) -> None:
+        """Note that a row would never end; the others go on."""
+        list(self.entries.values())[row].stuck = str(error)
 
     def _forget(self, numbers: Sequence[int]) -> None:
         for number in numbers:

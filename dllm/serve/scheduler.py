@@ -161,7 +161,7 @@ class Scheduler:
         self._close_lanes()
 
     def _late(self, now: float) -> list[tuple[Entry, str, str]]:
-        """Drop the jobs whose time is up, or that have had more forwards than any sampler needs."""
+        """Drop the jobs whose time is up, or whose rows would never end."""
         out = []
         closing = self.status == "closing" and now > self.stops_at
         for entry in [*self.queue, *(entry for lane in self.lanes.values() for entry in lane.everyone())]:
@@ -169,8 +169,8 @@ class Scheduler:
                 out.append((entry, "closing", "the server has stopped."))
             elif now > entry.job.deadline:
                 out.append((entry, "timeout", f"the answer took longer than {now - entry.submitted:.0f} s."))
-            elif entry.turns > entry.forwards:
-                out.append((entry, "forwards", f"the answer was not complete after {entry.turns} forwards."))
+            elif entry.stuck:
+                out.append((entry, "forwards", entry.stuck))
         numbers = {entry.number for entry, _, _ in out}
         if numbers:
             self.queue = deque(entry for entry in self.queue if entry.number not in numbers)

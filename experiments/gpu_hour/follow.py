@@ -16,8 +16,9 @@ import torch
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import best
-from dllm.contract import Schedule, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.samplers.base import Sampler
+from dllm.traits import Schedule
 
 FILE = Path(__file__).with_name("trace.json")
 LENGTH = 32  # tokens of a recorded block

@@ -19,6 +19,7 @@ from dllm.compose.validate import validate
 from dllm.contract import View
 from dllm.eos.keep import Keep
 from dllm.samplers.adas import Adas
+from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.dparallel import DParallel
@@ -27,6 +28,9 @@ from dllm.samplers.eb import EntropyBound
 from dllm.samplers.factor import Factor
 from dllm.samplers.frechet import Frechet
 from dllm.samplers.freedave import FreeDave
+from dllm.samplers.localleap import LocalLeap
+from dllm.samplers.pc import PC
+from dllm.samplers.saber import Saber
 from dllm.samplers.static import Static
 from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, with_attention
@@ -40,6 +44,7 @@ RULES: dict[str, tuple[Sampler, Stop]] = {
     "entropy": (Static(per_step=3, score="entropy"), lambda before, e, m: len(before) == 3),
     "factor": (Factor(1.0, False), lambda before, e, m: (len(before) + 2) * e > 1.0),
     "frechet": (Frechet(0.1), lambda before, e, m: sum(before) + 2 * e >= 1 - 0.1),
+    "dparallel": (DParallel(0.2), lambda before, e, m: e > 0.2),
     "eb": (EntropyBound(0.5), lambda before, e, m: sum(before) > 0.5),
 }
 
@@ -164,8 +169,8 @@ def test_static_shapes_give_the_same_tokens(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("inner", [
-    Static(score="random"), Static(score="margin"), Dream("origin"), Dream(alg_temp=0.5), DParallel(0.4),
-    FreeDave(Static()),
+    Static(score="random"), Static(score="margin"), Dream("origin"), Dream(alg_temp=0.5), LocalLeap(),
+    BACD(), PC(), Saber(), FreeDave(Static()),
 ])  # fmt: skip
 def test_rules_that_go_by_something_else_are_refused(inner: Sampler) -> None:
     with pytest.raises(UserError, match="^sampler=adas adds to the error .* by something else.* Use an inner .*eb"):

@@ -117,7 +117,8 @@ def test_most_pairs_work() -> None:
         "localleap", "oracle", "order", "pc", "prior", "static", "tacg",
     }  # fmt: skip
     assert set(names["prior"]) == {"pc", "static"}
-    assert set(names["adas"]) == {"confidence", "dream", "eb", "factor", "frechet", "static"}
+    assert set(names["adas"]) == {
+        "confidence", "dparallel", "dream", "easing", "eb", "factor", "frechet", "static"}  # fmt: skip
     assert set(names["frontier"]) == set(INNER) - {"dus", "freedave", "order", "prophet", "scout"}
 
 

@@ -202,6 +202,30 @@ def test_a_poisoned_row_fails_alone() -> None:
         check_prefix(client.events, client.last)
 
 
+class Stalled(Confidence):
+    """A rule that commits nothing in rows of one seed."""
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        return replace(step, commit=step.commit & (view.canvas.seed != 666)[:, None])
+
+
+def test_a_row_that_gets_no_further_fails_alone_and_says_why() -> None:
+    combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
+    parts = replace(chosen(combination), sampler=Stalled(0.99))
+    todo = [Request.answer([3, 4, 5 + seed % 9], 24, 60, seed) for seed in (1, 666, 2)]
+    scheduler, clients = Scheduler(bundle("tiny-llada"), "eager"), [Client() for _ in todo]
+    for one, client in zip(todo, clients, strict=True):
+        scheduler.submit(job(one, parts), client)
+    while scheduler.lanes or scheduler.queue:
+        scheduler.step()
+    assert isinstance(clients[1].last, Failed) and clients[1].last.kind == "forwards"
+    assert clients[1].last.message.startswith("sampler=Stalled decided nothing in 17 forwards in a row")
+    for one, client in ((todo[0], clients[0]), (todo[2], clients[2])):
+        answer = alone(combination, one, replace(parts, sampler=Confidence(0.99)))
+        assert (client.last.result.canvas, client.last.result.nfe) == answer
+
+
 def test_memory_that_runs_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
     todo = [Request.answer([3, 4, 5 + seed], 16, 60, seed) for seed in range(4)]
