@@ -46,7 +46,7 @@ ELSEWHERE = {
     "sampler=prophet": ("sampler.region=none",),  # the released code where no region is named
     "sampler=remdm": ("sampler.per_step=2 sampler.number=1",),  # nothing is published: ours
     "sampler=static": ("sampler.score=margin", "sampler.score=entropy"),  # ParallelBench
-    "sampler=wino": tuple(f"sampler.threshold={bar}" for bar in (0.5, 0.7, 0.8)),
+    "sampler=wino": tuple(f"sampler.threshold={bar}" for bar in (0.5, 0.8)),
     "cache=dkv": tuple(f"cache.refresh_interval={every}" for every in (2, 4, 16)),
     "cache=dllm_cache": tuple(
         f"cache.prompt_interval={prompt} cache.response_interval={response}"

@@ -276,6 +276,7 @@ ENTRIES = [
         all_equal,
     ),
     Entry("caches", "docs/caches.md", (("-m", "experiments.compare_caches"),), 4, same_tables, Tolerance(3)),
+    Entry("defaults", "docs/defaults.md", (("-m", "experiments.compare_defaults"),), 10, same_tables, Tolerance(4)),
     Entry("kinds", "docs/models.md", (("-m", "experiments.compare_kinds"),), 3, same_tables, Tolerance(3, 0.05)),
     Entry(
         "speed", "docs/caches.md", (("-m", "experiments.bench_cache", "--window", "--threads", "2"),), 4, same_tables,

@@ -20,7 +20,7 @@ class WINO(Sampler):
     revocable = True
     per_request = ("threshold", "back_threshold")
 
-    def __init__(self, threshold: Any = 0.6, back_threshold: Any = 0.9) -> None:
+    def __init__(self, threshold: Any = 0.7, back_threshold: Any = 0.9) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.back_threshold", back_threshold, 0.0, 1.0)
         self.threshold, self.back_threshold = threshold, back_threshold

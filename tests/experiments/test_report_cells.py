@@ -62,7 +62,7 @@ def test_every_refused_combination_is_named_with_its_reason(sweep: Path) -> None
     page = report([sweep], sweep / "report").read_text()
     text = (sweep / "report" / "report.md").read_text()
     (line,) = re.findall(r"^\| (.*) \| This pair cannot work\. \|$", text, re.MULTILINE)
-    assert line.split() == ["sampler=wino", "sampler.threshold=0.6", "blocks=fixed", "cache=dkv_pd"]
+    assert line.split() == ["sampler=wino", "sampler.threshold=0.7", "blocks=fixed", "cache=dkv_pd"]
     assert "cache=dkv_pd" in page and "Refused: 1 combinations" in page
 
 
