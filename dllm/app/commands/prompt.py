@@ -48,7 +48,11 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     samples = plan.samples()
     with plan.open_folder(samples) as run_folder:
         started = PromptRun(plan, samples, run_folder)
-        columns = started.decode()
+        try:
+            columns = started.decode()
+        except UserError:
+            run_folder.discard()
+            raise
     started.race(columns)
     report(columns, run_folder)
     say_if_outside(plan, [sample.shown for sample in samples])
@@ -109,11 +113,7 @@ class PromptRun:
     def _decoder(self, sampler: str | None, sample: PlannedSample) -> Decoder:
         """A decoder that has done one forward, so that no sample pays first-time costs."""
         if self.model is None:
-            try:
-                self.model = self.plan.load()
-            except UserError:
-                self.run_folder.discard()
-                raise
+            self.model = self.plan.load()
             self.run_folder.stamp(environment_of(self.model.transformer, self.plan.options.seed))
         decoder = self.plan.decoder(self.model, sampler)
         next(decoder.turns(sample.request), None)

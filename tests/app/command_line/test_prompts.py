@@ -193,3 +193,13 @@ def test_runs_of_one_second_get_folders_of_their_own(tmp_path: Path) -> None:
     from dllm.app.runs.places import fresh_folder
 
     assert [fresh_folder(tmp_path / "runs", "now").name for _ in range(3)] == ["now", "now-2", "now-3"]
+
+
+def test_a_rule_that_commits_nothing_ends_with_a_sentence_and_no_folder(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = "dllm.samplers.confidence.Confidence.step"
+    monkeypatch.setattr(step, lambda self, view, state: view.step(view.canvas.nothing))
+    outcome = run("prompt=w1 w2")
+    assert outcome.code == 2 and outcome.err.startswith("Error: sampler=confidence decided nothing in 17 forwards")
+    assert not outcome.folder.exists() or not any(outcome.folder.iterdir())
