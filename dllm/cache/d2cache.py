@@ -131,9 +131,9 @@ class DrawMemory(BufferMemory):
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         self.show(layer, query, keys, visible, columns)
         again = None
-        if query.dtype.itemsize <= 2:
+        if query.dtype.itemsize <= 2 or fresh.tiled:
             again = torch.arange(query.shape[1], device=query.device).expand(len(query), -1)
-        out, weights = attended(query, keys, values, visible, again)
+        out, weights = attended(query, keys, values, visible, again, fresh.tiled)
         self.weights.append(weights.mean(1))
         if len(self.weights) == self.session.config.layers:
             valid = some(self.forward.valid, self.call.candidates)

@@ -12,15 +12,15 @@ from dllm.models.memory import Copies
 
 
 def attended(
-    query: Tensor, keys: Tensor, values: Tensor, visible: Visible, again: Tensor | None
+    query: Tensor, keys: Tensor, values: Tensor, visible: Visible, again: Tensor | None, tiled: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Attention [B, n, H * h] of queries [B, n, H, h], and the weights [B, H, m, S] of the rows ``again`` [B, m]. These
     are computed a second time, because fused attention returns none. again None: the weights of all rows are computed
     first and serve attention too. That is faster for few rows, but in bfloat16 it would round the scores, which fused
-    attention does not."""
+    attention does not. tiled: as in ``attend``, with ``again``."""
     if again is not None:
         weights = attention_weights(rows_of(query, again), keys, visible.mask)
-        return attend(query, keys, values, visible), weights
+        return attend(query, keys, values, visible, tiled=tiled), weights
     weights, (batch, shared, length, width) = attention_weights(query, keys, visible.mask), keys.shape
     # One batch of three dimensions: with four torch's product takes 1.8 times as long.
     out = torch.bmm(weights.view(batch * shared, -1, length), values.flatten(0, 1))

@@ -211,9 +211,9 @@ class DriftMemory(BufferMemory):
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         session.queried.put(layer, query, columns)
         self.show(layer, query, keys, visible, columns)
-        few = not progress.widened and query.dtype.itemsize > 2
+        few = not progress.widened and query.dtype.itemsize > 2 and not fresh.tiled
         again = None if few else places(probes, columns, session.length)
-        out, weights = attended(query, keys, values, visible, again)
+        out, weights = attended(query, keys, values, visible, again, fresh.tiled)
         if self._tests(layer):
             mean, seen = self.copies(forward.mean, device), self.copies(forward.seen, device)
             pair = session.past.pair(layer, before, weights[:, :, window : probes.shape[1]])

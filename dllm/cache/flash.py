@@ -90,7 +90,7 @@ class WindowMemory(BufferMemory):
             self.total[:, : keys.shape[2]] += products(query, keys, self.copies(self.window, query.device))
         if layer == self.session.config.layers - 1:
             self.note("importance", self.total)
-        return attend(query, keys, values, visible, fresh.varlen)
+        return attend(query, keys, values, visible, fresh.varlen, fresh.tiled)
 
 
 def products(query: Tensor, keys: Tensor, window: Tensor) -> Tensor:

@@ -8,5 +8,6 @@
   of time.
 
 The other files serve these: ``jit`` (Triton at the first launch), ``builds`` (all configurations), ``choose`` (which
-kernels run), ``packed`` (the CPU's weight layout).
+kernels run), ``packed`` (the CPU's weight layout), ``invariant`` (products of
+one size).
 """

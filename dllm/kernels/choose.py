@@ -1,4 +1,4 @@
-"""Which kernels run: ``kernels=auto | triton | torch``."""
+"""Which kernels run: ``kernels=auto | triton | torch | invariant``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dllm.common.versions import release, version_of
 from dllm.errors import UserError, in_choices
 from dllm.kernels.jit import interpreted
 
-KERNEL_CHOICES = ("auto", "triton", "torch")
+INVARIANT = "invariant"  # plain operations of fixed shapes, see ``dllm.kernels.invariant``
+KERNEL_CHOICES = ("auto", "triton", "torch", INVARIANT)
 MIN_CAPABILITY = (8, 0)  # Ampere, the first with bfloat16 and asynchronous copies
 # The oldest that compiles the kernels; its interpreter runs them from 3.7 on. AMD's package has another name.
 MIN_TRITON = "3.6"
@@ -21,15 +22,34 @@ def use_triton(choice: str, device: torch.device | str) -> bool:
     """Whether a model on ``device`` runs the Triton kernels.
 
     choice: ``auto`` takes them on every GPU where they work, and never fails. Raises UserError for an unknown name, and
-    for ``triton`` where Triton cannot run.
+    for ``triton`` or ``invariant`` where they cannot run.
     """
     in_choices("kernels", choice, KERNEL_CHOICES)
-    if choice == "torch":
+    if choice == INVARIANT and torch.device(device).type != "cpu":
+        raise UserError(
+            f"kernels={INVARIANT} needs a CPU, and the model is on {torch.device(device).type}, whose libraries choose "
+            "products by the number of rows. Use model.device=cpu or kernels=auto."
+        )
+    if choice in ("torch", INVARIANT):
         return False
     problem = obstacle(torch.device(device))
     if choice == "triton" and problem is not None:
         raise UserError(f"kernels=triton: {problem} Use kernels=auto or kernels=torch.")
     return problem is None and (choice == "triton" or torch.device(device).type == "cuda")
+
+
+def check_invariant(choice: str, quantize: str | None, runtime: str) -> None:
+    """Raises UserError for what ``kernels=invariant`` does not cover."""
+    if choice == INVARIANT and quantize is not None:
+        raise UserError(
+            f"kernels={INVARIANT} multiplies plain weights, and model.quantize={quantize} narrows them. Set "
+            "model.quantize to null, or kernels=auto."
+        )
+    if choice == INVARIANT and runtime.startswith("compile"):
+        raise UserError(
+            f"kernels={INVARIANT} calls products of one size, and runtime={runtime} makes others of them. Use "
+            "runtime=eager, or kernels=auto."
+        )
 
 
 def obstacle(device: torch.device) -> str | None:

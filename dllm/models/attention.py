@@ -4,6 +4,9 @@ Without a mask all of them are fast. With one, flash attention is out, and group
 which store all weights (5 to 20 times slower). But the keys of a row are mostly the first so many of the buffer: those
 before its padding, or before what was cut off. Attention over rows of various lengths takes that as a number a row. Its
 tensors are one long row; ours need not be copied into it, because the buffers are one with a step from row to row.
+
+Sums over keys depend on how many there are, padding included: vectors of them are added up first, the rest by itself.
+For rows that must not depend on their batch (``dllm.kernels.invariant``) queries and keys come in multiples.
 """
 
 from __future__ import annotations
@@ -15,8 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dllm.kernels.invariant import TILE
+
 HALF = (torch.bfloat16, torch.float16)
 FLASH_CAPABILITY = (8, 0)  # Ampere
+KEY_TILE = 64  # of which a multiple is attended to where numbers must not depend on the batch: whole vectors of any CPU
 
 
 @dataclass(frozen=True)
@@ -35,9 +41,13 @@ class Visible:
 ALL = Visible()
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: bool = False) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: bool = False, tiled: bool = False
+) -> Tensor:
     """Attention [B, n, H * h] of query [B, n, H, h] over key and value [B, H_kv, S, h]. varlen: counts are taken as
-    they are (only where ``has_varlen``)."""
+    they are (only where ``has_varlen``). tiled: numbers do not depend on n and S."""
+    if tiled:
+        return attend_tiled(query, key, value, visible.mask)
     if varlen and visible.count is not None:
         return attend_first(query, key, value, visible.count)
     mask, groups = visible.mask, query.shape[2] // key.shape[1]
@@ -47,6 +57,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: 
         key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
     out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=mask, enable_gqa=groups > 1)
     return out.transpose(1, 2).flatten(2)
+
+
+def attend_tiled(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """``attend`` with ``TILE`` queries in every call, over a multiple of ``KEY_TILE`` keys."""
+    rows, n, spare = len(query), query.shape[1], -key.shape[2] % KEY_TILE
+    key, value = (F.pad(one, (0, 0, 0, spare)) for one in (key, value))
+    mask = torch.ones(rows, key.shape[2] - spare, dtype=torch.bool) if mask is None else mask
+    mask = F.pad(mask[:, None] if mask.dim() == 2 else mask, (0, spare)).expand(-1, n, -1)
+    query, mask = F.pad(query, (0, 0, 0, 0, 0, -n % TILE)), F.pad(mask, (0, 0, 0, -n % TILE), value=True)
+    tiles = zip(query.split(TILE, 1), mask.split(TILE, 1), strict=True)
+    return torch.cat([attend(some, key, value, Visible(seen)) for some, seen in tiles], 1)[:, :n]
 
 
 def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Never
 import torch
 
 from dllm.errors import UserError, in_choices, nearest, warn_once
-from dllm.kernels.choose import MIN_CAPABILITY, amd_kind, use_triton
+from dllm.kernels.choose import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.adapter import Adapter
 from dllm.models.attention import has_varlen
@@ -81,12 +81,12 @@ def load(
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding.
 
-    device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where there is none). dtype: of weights
-    and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch`` or ``auto`` (Triton on GPUs that
-    support it). quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). pack: keep float32
-    weights of a CPU in oneDNN's layout, which is faster but excludes runtime=compile. adapter: a folder of a LoRA in
-    peft's format, merged into the weights. Raises UserError when something does not fit, where possible before weights
-    are read.
+    device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where there is none). dtype: of
+    weights and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch``, ``auto`` (Triton on
+    GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch). quantize: ``int8``, ``int4``
+    or ``float8`` weights (``dllm.models.quantize``). pack: keep float32 weights of a CPU in oneDNN's layout, which
+    is faster but excludes runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the weights.
+    Raises UserError when something does not fit, where possible before weights are read.
     """
     for name in unknown:
         known = [entry for entry in signature(load).parameters if entry != "unknown"]
@@ -98,12 +98,15 @@ def load(
     folder = locate(path)
     for sentence in config.doubts:
         warn_once(f"{path}: {sentence}")
-    transformer = load_model(folder, place, kind, config, lora)
+    invariant = kernels == INVARIANT
+    transformer = load_model(folder, place, kind, config, lora, fuse=not invariant)
     transformer.use_kernels(triton, has_varlen(transformer.device, kind))
     if quantize is not None:
         quantize_weights(transformer, quantize)
     elif pack and not triton and can_pack(transformer.device, transformer.dtype):
         pack_weights(transformer)
+    if invariant:
+        transformer.become_invariant()
     name, lora_folder = Path(path).expanduser().resolve().name, None if lora is None else lora.folder
     return Model(transformer, config, tokenizer, ids, name, folder, quantize, lora_folder)
 
@@ -159,6 +162,7 @@ def check_numbers(
                 f"{'.'.join(map(str, capability))}. Use model.dtype=float16, or float32 if numbers overflow."
             )
     triton = use_triton(kernels, device)
+    check_invariant(kernels, quantize, "eager")
     check_quantize(quantize, config, dtype, device, triton)
     return triton
 

@@ -43,7 +43,8 @@ class Projected:
 
     angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them (None: the rows are rotated). wide: rotate in
     float32 (LLaDA's ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel.
-    varlen: attention can take counts of keys. norms: of the heads of queries and keys, if the model has them.
+    varlen: attention can take counts of keys. tiled: its numbers do not depend on the batch. norms: of the heads of
+    queries and keys, if the model has them.
     """
 
     query: Tensor
@@ -53,6 +54,7 @@ class Projected:
     wide: bool
     triton: bool
     varlen: bool = False
+    tiled: bool = False
     norms: HeadNorms | None = None
 
     def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,7 +72,7 @@ class Projected:
         """The rows of a stream [1, T, ...] by the calls of ``shapes`` (b, n) that make it up, rotated together."""
         query, key, value = self.rotated()
         calls = (by_call(one, shapes) for one in (query, key.transpose(1, 2), value.transpose(1, 2)))
-        return [Projected(query, key, value, None, self.wide, self.triton, self.varlen)
+        return [Projected(query, key, value, None, self.wide, self.triton, self.varlen, self.tiled)
                 for query, key, value in zip(*calls, strict=True)]  # fmt: skip
 
     def into(self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
@@ -132,7 +134,7 @@ class Memory:
         """Keep the fresh rows. Return what they attend to [B, n, H * h]."""
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         self.show(layer, query, keys, visible, columns)
-        return attend(query, keys, values, visible, fresh.varlen)
+        return attend(query, keys, values, visible, fresh.varlen, fresh.tiled)
 
     def show(self, layer: int, query: Tensor, keys: Tensor, visible: Visible, columns: Tensor | None) -> None:
         """Let the reader see what ``exchange`` returned. Whoever overrides ``attend`` calls it."""
@@ -221,7 +223,7 @@ class Access(Memory):
         for first, last in self.ranges:
             own = slice(begin, begin := begin + last - first)
             keys, values = (buffer[first:last, :, : self.reach] for buffer in store)
-            out.append(attend(query[own], keys, values, self.visible.of(own), fresh.varlen))
+            out.append(attend(query[own], keys, values, self.visible.of(own), fresh.varlen, fresh.tiled))
         return torch.cat(out)
 
 

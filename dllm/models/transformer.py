@@ -19,6 +19,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from dllm.kernels.add_norm import add_norm
+from dllm.kernels.invariant import tile
+from dllm.kernels.packed import PackedLinear
 from dllm.kernels.rope_scatter import HeadNorms
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
@@ -67,7 +69,7 @@ class Rotary:
 
 
 class Attention(nn.Module):
-    triton = varlen = False
+    triton = varlen = tiled = False
     qkv: nn.Module | None  # q, k and v in one product, see ``fuse_products``
 
     def __init__(self, config: ModelConfig) -> None:
@@ -92,7 +94,7 @@ class Attention(nn.Module):
                 q, k = self.q_norm(q)[1], self.k_norm(k)[1]
             else:
                 norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-        return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen, norms)
+        return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen, self.tiled, norms)
 
     def values(self, x: Tensor) -> Tensor:
         """The values [B, n, H_kv * h] of rows x [B, n, D] alone."""
@@ -195,6 +197,13 @@ class Transformer(nn.Module):
                 part.triton = triton
             if isinstance(part, Attention):
                 part.varlen = varlen
+
+    def become_invariant(self) -> None:
+        """From now on no row's numbers depend on what else is computed (``dllm.kernels.invariant``)."""
+        tile(self, (nn.Linear, PackedLinear, MLP))
+        for part in self.modules():
+            if isinstance(part, Attention):
+                part.tiled = True
 
     @property
     def dtype(self) -> torch.dtype:

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dllm.errors import UserError, warn_once
+from dllm.kernels.invariant import Tiled
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.packed import PackedLinear
 from dllm.models.adapter import Adapter
@@ -130,11 +131,13 @@ def device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
 def save_model(model: Transformer, folder: str | Path) -> None:
     """Write config.json and model.safetensors under the published names. Raises UserError for a model whose weights are
     packed or quantised."""
-    if any(isinstance(part, PackedLinear | NarrowLinear) for part in model.modules()) or any(
+    if any(isinstance(part, PackedLinear | Tiled | NarrowLinear) for part in model.modules()) or any(
         type(parameter) is not nn.Parameter for parameter in model.parameters()
     ):
         raise UserError(
-            "save_model cannot write packed or quantised weights. Load the model with pack=False and quantize=None.")
+            "save_model cannot write packed or quantised weights. Load the model with pack=False, kernels='auto' and "
+            "quantize=None."
+        )
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     grouped: dict[str, list[Tensor]] = {}

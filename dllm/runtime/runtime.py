@@ -18,6 +18,7 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.kernels.choose import amd_kind
+from dllm.kernels.invariant import Tiled
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
@@ -145,8 +146,9 @@ class Runtime:
                 from dllm.runtime.graphs import Graphs, Recorder
 
                 return model if whole else Graphs(model, Recorder(model.device))
-        if any(isinstance(part, PackedLinear) for part in model.modules()):
-            raise UserError(f"runtime={self.name} cannot compile packed weights: load the model with pack=False.")
+        if any(isinstance(part, PackedLinear | Tiled) for part in model.modules()):
+            way_out = "load the model with pack=False and kernels='auto'"
+            raise UserError(f"runtime={self.name} cannot compile packed weights: {way_out}.")
         from dllm.runtime.compiled import Compiled
 
         return Compiled(model)

@@ -31,6 +31,7 @@ from dllm.constraints.kinds import Constraint, OfItem
 from dllm.decoder import Decoder, refuse_stop
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
+from dllm.kernels.choose import check_invariant
 from dllm.models import bundle
 from dllm.models.quantize import check_runtime
 from dllm.prompts import Prompts
@@ -84,6 +85,7 @@ class RunPlan:
         dtype, device = bundle.parse_dtype(model["dtype"]), bundle.resolve_device(bundle.parse_device(model["device"]))
         bundle.read_adapter(model["adapter"], architecture, model["path"])
         bundle.check_numbers(architecture, dtype, device, config["kernels"], model["quantize"])
+        check_invariant(str(config["kernels"]), model["quantize"], str(config["runtime"]))
         check_runtime(model["quantize"], config["runtime"], device)
         name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
         setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name, ids_of)
