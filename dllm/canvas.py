@@ -1,7 +1,7 @@
 """The canvas: the token sequences being denoised, prompt included, one row per request.
 
 A canvas is immutable: every change makes a new one. Every row begins in column 0, so that no column of it moves when
-longer rows join; padding lies behind its end. A row's results never depend on its neighbours.
+longer rows join; padding lies behind its end. What a row sees never depends on its neighbours.
 """
 
 from __future__ import annotations

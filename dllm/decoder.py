@@ -13,7 +13,7 @@ from dllm.analysis.logprobs import rescored
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.canvas import Request
-from dllm.compose.parts import options_of_choices, part
+from dllm.compose.parts import configuration_of, options_of_choices, part
 from dllm.compose.validate import validate
 from dllm.constraints.kinds import Constraint
 from dllm.contract import Turn
@@ -26,8 +26,10 @@ from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
 from dllm.record.final_commits import LogProbs
 from dllm.record.results import Result
+from dllm.record.settings import decode_settings, of_request
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots
+from dllm.record.trace import origin_of
 from dllm.runner import Runner
 from dllm.runtime.fits import too_large
 from dllm.runtime.runtime import Runtime
@@ -72,7 +74,10 @@ class Decoder:
         ids_of = None if model.tokenizer is None else self.prompts.ids_of
         self.blocks = schedule if ids_of is None else schedule.resolved(ids_of)
         self.cache = part("cache", cache)
-        ends = part("eos", eos).resolved(model.ids)
+        end = part("eos", eos)
+        parts = {"sampler": rule, "blocks": schedule, "cache": self.cache, "eos": end}
+        made = {group: configuration_of(group, one) for group, one in parts.items()}
+        ends = end.resolved(model.ids)
         self.eos = StopStrings(ends, stop, self.prompts.text) if stop else ends
         named = {"sampler": sampler, "blocks": blocks, "cache": cache, "eos": eos}
         names = {group: one if isinstance(one, str) else name_of(one) for group, one in named.items()}
@@ -82,6 +87,7 @@ class Decoder:
         setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
         rule = validate(setting, rule, self.cache, self.eos)
         chosen = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
+        self.settings = decode_settings(model, made, self.sampling, gen_length, batch_size, stop, chat, chosen)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
         self.runner = Runner.of(model, rule, self.blocks, self.cache, self.eos, self.sampling, chosen)
         if constraint is not None:
@@ -147,9 +153,17 @@ class Decoder:
                 with watch.pause():
                     if observe is not None:
                         observe(turn)
-                    yield from ((at + row, collector.result(row)) for row in finished)
+                    yield from ((at + row, self._result(collector, row, batch)) for row in finished)
             # A request without a single mask never enters the loop.
-            yield from ((at + row, collector.result(row)) for row in collector.untouched())
+            yield from ((at + row, self._result(collector, row, batch)) for row in collector.untouched())
+
+    def _result(self, collector: Collector, row: int, batch: Sequence[Request]) -> Result:
+        """The result of a row. Its trace, if it has one, knows what it takes to decode it again."""
+        result, request = collector.result(row), batch[row]
+        if result.trace is not None:
+            key = str(1 + (row if request.number is None else request.number)), 0
+            result.trace.origin = origin_of(request, key, [key], of_request(self.settings, request))
+        return result
 
     def rescored(self, result: Result) -> LogProbs:
         """Log-probabilities of an answer's tokens, scored one at a time (``dllm.analysis``). Raises UserError if the

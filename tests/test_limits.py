@@ -19,7 +19,8 @@ from dllm.analysis.limits import (
     jumps,
     lossless_minimum,
 )
-from dllm.record.trace import Commits, Trace, TurnRecord
+from dllm.record.trace import Trace
+from dllm.record.turns import Commits, TurnRecord
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.static import Static

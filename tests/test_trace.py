@@ -14,11 +14,12 @@ from dllm.analysis.limits import bits
 from dllm.app.commands.replay import trace_differences
 from dllm.app.runs.decisions import DecisionCount
 from dllm.models.bundle import Model
-from dllm.record.trace import Commits, Trace
+from dllm.record.page import Pane, trace_page
+from dllm.record.trace import Trace
+from dllm.record.turns import Commits
 from dllm.samplers.base import Sampler
 from dllm.samplers.credit import Credit
 from dllm.samplers.static import Static
-from dllm.view.page import Pane, trace_page
 
 PROMPT = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
 SQUARE = "Latin square:\nA,B,C,D"  # where the model is unsure

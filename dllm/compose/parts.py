@@ -9,13 +9,16 @@ stranger. They are data: nothing in them is interpolated, imported or called.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from importlib.resources.abc import Traversable
 from pkgutil import resolve_name
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from weakref import WeakKeyDictionary
 
 from dllm.common.kinds import MAPPING, VALUE_KINDS, of_kind, words_of
 from dllm.compose.importing import imported_class, place_of_error
@@ -37,6 +40,7 @@ BASE_CLASSES = {
 MORE = {"experiment": "published"}  # folders in a group that are no groups of their own: experiment=published/prefix
 
 
+MADE_FROM: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()  # the configuration of each part built here
 COMPOSING = RLock()  # Hydra keeps what it composes from in one place of the process
 
 
@@ -188,7 +192,7 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
         methods = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
         raise UserError(f"{group}._target_: {kind.__name__} lacks {methods}. Write what its base asks for.")
     try:
-        return kind(**options)
+        return noted(kind(**options), config)
     except UserError:
         raise
     except Exception as error:  # from a user's part: ours raise UserError
@@ -197,6 +201,43 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
         where = f"{place}: " if (place := place_of_error(error)) else ""
         raise UserError(f"{group} cannot be built with {given}: {where}{first_line(error)}.") from error
+
+
+def noted(made: _T, config: Mapping[str, Any]) -> _T:
+    """The part itself, of which ``configuration_of`` now knows what it was made from."""
+    with suppress(TypeError):  # a part whose class compares by value has no identity, and says what it holds
+        MADE_FROM[made] = plain_config(config)
+    return made
+
+
+def configuration_of(group: str, made: Any) -> dict[str, Any]:
+    """The configuration of a part, from which ``build_part`` makes one like it. Of an object that a program made
+    itself, its arguments are read from its attributes; ``_lacks_`` names those that are not to be found there."""
+    try:
+        config = MADE_FROM[made]
+    except (KeyError, TypeError):
+        found = {name: vars(made).get(name, MADE_FROM) for name in arguments_of(type(made))}
+        config = {"_target_": f"{type(made).__module__}.{type(made).__qualname__}", **found}
+    base = _base_of(group)
+    known = {key: configuration_of(group, value) if isinstance(value, base) else value for key, value in config.items()}
+    lacking = sorted(key for key, value in known.items() if not _is_data(value))
+    kept = {key: value for key, value in known.items() if key not in lacking}
+    return {**kept, "_lacks_": lacking} if lacking else kept
+
+
+def _base_of(group: str) -> type:
+    base = resolve_name(BASE_CLASSES[group.partition(".")[0]])
+    assert isinstance(base, type)
+    return base
+
+
+def _is_data(value: Any) -> bool:
+    """Whether JSON can hold a value."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat1
 @dataclass(frozen=True)
 class Model:
     """A loaded model. config: holds the resolved mask, eos and pad ids. tokenizer: None where the folder has none.
-    path: the folder. quantize, adapter: as given to ``load``."""
+    path: the folder. quantize, adapter, kernels: as given to ``load``."""
 
     transformer: Transformer
     config: ModelConfig
@@ -43,6 +43,7 @@ class Model:
     path: Path
     quantize: str | None = None
     adapter: Path | None = None
+    kernels: str = "auto"
 
 
 def shipped_models() -> list[str]:
@@ -108,7 +109,7 @@ def load(
     if invariant:
         transformer.become_invariant()
     name, lora_folder = Path(path).expanduser().resolve().name, None if lora is None else lora.folder
-    return Model(transformer, config, tokenizer, ids, name, folder, quantize, lora_folder)
+    return Model(transformer, config, tokenizer, ids, name, folder, quantize, lora_folder, kernels)
 
 
 def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Path) -> Adapter | None:

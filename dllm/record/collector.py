@@ -16,7 +16,8 @@ from dllm.models.ids import Ids
 from dllm.record.cost import CostModel
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, machine_load
-from dllm.record.trace import Trace, TurnRecord, record_turn
+from dllm.record.trace import Trace
+from dllm.record.turns import TurnRecord, record_turn
 
 Text = Callable[[Sequence[int]], str]
 Words = Callable[[Sequence[int]], list[str]]

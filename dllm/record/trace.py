@@ -5,88 +5,34 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from dllm.contract import Turn
-from dllm.errors import UserError, in_words
-from dllm.record.cost import CostModel
+from dllm.canvas import Request
+from dllm.common.whole import write_or_refuse
+from dllm.constraints.kinds import Constraint
+from dllm.errors import UserError
+from dllm.record.page import Pane, trace_page
 from dllm.record.tabular import data_frame
+from dllm.record.trace_data import NoTrace, checked, json_of, jsonable, turn_of
+from dllm.record.turns import TurnRecord
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ADVICE = "Name a file of a run's traces folder; decode with trace=true to get one."
-
-
-@dataclass(frozen=True)
-class Commits:
-    """positions: relative to the answer's start. tokens: the ids they were fixed to. confidence: the tokens'
-    probability (None: not known). forced: committed because a turn must commit something, or by the cache's plan, not
-    accepted by the rule, or of a token that a constraint
-    asked for. entropy: in nats, of the distribution that the token came from."""
-
-    positions: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    confidence: list[float | None] = field(default_factory=list)
-    forced: list[bool] = field(default_factory=list)
-    entropy: list[float] = field(default_factory=list)
-
-    def rows(self) -> Iterator[tuple[int, int, float | None, float, bool]]:
-        """Position, token, confidence, entropy (nan where it was not measured) and forced of every commit."""
-        entropy = self.entropy or [nan] * len(self.positions)
-        return zip(self.positions, self.tokens, self.confidence, entropy, self.forced, strict=True)
-
-
-@dataclass(frozen=True)
-class TurnRecord:
-    """One turn of one request.
-
-    kept: which candidate of the last turn the row went on with. candidates: what each candidate of this turn committed
-    on top of it; most samplers have one. Per candidate: remasked: positions remasked before that; edited: tokens that
-    replaced others, beside these commits (none at all where the sampler never edits); filled: positions that the
-    end-of-text policy filled; rolled: positions that the block schedule remasked.
-
-    queries: query rows of the forward per layer (one number: equal in all), summed over candidates. keys: rows that
-    each of them attends to. refreshed: rows of layers that compute the whole canvas again. computed: query rows with
-    those that pad a row to its call's width. flops, bytes: what the forward takes if the row is decoded alone
-    (``dllm.record.cost``). block: number, begin and end of the current block, relative to the answer.
-
-    Under a constraint, steered: positions whose proposal was not the model's own. Per candidate, refused: commits that
-    wait because they do not go with the others; replaced: those made with another token that does.
-    """
-
-    turn: int
-    kept: int
-    candidates: list[Commits]
-    remasked: list[list[int]]
-    filled: list[list[int]]
-    rolled: list[list[int]]
-    queries: list[int]
-    block: tuple[int, int, int]
-    seconds: float = 0.0
-    keys: list[int] = field(default_factory=list)
-    refreshed: list[int] = field(default_factory=list)
-    flops: float = 0.0
-    bytes: float = 0.0
-    computed: list[int] = field(default_factory=list)
-    steered: list[int] = field(default_factory=list)
-    refused: list[list[int]] = field(default_factory=list)
-    replaced: list[list[int]] = field(default_factory=list)
-    edited: list[Commits] = field(default_factory=list)
-
-    def written(self, number: int) -> list[Commits]:
-        """What a candidate committed, and what it edited."""
-        return [self.candidates[number], *self.edited[number : number + 1]]
+ADVICE = "Name a file of a run's traces folder, or of Trace.save; decode with trace=true to get one."
+# What a file says of a trace that was made by hand: there are no settings to decode it with.
+NO_ORIGIN = {"id": "1", "sample": 0, "seed": 0, "batch": [["1", 0]], "config": None}
 
 
 @dataclass
 class Trace:
     """All turns of one request. prompt: ids of its canvas at the start, and given: 1 where they are given. start: the
-    answer's first position. length: columns without padding. words: the text of every token id that occurs."""
+    answer's first position. length: columns without padding. words: the text of every token id that occurs.
+
+    origin: what its file says beside these: which sample of which prompt, its seed, and the settings of its decode,
+    with which ``task=replay`` decodes it again (empty: not known).
+    """
 
     prompt: list[int]
     given: list[int]
@@ -96,6 +42,7 @@ class Trace:
     length: int
     turns: list[TurnRecord] = field(default_factory=list)
     words: dict[int, str] = field(default_factory=dict)
+    origin: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def path(self) -> list[tuple[TurnRecord, int]]:
         """The decode's path: every turn with the number of the candidate that the row went on with."""
@@ -125,19 +72,39 @@ class Trace:
         return canvas
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """The turns as dictionaries and lists, without the origin: what a trace file has under ``trace``. No text:
+        ``save`` writes a file."""
+        return {name: value for name, value in asdict(self).items() if name != "origin"}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Trace:
-        turns = [
-            TurnRecord(**{
-                **turn, "candidates": commits_of(turn["candidates"]), "edited": commits_of(turn.get("edited", ())),
-                "block": tuple(turn["block"]),
-            })
-            for turn in data["turns"]
-        ]  # fmt: skip
-        words = {int(token): word for token, word in data.get("words", {}).items()}  # JSON's keys are strings
-        return Trace(**{**data, "turns": turns, "words": words})
+        """The trace in the object of a trace file, or in what it has under ``trace`` (``to_json``). Raises UserError
+        for anything else."""
+        try:
+            return trace_in(data)
+        except NoTrace as reason:
+            raise UserError(f"this {reason}. Trace.load(FILE) reads a file. {ADVICE}") from None
+
+    @staticmethod
+    def load(path: str | Path) -> Trace:
+        """The trace in a file of ``save``, of a run's traces folder, or of a reply. Raises UserError for another."""
+        return read_trace(Path(path))[1]
+
+    def content(self) -> dict[str, Any]:
+        """The content of its file, as JSON can hold it."""
+        content: dict[str, Any] = jsonable({**NO_ORIGIN, **self.origin, "trace": self.to_json()})
+        return content
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file that ``load``, ``python -m dllm.view`` and ``task=replay`` read, whole or not at all. Returns
+        where it is. Raises UserError where it cannot be written; no folder is made."""
+        return write_or_refuse(Path(path), json.dumps(self.content(), allow_nan=False))
+
+    def to_html(self, path: str | Path, other: Trace | None = None) -> Path:
+        """Write a page that plays it, beside an ``other`` trace if there is one. Returns where it is. Raises UserError
+        where it cannot be written."""
+        panes = [Pane.of("", one.content(), one) for one in (self, other) if one is not None]
+        return write_or_refuse(Path(path), trace_page(panes))
 
     def to_frame(self) -> DataFrame:
         """One row per committed token, and per token that replaced another (``edited``). Raises UserError where pandas
@@ -152,82 +119,55 @@ class Trace:
         return data_frame("to_frame", rows, columns)
 
 
-def commits_of(data: Sequence[Mapping[str, Any]]) -> list[Commits]:
-    return [Commits(**one) for one in data]
+def origin_of(
+    request: Request, key: tuple[str, int], batch: Sequence[tuple[str, int]], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a trace file says beside the turns: which sample it is, of which prompt; those that were decoded beside it;
+    the settings, and what was the request's own."""
+    asked = request.constraint
+    return {
+        "id": key[0], "sample": key[1], "seed": request.seed, "batch": batch, "config": config,
+        "constraint": asked.to_json() if isinstance(asked, Constraint) else None, "begun": request.begun,
+        "start": request.start,
+    }  # fmt: skip
+
+
+def trace_in(data: Any) -> Trace:
+    """The trace in the object of a file, or in what it has under ``trace``. Raises NoTrace for anything else."""
+    whole = isinstance(data, Mapping) and "trace" in data
+    inner = data["trace"] if whole else data
+    known = checked(Trace, {**inner, "origin": {}} if isinstance(inner, Mapping) else inner, "it")
+    known["origin"] = {name: value for name, value in data.items() if name != "trace"} if whole else {}
+    try:
+        known["turns"] = [turn_of(turn) for turn in known["turns"]]
+        known["words"] = {int(token): word for token, word in known.get("words", {}).items()}  # JSON's keys are strings
+        trace = Trace(**known)
+        for _ in trace.canvases():
+            pass
+    except NoTrace:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError):
+        raise NoTrace("is no whole trace (its turns do not fit its canvas)") from None
+    return trace
 
 
 def read_trace(file: Path) -> tuple[dict[str, Any], Trace]:
-    """The data of a trace file, and its trace. Raises UserError for any other file."""
+    """The data of a trace file, and its trace. Raises UserError, which names the file, for any other file."""
     try:
-        data = json.loads(file.read_text())
-        trace = Trace.from_json(data["trace"])
-        _ = [data[key] for key in ("id", "sample", "seed", "batch", "config")]
-    except OSError as error:
-        raise UserError(f"trace={str(file)!r} cannot be read ({error.strerror}). {ADVICE}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"trace={str(file)!r} is no trace of this program ({in_words(error)}). {ADVICE}") from None
-    return data, trace
+        data = json_of(file)
+        trace = trace_in(data)
+        if trace.origin:
+            check_origin(trace.origin)
+    except NoTrace as reason:
+        raise UserError(f"trace={str(file)!r} {reason}. {ADVICE}") from None
+    return {**NO_ORIGIN, **trace.origin, "trace": data.get("trace", data)}, trace
 
 
-def record_turn(turn: Turn, row: int, seconds: float, cost: CostModel | None = None) -> TurnRecord:
-    """What ``turn`` did to batch row ``row``, and what it cost."""
-    blocks, view, work = turn.view.blocks, turn.view, turn.cost
-    start = int(view.canvas.start[row])
-    rows, asked = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
-    return TurnRecord(
-        turn=int(blocks.turn[row]), kept=asked.index(int(turn.chosen[row])),
-        candidates=[_commits(turn, turn.step.commit, n, row, start) for n in rows],
-        remasked=[_positions(turn.step.remask, n, start) for n in rows],
-        filled=[_positions(_filled(turn, n, row), None, start) for n in rows],
-        rolled=[_positions(_rolled(turn, n, row), None, start) for n in rows],
-        queries=work.queries[asked].sum(0).tolist(),
-        block=(int(blocks.number[row]), int(blocks.begin[row]) - start, int(blocks.end[row]) - start), seconds=seconds,
-        keys=work.keys[asked].amax(0).tolist(), refreshed=work.refreshed[asked].sum(0).tolist(),
-        flops=0.0 if cost is None else float(cost.flops(work)[asked].sum()),
-        bytes=0.0 if cost is None else float(cost.bytes(work)[asked].sum()) + cost.weights(),
-        computed=work.computed[asked].sum(0).tolist(), steered=_positions(turn.marks.steered, row, start),
-        refused=[_positions(turn.marks.refused, n, start) for n in rows],
-        replaced=[_positions(turn.marks.replaced, n, start) for n in rows],
-        edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],
-    )  # fmt: skip
-
-
-def probabilities(turn: Turn) -> Tensor:
-    """Probability [N, L] of the token that each candidate writes at each position.
-
-    nan where it is not known: the sampler writes another token than was proposed and gives no probability of its own
-    (the oracle's, credited ones), or ``eos_last`` has replaced the confidence.
-    """
-    return turn.step.confidence.masked_fill(turn.step.confidence < 0, nan)
-
-
-def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) -> Commits:
-    """The commits or the edits ``where`` [N, L] of a candidate. No edit is forced."""
-    step, edits = turn.step, where is turn.step.edit
-    columns = where[candidate].nonzero()[:, 0]
-    # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it off.
-    tokens = step.tokens[candidate][columns]
-    accepted = None if step.accepted is None or edits else step.accepted[candidate][columns]
-    entropy = turn.view.scores.statistics.get("entropy")
-    return Commits(
-        positions=(columns - start).tolist(), tokens=tokens.tolist(),
-        confidence=[None if isnan(p) else p for p in probabilities(turn)[candidate, columns].tolist()],
-        forced=(turn.marks.replaced[candidate][columns] if accepted is None else ~accepted).tolist(),
-        entropy=[] if entropy is None else entropy[row][columns].tolist(),
-    )  # fmt: skip
-
-
-def _filled(turn: Turn, candidate: int, row: int) -> Tensor:
-    was_masked = turn.view.canvas.masked[row]
-    return was_masked & ~turn.candidates.masked[candidate] & ~turn.step.commit[candidate]
-
-
-def _rolled(turn: Turn, candidate: int, row: int) -> Tensor:
-    undone = turn.view.canvas.masked[row] | turn.step.remask[candidate]
-    return turn.candidates.masked[candidate] & (turn.step.commit[candidate] | ~undone)
-
-
-def _positions(where: Tensor | None, row: int | None, start: int) -> list[int]:
-    if where is None:
-        return []
-    return ((where if row is None else where[row]).nonzero()[:, 0] - start).tolist()
+def check_origin(origin: Mapping[str, Any]) -> None:
+    """Raise NoTrace where what a file says of its sample is missing, or of another kind."""
+    kinds = {"id": str, "sample": int, "seed": int, "batch": list, "config": Mapping | None}
+    for name, kind in kinds.items():
+        if name not in origin:
+            raise NoTrace(f"is no trace of this program (it has no {name!r})")
+        if not isinstance(origin[name], kind):
+            raise NoTrace(f"is no trace of this program (its {name!r} is {origin[name]!r})")

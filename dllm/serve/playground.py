@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 
 from dllm.common.palette import GRADIENT
-from dllm.view.page import page_asset
+from dllm.record.page import page_asset
 
 POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; img-src data:; "

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dllm.common.terminal import VisibleParser, complain, say
+from dllm.common.whole import write_or_refuse
 from dllm.errors import UserError
+from dllm.record.page import Pane, trace_page
 from dllm.record.trace import read_trace
-from dllm.view.page import Pane, trace_page
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -26,15 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def write(traces: Sequence[Path], output: Path | None = None) -> Path:
     """The page of trace files; returns where it is. Raises UserError for a file that is no trace, or a full disk."""
-    panes = [Pane.of(file.resolve().parent.parent.name, read_trace(file)[0]) for file in traces]
+    panes = [Pane.of(file.resolve().parent.parent.name, *read_trace(file)) for file in traces]
     stems = "-".join(file.stem for file in traces)
     output = output or traces[0].with_name(f"{stems}.html")
-    try:
-        output.write_text(trace_page(panes), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {output} ({error.strerror}). Name another place with -o FILE.") from None
-    return output
-
+    return write_or_refuse(output, trace_page(panes), "Name another place with -o FILE.")
 
 if __name__ == "__main__":
     main()

@@ -17,9 +17,10 @@ from dllm import Decoder, load, part
 from dllm.app.runs.samples import trace_content
 from dllm.constraints import Choice
 from dllm.contract import Turn
-from dllm.record.trace import Commits, Trace, TurnRecord
+from dllm.record.page import Pane, pane_data, trace_page
+from dllm.record.trace import Trace
+from dllm.record.turns import Commits, TurnRecord
 from dllm.view.live import LiveView
-from dllm.view.page import Pane, pane_data, trace_page
 from dllm.view.picture import MARKS, Picture
 from tests.view.browser import chromium, opened
 
@@ -136,5 +137,5 @@ def test_the_page_names_the_constraint(decoder: Decoder, tmp_path: Path) -> None
     sample = PlannedSample("1", 0, "A list?", decoder.request("A list?"))
     content = trace_content(sample, result, [("1", 0)], {**config, "model": {"name": "m"}})
     assert content is not None
-    facts = Pane.of("run", json.loads(json.dumps(content))).facts
+    facts = Pane.of("run", json.loads(json.dumps(content)), result.traced()).facts
     assert facts["constraint"].startswith('choice options=["Kai, Ada, Ben", ')

@@ -15,9 +15,10 @@ from dllm import Decoder, UserError, load, part
 from dllm.app.command_line import main as cli
 from dllm.compose.parts import composed, plain_config
 from dllm.models.bundle import Model
-from dllm.record.trace import Commits, Trace, TurnRecord
+from dllm.record.page import Pane, pane_data, part_facts, trace_page
+from dllm.record.trace import Trace
+from dllm.record.turns import Commits, TurnRecord
 from dllm.view.__main__ import main, write
-from dllm.view.page import Pane, pane_data, part_facts, trace_page
 from tests.view.browser import chromium, opened
 
 PROMPT = 'Sort the list:\n["Kai", "Emma", "Hugo", "Nell"]'
@@ -359,7 +360,7 @@ def test_a_traced_run_leaves_a_page_beside_every_trace(
     folder = tmp_path / "runs" / "traced" / "traces"
     assert sorted(file.name for file in folder.iterdir()) == ["1-0.html", "1-0.json", "1-1.html", "1-1.json"]
     data = json.loads((folder / "1-1.json").read_text())
-    assert (folder / "1-1.html").read_text() == trace_page([Pane.of("traced", data)])
+    assert (folder / "1-1.html").read_text() == trace_page([Pane.of("traced", data, Trace.from_json(data))])
     assert "<h1>traced: prompt 1, answer 2</h1>" in (folder / "1-1.html").read_text()
     assert "<h1>traced: prompt 1</h1>" in (folder / "1-0.html").read_text()
     shown = capsys.readouterr().out

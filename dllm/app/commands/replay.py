@@ -19,8 +19,9 @@ from dllm.common.kinds import of_kind
 from dllm.common.terminal import say
 from dllm.compose.parts import options_of_choices, part_of
 from dllm.errors import UserError
-from dllm.record.trace import ADVICE, Commits, Trace, TurnRecord, read_trace
-from dllm.view.page import PARTS
+from dllm.record.page import PARTS
+from dllm.record.trace import ADVICE, Trace, read_trace
+from dllm.record.turns import Commits, TurnRecord
 
 TOLERANCE = 1e-6  # of confidences
 ALLOWED_SETTINGS = frozenset({"task", "task.packages", "trace", "model.path", "model.device"})
@@ -54,11 +55,21 @@ def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[
     if not all(isinstance(section, Mapping) for section in sections):
         raise UserError(f"trace={config['trace']!r} does not hold the settings of its decode. {ADVICE}")
     for group in PARTS:
+        refuse_unknown(group, recorded[group])
         refuse_strangers(group, recorded[group], packages)
     moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
     read = {key: value for key, value in recorded.items() if key in OF_A_DECODE}
     model = {**config["model"], **recorded["model"], **moved}
     return checked_settings({**config, **read, "model": model, "trace": False, "resume": None})
+
+
+def refuse_unknown(group: str, config: Mapping[str, Any]) -> None:
+    """Raise UserError for an object of a program, of which the trace does not know all arguments."""
+    if lacking := config.get("_lacks_"):
+        raise UserError(
+            f"the trace cannot say how its {group} {config.get('_target_')!r} was made: no attribute holds "
+            f"{', '.join(map(str, lacking))}. Keep each argument under its own name, or choose a part by its name."
+        )
 
 
 def refuse_strangers(group: str, config: Mapping[str, Any], packages: Sequence[str]) -> None:
@@ -67,6 +78,11 @@ def refuse_strangers(group: str, config: Mapping[str, Any], packages: Sequence[s
     known = {str(options["_target_"]) for options in options_of_choices(group).values()}
     for target in targets(config):
         package = target.partition(".")[0]
+        if package == "__main__":
+            raise UserError(
+                f"the trace names {group}._target_={target!r}, a class of the script that made it. Put the class into "
+                "a module, make the trace again, and name the module's package by task.packages=[PACKAGE]."
+            )
         if target not in known and package not in packages:
             raise UserError(
                 f"the trace names {group}._target_={target!r}, which is no part of dllm, and whoever wrote the trace "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dllm.contract import Turn
-from dllm.record.trace import probabilities
+from dllm.record.turns import probabilities
 
 ForwardDecision = tuple[float, int, int]  # bits, commits, forced commits
 

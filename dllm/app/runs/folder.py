@@ -26,6 +26,7 @@ from filelock import BaseFileLock
 from dllm.app.runs.places import stored_config, writing
 from dllm.common.digest import digest, json_digest
 from dllm.common.locks import lock_name, locked
+from dllm.common.whole import write_whole
 from dllm.compose.parts import choice_of
 from dllm.errors import UserError
 from dllm.record.folders import (
@@ -39,8 +40,9 @@ from dllm.record.folders import (
     read_results,
     relevant,
 )
+from dllm.record.page import Pane, trace_page
 from dllm.record.results import ResultRow
-from dllm.view.page import Pane, trace_page
+from dllm.record.trace import trace_in
 
 
 def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
@@ -70,8 +72,8 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             if fresh:
                 made_of = {"content": dict(content), "settings": relevant(config)}
-                _replace(folder / ENVIRONMENT, _json({"identity": identity(config, content), **made_of}))
-                _replace(folder / CONFIG, _yaml(config))
+                write_whole(folder / ENVIRONMENT, _json({"identity": identity(config, content), **made_of}))
+                write_whole(folder / CONFIG, _yaml(config))
         return replace(RunFolder.attach(folder, RESULTS), fresh=fresh)
 
     def beside(self, results: str) -> RunFolder:
@@ -102,7 +104,7 @@ class RunFolder:
         if "python" in known:
             known.setdefault("resumed", []).append(dict(environment))
         with writing(self.path):
-            _replace(self.path / ENVIRONMENT, _json({**environment, **known}))
+            write_whole(self.path / ENVIRONMENT, _json({**environment, **known}))
 
     def write(self, row: ResultRow, trace: Mapping[str, Any] | None = None) -> None:
         """Add a finished sample: its trace first, so that a line always has one, then the line, at once."""
@@ -110,8 +112,8 @@ class RunFolder:
             if trace is not None:
                 file = self.path / TRACES / trace_name(key_of(row))
                 file.parent.mkdir(exist_ok=True)
-                _replace(file, json.dumps(trace))
-                _replace(file.with_suffix(".html"), trace_page([Pane.of(self.path.name, trace)]))
+                write_whole(file, json.dumps(trace))
+                write_whole(file.with_suffix(".html"), trace_page([Pane.of(self.path.name, trace, trace_in(trace))]))
             self._append(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         self.rows.append(row)
 
@@ -201,14 +203,7 @@ def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str
     """Note a combination that cannot work, and why."""
     with writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
-        _replace(file, _json({"overrides": list(overrides), "sentence": sentence, "config": dict(config)}))
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write so that a reader finds the old file or the new one, never half of it."""
-    scratch = file.with_name(file.name + ".tmp")
-    scratch.write_text(text)
-    scratch.replace(file)
+        write_whole(file, _json({"overrides": list(overrides), "sentence": sentence, "config": dict(config)}))
 
 
 def _json(data: Mapping[str, Any]) -> str:

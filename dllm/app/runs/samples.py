@@ -18,6 +18,7 @@ from dllm.errors import UserError
 from dllm.prompts import Prompt, Prompts
 from dllm.record.folders import SampleKey
 from dllm.record.results import Result
+from dllm.record.trace import origin_of
 
 CheckRequest = Callable[[Request], None]  # raises UserError for what cannot be decoded
 PROMPT_KEYS, CONSTRAINT = ("prompt", "messages", "tokens", "infill"), "constraint"
@@ -59,12 +60,7 @@ def trace_content(
     """
     if result.trace is None:
         return None
-    request = sample.request
-    return {
-        "id": sample.id, "sample": sample.sample, "seed": result.seed, "batch": [list(key) for key in batch],
-        "config": config, "constraint": constraint_json(request), "begun": request.begun, "start": request.start,
-        "trace": result.trace.to_json(),
-    }  # fmt: skip
+    return replace(result.trace, origin=origin_of(sample.request, sample.key, batch, config)).content()
 
 
 def constraint_json(request: Request) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """The trace viewer: traces as one HTML page that re-runs the denoising. No network, no build step, no framework.
 
-``python -m dllm.view TRACE.json [OTHER.json] [-o FILE]`` writes it; ``trace=true`` writes one beside every trace.
+``python -m dllm.view TRACE.json [OTHER.json] [-o FILE]`` writes it, and ``Trace.to_html``; ``trace=true`` writes one
+beside every trace.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass, field, fields
 from html import escape
 from importlib.resources import files
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol
 
 from dllm.common.palette import hexes
 from dllm.compose.naming import part_words
 from dllm.constraints.kinds import Constraint
-from dllm.record.trace import Commits, Trace, TurnRecord
+from dllm.record.turns import Commits, TurnRecord
 
 PARTS = ("sampler", "blocks", "cache", "eos")
 COMMON = tuple(entry.name for entry in fields(Constraint))  # how a constraint is compiled, not what it asks
@@ -29,19 +30,34 @@ SIGNS = {
 }
 
 
+class Played(Protocol):
+    """What the page shows of a trace (``dllm.record.trace``)."""
+
+    prompt: list[int]
+    given: list[int]
+    eos_id: int
+    start: int
+    turns: list[TurnRecord]
+    words: dict[int, str]
+
+    def path(self) -> list[tuple[TurnRecord, int]]:
+        """The turns, each with the number of the candidate that the row went on with."""
+
+
 @dataclass(frozen=True)
 class Pane:
     """One trace as the page shows it. facts: the chosen parts, such as {"sampler": "confidence(threshold=0.7)"}."""
 
     title: str
-    trace: Trace
+    trace: Played
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
-    def of(run: str, data: Mapping[str, Any]) -> Pane:
-        """From the content of a trace file and the name of the run that it lies in."""
-        facts = part_facts(data["config"]) | constraint_facts(data.get("constraint"))
-        return Pane(f"{run}: {sample_of(data)}", Trace.from_json(data["trace"]), facts)
+    def of(run: str, data: Mapping[str, Any], trace: Played) -> Pane:
+        """From the content of a trace file, its trace, and the name of the run that it lies in (empty: in none)."""
+        facts = part_facts(data["config"]) if data["config"] else {}
+        title = f"{run}: {sample_of(data)}" if run else sample_of(data)
+        return Pane(title, trace, facts | constraint_facts(data.get("constraint")))
 
 
 def sample_of(data: Mapping[str, Any]) -> str:
@@ -104,7 +120,7 @@ def marks_legend(panes: Sequence[Pane]) -> str:
 
 def page_asset(name: str) -> str:
     """The text of a file beside this one."""
-    return (files("dllm.view") / name).read_text(encoding="utf-8")
+    return (files("dllm.record") / name).read_text(encoding="utf-8")
 
 
 def pane_data(pane: Pane) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""Trace files as data: what JSON can hold, and why a file is none. No file is trusted, since it may be a stranger's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dllm.record.turns import Commits, TurnRecord
+
+COMPRESSED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}  # first bytes
+
+
+class NoTrace(ValueError):
+    """Why something is no trace: the rest of a sentence that begins with its name."""
+
+
+def jsonable(value: Any) -> Any:
+    """What JSON can hold: no tensors, no tuples, and null for numbers that are none."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(entry) for key, entry in value.items()}
+    if isinstance(value, Tensor):
+        return jsonable(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(entry) for entry in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return jsonable(asdict(value))
+    return value if not isinstance(value, float) or isfinite(value) else None
+
+
+def json_of(file: Path) -> Any:
+    """The JSON in a file. Raises NoTrace, with the likely reason, where there is none."""
+    try:
+        raw = file.read_bytes()
+    except IsADirectoryError:
+        raise NoTrace("is a folder") from None
+    except OSError as error:
+        raise NoTrace(f"cannot be read ({error.strerror})") from None
+    packed = next((name for begin, name in COMPRESSED.items() if raw.startswith(begin)), None)
+    if packed is not None:
+        raise NoTrace(f"is compressed ({packed}): unpack it first")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise NoTrace("is no trace of this program (it is no text in UTF-8)") from None
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise NoTrace("is no trace of this program (its brackets are nested too deep)") from None
+    except ValueError as error:
+        raise NoTrace(f"is no trace of this program ({no_json(text, error)})") from None
+
+
+def no_json(text: str, error: ValueError) -> str:
+    """Why a text is no JSON, in words."""
+    if not text.strip():
+        return "it is empty"
+    if text.lstrip().startswith("<"):
+        return "it is a page; the trace is the .json file beside it"
+    if len(text.splitlines()) > 1 and all(line.startswith("{") for line in text.splitlines() if line.strip()):
+        return "it has an object in each line, as results have; their traces lie in the folder traces beside them"
+    if isinstance(error, json.JSONDecodeError) and cut_off(text, error):
+        return "it is cut off before its end; copy it again"
+    return f"it is no JSON: {error}"
+
+
+def cut_off(text: str, error: json.JSONDecodeError) -> bool:
+    """Whether nothing but the end is missing: the error stands there, or at the quote that begins the last text."""
+    return error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
+
+
+def checked(kind: type, data: Any, what: str) -> dict[str, Any]:
+    """``data`` if it has the fields of the dataclass ``kind``. Raises NoTrace where one is missing, or unknown."""
+    if not isinstance(data, Mapping):
+        raise NoTrace(f"is no trace of this program ({what} is no object)")
+    known = {entry.name: entry.default is MISSING and entry.default_factory is MISSING for entry in fields(kind)}
+    lacking = [name for name, needed in known.items() if needed and name not in data]
+    if {"canvas", "nfe", "tokens"} <= data.keys():
+        raise NoTrace("is no trace of this program (it is a result, whose trace lies in the folder traces beside it)")
+    if lacking or ("turns" in known and "turns" not in data):
+        raise NoTrace(f"is no trace of this program ({what} has no {(lacking or ['turns'])[0]!r})")
+    if more := [name for name in data if name not in known]:
+        raise NoTrace(f"is of a newer version of dllm ({what} has {more[0]!r})")
+    return dict(data)
+
+
+def turn_of(data: Any) -> TurnRecord:
+    """A turn from its data. Raises NoTrace for what is none."""
+    known = checked(TurnRecord, data, "a turn of it")
+    return TurnRecord(**{
+        **known, "candidates": commits_of(known["candidates"]), "edited": commits_of(known.get("edited", ())),
+        "block": tuple(known["block"]),
+    })  # fmt: skip
+
+
+def commits_of(data: Iterable[Any]) -> list[Commits]:
+    """Commits or edits of several candidates."""
+    return [Commits(**checked(Commits, one, "a turn of it")) for one in data]
