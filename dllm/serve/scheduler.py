@@ -3,8 +3,8 @@
 A lane is a running batch of one setting. First come, first served: the job at the head of the queue joins as soon as
 rows, cells, opening columns and lanes allow it, and nobody overtakes it, so nobody starves. The lane whose rows have
 had the least of the device takes the next turn. What a row sees never depends on its neighbours, so its answer is the
-same alone and under load, but for what products round otherwise in another batch (``task.exact``, ``kernels=invariant``),
-and a job that must begin anew comes to where it was.
+same alone and under load, but for products that round otherwise in another batch (``task.exact`` and
+``kernels=invariant`` rule them out), and a job that must begin anew comes to where it was.
 """
 
 from __future__ import annotations

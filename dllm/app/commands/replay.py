@@ -55,7 +55,7 @@ def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[
     if not all(isinstance(section, Mapping) for section in sections):
         raise UserError(f"trace={config['trace']!r} does not hold the settings of its decode. {ADVICE}")
     for group in PARTS:
-        refuse_unknown(group, recorded[group])
+        refuse_lacking(group, recorded[group])
         refuse_strangers(group, recorded[group], packages)
     moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
     read = {key: value for key, value in recorded.items() if key in OF_A_DECODE}
@@ -63,7 +63,7 @@ def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[
     return checked_settings({**config, **read, "model": model, "trace": False, "resume": None})
 
 
-def refuse_unknown(group: str, config: Mapping[str, Any]) -> None:
+def refuse_lacking(group: str, config: Mapping[str, Any]) -> None:
     """Raise UserError for an object of a program, of which the trace does not know all arguments."""
     if lacking := config.get("_lacks_"):
         raise UserError(
