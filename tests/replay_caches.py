@@ -71,6 +71,8 @@ class Unrolled(Fixed):
     """dInfer's loop tests a block after groups of iterations; a full forward and a window forward are one. For one row.
     """
 
+    slides = False
+
     def __init__(self, block_length: int, policy: Recorded, expected: int, most: int) -> None:
         super().__init__(block_length)
         self.policy, self.expected, self.most, self.left = policy, expected, most, 0

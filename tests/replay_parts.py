@@ -165,6 +165,8 @@ class Verified(Fixed):
     """With a threshold FreeDave's published loop verifies a draft that fills its block, too, unless one token did.
     For one row."""
 
+    slides = False
+
     def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
         self.left = int((canvas.undecided & blocks.in_block).sum())
         return blocks
