@@ -170,6 +170,7 @@ REFUSALS: list[tuple[Any, str]] = [
     ({"oneOf": [{"minimum": 13}, {"type": "object"}]}, "oneOf: cases 0 and 1 may share a value"),
     ({"not": {"const": [1]}}, "'not' is not supported over values of type array"),
     ({"type": "object", "discriminator": {"propertyName": "a"}}, "'discriminator' is not supported"),
+    ({"$recursiveAnchor": True}, "at #: the keyword '$recursiveAnchor' is not supported"),
     ({"required": "a"}, "at #/required: this is no JSON schema (Draft 2020-12): 'a' is not of type 'array'"),
     ({"properties": {"a": {"type": "int"}}}, "at #/properties/a/type: this is no JSON schema"),
     ({"items": [{}]}, "at #/items: this is no JSON schema"),

@@ -79,6 +79,26 @@ def test_texts_of_random_weights_are_valid_before_two_judges(seed: int) -> None:
     assert judged
 
 
+ZIP = {
+    "type": "object", "properties": {"zip": {"type": "string", "pattern": r"^\d{5}$"}}, "required": ["zip"],
+    "additionalProperties": False,
+}  # fmt: skip
+LETTER = {
+    "type": "object", "required": ["title", "body"], "additionalProperties": False,
+    "properties": {"title": {"type": "string", "maxLength": 200}, "body": {"type": "string", "maxLength": 4000}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.5}])
+def test_patterns_and_long_strings_hold_for_random_weights(sampling: dict[str, float]) -> None:
+    decoder = Decoder(random_weights("mini-llada"), gen_length=64, batch_size=ROWS, **sampling)
+    asked = [JsonSchema(ZIP), JsonSchema(LETTER)] * 2
+    for constraint, result in zip(asked, decoder(["a"] * 4, constraints=asked, seed=1), strict=True):
+        assert validates(constraint.schema, result.text), result.text
+        if constraint.schema == ZIP:
+            assert re.search(r'"[0-9]{5}"', result.text), result.text
+
+
 LIST = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 6}
 RECORD = {
     "type": "object", "required": ["name", "age"], "additionalProperties": False,

@@ -77,6 +77,22 @@ def client(server: Live) -> Iterator[Any]:
         yield made
 
 
+def test_pydantic_reads_what_its_own_patterns_ask_for(client: Any) -> None:
+    """Its engine has the digits of ASCII alone: as ECMA-262, and not Python's ``re``."""
+    from pydantic import BaseModel, Field
+
+    class Place(BaseModel):
+        zip: str = Field(pattern=r"^\d{5}$")
+        code: str = Field(pattern=r"^[\w-]{4}$", max_length=2083)
+
+    for seed in range(8):
+        reply = client.chat.completions.parse(
+            model="tiny", messages=[{"role": "user", "content": "Where?"}], response_format=Place, seed=seed,
+            max_tokens=60, temperature=1.5)  # fmt: skip
+        place = reply.choices[0].message.parsed
+        assert re.fullmatch("[0-9]{5}", place.zip) and re.fullmatch("[A-Za-z0-9_-]{4}", place.code)
+
+
 def drawn(dice: random.Random) -> tuple[dict[str, Any], Form | None]:
     """A request, half of them under a constraint."""
     form = dice.choice(FORMS) if dice.random() < 0.6 else None

@@ -51,7 +51,7 @@ def _check(node: Node, keyword: str, validator: Any) -> Iterator[Node]:
         if not isinstance(value, Mapping):
             raise _none(place.place, f"{value!r:.100} is not of type 'object'")
         yield from (place.at(name) for name in value)
-    elif keyword != "dependencies":  # of old drafts; it is refused where it is met
+    elif keyword not in ("dependencies", "$recursiveRef", "$recursiveAnchor"):  # of old drafts: refused where met
         error = next(validator.iter_errors(value), None)
         if error is not None:
             path = "/".join([place.place, *map(pointer_part, error.absolute_path)])
