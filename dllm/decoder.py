@@ -219,8 +219,9 @@ class Decoder:
             return
         except torch.OutOfMemoryError:
             pass  # the handler's traceback holds the tensors of the turn: what fits is tried behind it
-        device = self.model.transformer.device
-        raise too_large(requests[:rows], lambda fewer: next(runner.stream(fewer, rows, nothing)), device)
+        network = self.model.transformer
+        attempt = lambda fewer: next(runner.stream(fewer, rows, nothing))  # noqa: E731
+        raise too_large(requests[:rows], attempt, network.device, network.dtype)
 
 
 def refuse_stop(stop: Sequence[str]) -> None:

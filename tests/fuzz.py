@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from dllm.compose.parts import choices, composed, config_groups
+from dllm.words.table import INSTEAD, SETTINGS
 
 TOPS = ("sampler", "blocks", "cache", "eos")  # what most command lines choose
 # Left out: minutes of compiling, a cluster of processes, kernels in an interpreter, and numbers that only take long.
@@ -35,7 +36,12 @@ TASKS = (["task=check"], ["task=replay"], ["task=replay", "trace=q.jsonl"], ["ta
 GRIDS = ("5", "[5]", "null", "{}", "[{}]", "[]", "[{a: b}]", "[{sampler: [static, eb]}]", "[{1: 2}]")
 SWEEPS = (["sampler=static,eb"], ["sampler=static,nope"], ["sampler.threshold=0.5,high"], ["cache=null,none"],
           ["gen_length=4,8"], ["seed=range(2)"], ["eos=glob(f*)"], ["grids=[{sampler: [static, eb]}]"], [])  # fmt: skip
-TARGETS = ("nope", "os.system", "dllm.cache.none.NoCache", "null", "5")
+BROUGHT = (*SETTINGS, *INSTEAD)  # words of other programs
+BARE = ("Sort the list: b, a", "What is x=3?", "chat", "run", "mini-llada", "EB", "q.jsonl", "p.jsonl", "a\nb", "it's")
+MODELS = ("LLaDA-8B-Instruct", "GSAI-ML/LLaDA-8B-Instruct", "Mini-LLaDA", "./here", "nowhere/model", "llada", "/")
+UNCLOSED = ("grids=[{sampler: eb, gen_length: 4]", "stop=[a", "sampler.threshold={a: [1}", "sampler=[eb", "seed=1]")
+TARGETS = ("nope", "nope.Nope", "dllm.samplers.eb.EBB", "dllm.samplers", "dllm.samplers.nope.A", "a..b",
+           "os.system", "dllm.cache.none.NoCache", "null", "5")
 TEXTS = ("name", "output", "resume", "prompts", "trace", "stop", "prompt", "model.path", "model.device")
 INNER = ("sampler/inner", "sampler/inner@sampler.inner.inner")
 
@@ -91,6 +97,11 @@ CHANGES: tuple[Callable[[Random, dict[str, str]], str], ...] = (
     lambda rng, chosen: rng.choice(STRAYS),
     lambda rng, chosen: rng.choice(HYDRA),
     lambda rng, chosen: f"{rng.choice(TEXTS)}={value(rng)}",
+    lambda rng, chosen: f"{rng.choice(BROUGHT)}={value(rng)}",
+    lambda rng, chosen: f"--{rng.choice(BROUGHT).replace('_', '-')}{rng.choice(('', '=1'))}",
+    lambda rng, chosen: f"sampler.{rng.choice(BROUGHT)}={value(rng)}",
+    lambda rng, chosen: rng.choice((*BARE, *UNCLOSED)),
+    lambda rng, chosen: f"model={rng.choice(MODELS)}",
     lambda rng, chosen: f"experiment={rng.choice(plain('experiment'))}",
     lambda rng, chosen: f"grids={rng.choice(GRIDS)}",
 )

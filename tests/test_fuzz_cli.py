@@ -102,6 +102,10 @@ def unfinished(folder: Path) -> Iterator[str]:
                 yield f"{file} holds an empty answer"
 
 
+def folders(place: Path) -> set[Path]:
+    return {folder for folder in place.rglob("*") if folder.is_dir()}
+
+
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_command_line_gives_a_result_or_one_sentence(
     group: int, place: Path, tiny: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -110,11 +114,14 @@ def test_a_command_line_gives_a_result_or_one_sentence(
     codes = []
     for seed in range(group, CASES, GROUPS):
         arguments = command(Random(seed), str(tiny))
+        before = folders(place)
         try:
             code, out, err = outcome(arguments, capfd)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {' '.join(arguments)!r} ended with {error!r}") from error
         assert (found := list(problems(code, out, err))) == [], f"seed {seed}: {arguments}: {found}\n{err}"
+        if code == 2 and "-m" not in arguments:
+            assert folders(place) <= before, f"seed {seed}: {arguments} was refused and left a folder"
         codes.append(code)
     assert list(unfinished(place)) == []
     assert codes.count(0) > len(codes) / 10 and codes.count(2) > len(codes) / 4, "both kinds must be met"

@@ -11,7 +11,8 @@ from typing import Any, Never
 
 import torch
 
-from dllm.errors import UserError, in_choices, nearest, warn_once
+from dllm.common.hub import hub_reachable, stay_offline_without_hub
+from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
 from dllm.kernels.choose import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.adapter import Adapter
@@ -64,14 +65,17 @@ def locate(path: str | Path, weights: bool = True) -> Path:
             f"model.path={name!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder and no hub "
             f"id of the form owner/name.{nearest(name, known)}"
         )
+    stay_offline_without_hub()
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(name, allow_patterns=DATA_FILES + ["*.safetensors"] * weights))
     except Exception as error:
+        offline = not hub_reachable() and type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
+        why = "the hub cannot be reached from here" if offline else first_line(error)
         raise UserError(
-            f"model.path={name!r} is no folder here, and could not be downloaded as a hub id "
-            f"({type(error).__name__}: {error}). Download it elsewhere and pass the folder: model.path=FOLDER."
+            f"model.path={name!r} is no folder here, and could not be downloaded as a hub id ({why}). Download it "
+            "elsewhere and pass the folder: model.path=FOLDER."
         ) from error
 
 

@@ -13,10 +13,11 @@ from dllm.errors import TooLarge
 
 
 def too_large(
-    requests: Sequence[Request], attempt: Callable[[Sequence[Request]], object], device: torch.device
-) -> TooLarge:
+    requests: Sequence[Request], attempt: Callable[[Sequence[Request]], object], device: torch.device,
+    dtype: torch.dtype,
+) -> TooLarge:  # fmt: skip
     """Names the batch that fits, or the length if one row does not. attempt: the first turn of requests, which is the
-    largest, since it computes everything."""
+    largest, since it computes everything. dtype: the model's, which may be wider than it must."""
 
     def fits(fewer: Sequence[Request]) -> bool:
         gc.collect()
@@ -39,9 +40,11 @@ def too_large(
         if fits([shortened(first, shorter)]):
             return TooLarge(f"an answer of {length} tokens behind a prompt of {first.answer_start} does not fit into "
                              f"{place}, but one of {shorter} does. Use gen_length={shorter}.")  # fmt: skip
+    wide = ", model.dtype=bfloat16" if dtype in (torch.float32, torch.float64) else ""
+    more = ", or model.device=auto to spread the model over all GPUs" if torch.cuda.device_count() > 1 else ""
     return TooLarge(
         f"a prompt of {first.answer_start} tokens does not fit into {place} beside the model's weights. Use a shorter "
-        "prompt, model.dtype=bfloat16, or model.device=auto to spread the model over several GPUs.")  # fmt: skip
+        f"prompt{wide}{more or ', or a smaller model'}.")  # fmt: skip
 
 
 def halvings(count: int) -> list[int]:

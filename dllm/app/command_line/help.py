@@ -15,8 +15,9 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from dllm.app.command_line.program import program
 from dllm.compose.choice_files import CONF, choice_file, choice_notes, choice_summary, comments
-from dllm.compose.parts import choices, composed, config_groups
+from dllm.compose.parts import choice_of, choices, composed, config_groups
 
 EXAMPLES = r"""
 python run.py                                   the default prompt with a small model that comes along
@@ -35,6 +36,12 @@ python run.py task=serve                        serve it: OpenAI's interface, a 
 python run.py task=check model.path=FOLDER      look into a checkpoint without loading it
 python run.py sampler=credit --help             the options of another choice
 """
+SERVE_EXAMPLES = """
+python run.py                                   serve the small model that comes along, on port 8000
+python run.py model=llada-8b-instruct model.path=FOLDER
+python run.py task.port=8001 task.host=0.0.0.0 task.api_key_file=FILE   for other machines
+python run.py sampler=credit cache=dual         what holds where a request says nothing
+"""
 FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "constraint", "task", "engine", "experiment")
 
 
@@ -45,13 +52,21 @@ def help_text(arguments: Sequence[str], width: int | None = None) -> str:
     config = composed(list(given))
     chosen = {group: chosen_name(config, group, given) for group in top_groups()}
     lines = [
-        "Decode masked diffusion language models: python run.py NAME=VALUE ...", "",
-        *textwrap.indent(EXAMPLES.strip(), "  ").splitlines(), "",
+        f"Decode masked diffusion language models: {program()} NAME=VALUE ...", "",
+        *textwrap.indent(examples(), "  ").splitlines(), "",
         "To choose from (NAME=CHOICE; * marks what is chosen now):", "", *choice_lines(chosen, width),
         "Settings (NAME=VALUE; as they are set now):", "", *setting_lines(config, chosen, width),
         "", "The rule inside a wrapper is chosen by sampler/inner=NAME.",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def examples() -> str:
+    """The examples as they are typed to the program that was called."""
+    lines, called = EXAMPLES.strip().splitlines(), program()
+    if called == "dllm serve":
+        lines = SERVE_EXAMPLES.strip().splitlines()
+    return "\n".join(line.replace("python run.py", called, 1) for line in lines)
 
 
 def top_groups() -> list[str]:
@@ -69,8 +84,10 @@ def chosen_name(config: DictConfig, group: str, given: Sequence[str]) -> str | N
     now = config.get(group) or {}
     if not now:
         return next((name for name in choices(group) if not uncommented(choice_file(group, name))), None)
-    mark = next((rf"{key}: {re.escape(now[key])}\b" for key in ("name", "_target_") if now.get(key)), "(?!)")
-    return next((name for name in choices(group) if re.search(mark, choice_file(group, name))), None)
+    stored = OmegaConf.to_container(now, resolve=False)
+    assert isinstance(stored, dict)
+    plain = {str(key): value for key, value in stored.items()}
+    return str(plain["name"]) if plain.get("name") in choices(group) else choice_of(group, plain)
 
 
 def uncommented(text: str) -> str:
@@ -103,7 +120,9 @@ def setting_lines(config: DictConfig, chosen: dict[str, str | None], width: int)
     for group, name in chosen.items():
         if name is not None:
             notes |= {f"{group}.{key}": note for key, note in choice_notes(group, name).items()}
-    for key, value in settings(OmegaConf.to_container(config, resolve=False)):
+    shown_first = "task." if chosen["task"] == "serve" else "\0"  # whoever serves looks for its options
+    found = settings(OmegaConf.to_container(config, resolve=False))
+    for key, value in sorted(found, key=lambda entry: not entry[0].startswith(shown_first)):
         shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         name = key.rpartition(".")[2]
         note = notes.get(key) or (notes.get(name) if key.startswith("sampling.") else None) or ""

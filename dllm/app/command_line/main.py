@@ -25,6 +25,7 @@ from dllm.app.command_line.help import help_text
 from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names, with_task
 from dllm.app.command_line.refusals import explain, refuse_settings
+from dllm.app.command_line.too_little import memory_advice
 from dllm.app.runs.places import resumed
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
@@ -38,10 +39,6 @@ TOGETHER: list[tuple[dict[str, Any], list[str], Path]] = []
 CELL_LABELS: list[str] = []  # of the cells that Hydra is still to start, such as "cell 2 of 6"
 TAKEN: list[bool] = []  # for each cell that this process took: whether it was evaluated, or refused
 LACKING: list[bool] = []  # for each of its calls: whether samples of cells could not be decoded
-MEMORY_ADVICE = (
-    "Choose model.dtype=bfloat16 or a smaller model, or decode less at once: lower batch_size or gen_length, in a "
-    "server task.max_rows or task.max_cells."
-)
 
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
@@ -147,6 +144,8 @@ def obey(arguments: list[str]) -> None:
         start()
     else:
         config = composed(flags.overrides, whole=True)
+        if str(config.hydra.mode).endswith("MULTIRUN"):
+            raise UserError("hydra.mode=MULTIRUN of the chosen experiment asks for a sweep: add -m, or drop it there.")
         HydraConfig.instance().set_config(config)  # which ${hydra:...} reads
         run_single(config, flags.overrides, config.hydra.run.dir)
 
@@ -214,7 +213,7 @@ def sentences(overrides: Sequence[str]) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not (isinstance(error, MemoryError) or "out of memory" in str(error) or "allocate memory" in str(error)):
             raise
-        stop(f"there is not enough memory ({first_line(error)}). {MEMORY_ADVICE}")
+        stop(f"there is not enough memory ({first_line(error)}). {memory_advice(overrides)}")
     except KeyboardInterrupt:
         complain("\nStopped.")
         raise SystemExit(130) from None

@@ -54,6 +54,11 @@ class Options:
         values = {entry.name: config[entry.name] for entry in fields(Options)}
         if values["gen_length"] is None:
             values["gen_length"] = DEFAULT_GEN_LENGTH
+        if isinstance(values["compare"], str):
+            raise UserError(
+                f"compare={values['compare']!r} must be true or false: true decodes once more with one token per step. "
+                "Samplers are compared on questions: -m sampler=confidence,static task=NAME."
+            )
         if isinstance(values["stop"], str):
             values["stop"] = [values["stop"]]
         for entry in fields(Options):

@@ -26,8 +26,8 @@ Combination = tuple[dict[str, Any], list[str]]  # a configuration of a sweep, an
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Evaluate one configuration in a run folder of its own."""
+    engine = engine_of(config)  # first: what it refuses leaves no folder
     cell = run_cell(config)
-    engine = engine_of(config)
     print_missing(engine, cell, set())
     with interruptible(lambda: f"Finished samples are kept. Go on with resume={cell.folder}"):
         for _ in engine.run(iter([cell])):

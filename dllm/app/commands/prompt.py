@@ -22,7 +22,6 @@ from dllm.common.terminal import as_text, complain, say
 from dllm.compose.naming import typed_name
 from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer, stretch
-from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.record.folders import key_of
 from dllm.record.results import Result, ResultRow
@@ -48,11 +47,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     samples = plan.samples()
     with plan.open_folder(samples) as run_folder:
         started = PromptRun(plan, samples, run_folder)
-        try:
-            columns = started.decode()
-        except UserError:
-            run_folder.discard()
-            raise
+        columns = started.decode()
     started.race(columns)
     report(columns, run_folder)
     say_if_outside(plan, [sample.shown for sample in samples])

@@ -44,7 +44,8 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     if difference is not None:
         say(f"{file}: {difference}")
         raise SystemExit(1)
-    say(f"{file}: all {len(recorded.turns)} turns equal")
+    turns = len(recorded.turns)
+    say(f"{file}: {'its one turn is equal' if turns == 1 else f'all {turns} turns equal'}")
 
 
 def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.runs.cells import Cell
-from dllm.app.runs.evaluation import Batch
 from dllm.app.runs.folder import RunFolder
-from dllm.errors import TooLarge, UserError
+from dllm.errors import TooLarge
 from dllm.record.folders import key_of
 
 
@@ -32,18 +31,8 @@ def decode_missing(cell: Cell, run_folder: RunFolder) -> None:
     missing = evaluation.missing(run_folder.done)
     if not missing:
         return
-    try:
-        run_folder.stamp(evaluation.environment())
-        _decode(cell, run_folder, missing)
-    except TooLarge:  # its cell is told of it, and others go on
-        raise
-    except UserError:
-        run_folder.discard()
-        raise
-
-
-def _decode(cell: Cell, run_folder: RunFolder, missing: Sequence[Batch]) -> None:
-    done, evaluation = run_folder.done, cell.evaluation
+    run_folder.stamp(evaluation.environment())
+    done = run_folder.done
     with progress_bar(len(evaluation.keys), len(done), title=cell.place) as progress:
         for row, trace in evaluation.rows(missing):
             if key_of(row) not in done:

@@ -15,7 +15,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +22,7 @@ from typing import Any, BinaryIO
 import yaml
 from filelock import BaseFileLock
 
-from dllm.app.runs.places import stored_config, writing
+from dllm.app.runs.places import make_folder, remove_made, stored_config, writing
 from dllm.common.digest import digest, json_digest
 from dllm.common.locks import lock_name, locked
 from dllm.common.whole import write_whole
@@ -69,7 +68,7 @@ class RunFolder:
         refuse_other(folder, config, content)
         fresh = not (folder / CONFIG).exists()
         with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             if fresh:
                 made_of = {"content": dict(content), "settings": relevant(config)}
                 write_whole(folder / ENVIRONMENT, _json({"identity": identity(config, content), **made_of}))
@@ -133,8 +132,7 @@ class RunFolder:
             self.close()
             for name in (CONFIG, ENVIRONMENT, RESULTS, lock_name(RESULTS)):
                 (self.path / name).unlink(missing_ok=True)
-            with suppress(OSError):  # the user's own files in it stay
-                self.path.rmdir()
+            remove_made(self.path)
 
     def close(self) -> None:
         self.results.close()
@@ -143,7 +141,10 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """A run that is refused leaves nothing; one that is stopped can be resumed."""
+        if kind is not None and issubclass(kind, Exception):
+            self.discard()
         self.close()
 
 
@@ -190,7 +191,9 @@ def setting_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> Ite
 def _named(flat: Mapping[str, Any], part: str) -> str:
     """The name of a part, from the dotted keys of a configuration."""
     options = {key.removeprefix(f"{part}."): value for key, value in flat.items() if key.startswith(f"{part}.")}
-    return choice_of(part.partition(".")[0], options) if options else "none"
+    if "_target_" in options:
+        return choice_of(part.partition(".")[0], options)
+    return "prompt" if part == "task" else "none"  # the only task without questions that leaves a folder
 
 
 def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:

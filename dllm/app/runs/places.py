@@ -17,14 +17,35 @@ from dllm.record.folders import CONFIG, SWEEP
 BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
 
 
+MADE: set[Path] = set()  # folders that this process made, which go with a run that is refused
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, and remember which were missing."""
+    missing = [place.absolute() for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    MADE.update(missing)
+
+
+def remove_made(folder: Path) -> None:
+    """Remove an empty folder, and the empty ones above it, as far as this process made them."""
+    for place in (folder.absolute(), *folder.absolute().parents):
+        if place not in MADE:
+            return
+        with suppress(OSError):  # somebody's own files in it stay
+            place.rmdir()
+            MADE.discard(place)
+
+
 def fresh_folder(parent: Path, name: str) -> Path:
     """Make a folder that no other process has. Folders of runs that start in the same second are numbered."""
     with writing(parent):
-        parent.mkdir(parents=True, exist_ok=True)
+        make_folder(parent)
         for number in range(1, 10_000):
             folder = parent / (name if number == 1 else f"{name}-{number}")
             with suppress(FileExistsError):
                 folder.mkdir()
+                MADE.add(folder.absolute())
                 return folder
     raise UserError(f"output={str(parent)!r} is full of folders named {name}. Choose another, or name=NAME.")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from dllm.common.hub import stay_offline_without_hub
 from dllm.errors import UserError, first_line, not_installed
 from dllm.tasks.parallelbench.catalog import TaskSpec
 from dllm.tasks.parallelbench.metrics import HOLDS
@@ -109,6 +110,7 @@ def _from_hub(repository: str, spec: TaskSpec) -> TaskCopy | None:
 
 
 def _downloaded(repository: str, name: str) -> Sequence[CopyRow]:
+    stay_offline_without_hub()
     import datasets
 
     try:

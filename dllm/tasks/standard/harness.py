@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dllm.common.digest import json_digest
+from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.errors import UserError, first_line
 from dllm.prompts import PrefilledPrompt
 from dllm.tasks.base import AnswerScores, Item, Task
@@ -44,6 +45,8 @@ class Harness(Task):
             raise UserError(f"task.limit={limit} must be at least 1, or null for all questions.")
         if shots is not None and shots < 0:
             raise UserError(f"task.shots={shots} must be 0 or more, or null for as many as the harness has.")
+        if path is None:
+            stay_offline_without_hub()
         imported()
         self.parts = dict(self.build())
 
@@ -86,8 +89,9 @@ class Harness(Task):
         except Exception as error:  # datasets and the hub raise a dozen kinds, and their own subclasses of OSError
             where = f"task.path={self.path!r}" if rows is not None else f"{config.get('dataset_path')} from the hub"
             columns = f" with {', '.join(self.fields)}" if self.fields else ""
+            why = first_line(error) if rows is not None or hub_reachable() else "the hub cannot be reached from here"
             raise UserError(
-                f"task={self.name} cannot read {where} ({first_line(error)}). Without a network, copy the questions as "
+                f"task={self.name} cannot read {where} ({why}). Without a network, copy the questions as "
                 f"JSON lines{columns} and name the file: task.path=FILE."
             ) from None
         task.set_fewshot_seed(self.seed)
