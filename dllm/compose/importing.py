@@ -6,13 +6,13 @@ import inspect
 import traceback
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 from dllm.errors import UserError, first_line, nearest
 
 
-def imported_class(name: str, target: str) -> type:
-    """The class of a setting ``name``. Raises UserError, which names the file and the line to be mended."""
+def imported_class(name: str, target: str, base: type) -> type:
+    """The class of a setting ``name``. Raises UserError, which names the file and the line to be mended, or the classes
+    derived from ``base`` that the module has."""
     module_name, _, last = target.rpartition(".")
     try:
         module = import_module(module_name)
@@ -20,10 +20,11 @@ def imported_class(name: str, target: str) -> type:
         raise UserError(f"{name}={target!r} {_unimported(module_name, error)}") from error
     kind = getattr(module, last, None)
     if not isinstance(kind, type):
-        own = [key for key, value in vars(module).items() if _is_own(value, module)]
-        there = f"{module_name} has {', '.join(own) or 'none'}"
+        own = [key for key, value in vars(module).items() if inspect.isclass(value) and issubclass(value, base)
+               and value.__module__ == module.__name__]  # fmt: skip
+        there = f": {module_name} has {', '.join(own)}" if own else ""
         what = "is no class" if hasattr(module, last) else "names no class"
-        raise UserError(f"{name}={target!r} {what}: {there}.{nearest(last, own)} Write MODULE.CLASS.")
+        raise UserError(f"{name}={target!r} {what}{there}.{nearest(last, own)} Write MODULE.CLASS.")
     return kind
 
 
@@ -34,10 +35,6 @@ def place_of_error(error: BaseException) -> str:
         if file.parent.name != "importlib" and not frame.filename.startswith("<"):
             return "" if file.parent == Path(__file__).parent else f"{file}, line {frame.lineno}"
     return ""
-
-
-def _is_own(value: object, module: ModuleType) -> bool:
-    return inspect.isclass(value) and value.__module__ == module.__name__
 
 
 def _unimported(module: str, error: Exception) -> str:

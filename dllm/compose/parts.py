@@ -250,13 +250,13 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def class_of(group: str, target: Any) -> type:
     """The class that ``_target_`` names. Raises UserError if it is no class of the group's kind."""
-    name = f"{group}._target_"
+    name, base = f"{group}._target_", BASE_CLASSES.get(group.partition(".")[0])
+    above = object if base is None else resolve_name(base)
     try:
-        kind = imported_class(name, str(target))
+        kind = imported_class(name, str(target), above)
     except UserError as error:
         raise UserError(f"{error} Or choose one by {group}=NAME.") from error.__cause__
-    base = BASE_CLASSES.get(group.partition(".")[0])
-    if base is not None and not issubclass(kind, resolve_name(base)):
+    if base is not None and not issubclass(kind, above):
         short = base.rpartition(".")[2]
         raise UserError(
             f"{name}={target!r} is no {short}: derive it from {base}, or choose one by {group}=NAME."

@@ -141,9 +141,9 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """A run that is refused leaves nothing; one that is stopped can be resumed."""
-        if kind is not None and issubclass(kind, Exception):
+    def __exit__(self, kind: object, error: BaseException | None, *place: object) -> None:
+        """A run that is refused leaves nothing. One that is stopped, or finds its disk full, can be resumed."""
+        if isinstance(error, Exception) and not isinstance(error.__cause__, OSError):
             self.discard()
         self.close()
 

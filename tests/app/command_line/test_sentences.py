@@ -30,7 +30,7 @@ UNIMPORTED = {
     "syntax.A": "syntax.py, line 2: '(' was never closed in 'def x(self:'. Mend that line.",
     "lacking.A": "lacking.py, line 1: ModuleNotFoundError: No module named 'numpyy'. Mend that line.",
     "name.A": "name.py, line 1: NameError: name 'y' is not defined. Mend that line.",
-    "sound.Risin": "names no class: sound has Rising, Other. Did you mean 'Rising'?",
+    "sound.Risin": "names no class: sound has Rising. Did you mean 'Rising'?",
     "sound.Other": "is no Sampler: derive it from dllm.samplers.base.Sampler",
     "sound.Rising": "sampler.threshold=0.9: the choice has no such option; it has low. A class of your own",
     "nowhere.A": "there is no module nowhere. Write MODULE.CLASS, with the module's folder in PYTHONPATH.",
@@ -180,3 +180,14 @@ def test_errors_in_words() -> None:
     assert in_words(KeyError("trace")) == "it lacks 'trace'" and in_words(StopIteration()) == "it ends too early"
     assert in_words(TypeError("'int' object")) == "it holds something else"
     assert in_words(ValueError("a\nb")) == "a" and in_words(OSError(2, "gone")) == "gone"
+
+
+def test_a_run_whose_disk_is_full_can_be_resumed_as_it_says(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dllm.app.runs.folder.RunFolder._append", full)
+        outcome = run("prompt=w1", "name=there")
+    assert outcome.code == 2 and "go on with resume=runs/there" in outcome.err
+    assert run("resume=runs/there").code == 0
