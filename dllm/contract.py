@@ -83,7 +83,7 @@ class Scores:
     ``sampling.eos_last``). committable: scored, and the cache's plan allows its commit.
     statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
     gap: difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of
-    the token now on the canvas; shadow: the same from an extra row that sees all but that token (committed ones only).
+    the token now on the canvas; shadow: the same from an extra row that does not see it (columns of the block).
     logits, lookup, attention: None if no part asked for them. again: None if no row is under a constraint.
     """
 
@@ -267,9 +267,9 @@ class ForwardPlan(Rowwise):
     """What one forward shall compute, chosen by a cache for each row by itself. Masks are [B, L].
 
     columns: those to compute. committable: positions that may be committed from it. forced: a row with such positions
-    commits exactly these. shadows [B, x]: columns (L: no column) that get an extra row: a mask that sees every column
-    but its own and that no other row sees. keys: columns that count as keys (of rows with several candidates: every
-    valid one). shapes: how wide the forward may be. state: changed entries of what the policy remembers, [B, ...].
+    commits exactly these. shadows [B, x]: columns (L: no column) that get an extra row: a mask that sees the others and
+    every column but its own; no ordinary row sees it. keys: columns that count as keys (with several candidates: every
+    valid one). shapes: how wide the forward may be. state: changed entries of what is remembered [B, ...].
     """
 
     shared: ClassVar[tuple[str, ...]] = ("shapes", "state")

@@ -129,8 +129,7 @@ class Forward:
         if blocks.shapes.waits:  # nothing is scored in rows that wait, so nothing can be decided
             wanted, plan = wanted & blocks.active[:, None], replace(plan, forced=plan.forced & blocks.active[:, None])
         if "shadow" in self.proposer.wanted:
-            committed = blocks.in_block & canvas.revisable
-            plan = replace(plan, shadows=packed(committed, canvas.columns))
+            plan = replace(plan, shadows=packed(blocks.in_block & canvas.valid, canvas.columns))
         asked = next((need.attention for need in self.needs if need.attention is not None), None)
         probe = None if asked is None else Probe.of(asked, self.model.config, canvas, blocks)
         forward, hidden, attention = self._hidden(rows, plan, probe)

@@ -14,6 +14,7 @@ class Schedule(Protocol):
 
     fixed_length: int | None
     slides: bool
+    per_request: tuple[str, ...]
 
     def count(self, canvas: Canvas) -> Tensor | None: ...
 

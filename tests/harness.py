@@ -61,6 +61,8 @@ def make_filter(width: int) -> Path:
 # Parts that cannot be built, or would show nothing, with their defaults.
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "fixed"): {"block_length": 8},
+    ("blocks", "growing"): {"block_length": 8},
+    ("blocks", "ahead"): {"block_length": 5, "opening_share": 0.4},
     ("blocks", "list"): {"lengths": [5, 8, 3]},
     ("blocks", "adablock"): {"block_length": 8, "delimiter_ids": [54, 56]},
     ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 54},
@@ -68,6 +70,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "elastic"): {"window_length": 5},
     ("cache", "window"): {"active_tokens": 4, "window_tokens": 9, "refresh_interval": 4},
     ("cache", "dkv"): {"refresh_interval": 4},
+    ("cache", "delayed"): {"delay": 2, "refresh_interval": 5},
     ("cache", "d2cache"): {"masks": 6, "sigma": 4.0, "inflate": 2},
     ("cache", "entropy"): {"recent": 3},
     ("cache", "flash"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},

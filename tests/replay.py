@@ -12,26 +12,27 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import replay_authors
 import replay_caches
 import replay_causal
 import replay_parts
+import replay_requests
 import torch
 from replay_parts import CACHES, ELSEWHERE, Case, Parts
+from replay_record import Record, relative
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache, Session
-from dllm.cache.dllm_cache import FeaturePass
 from dllm.cache.passes import Pass
 from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import Owner
-from dllm.contract import Scores, Turn, View
+from dllm.contract import Scores, View
 from dllm.denoise import TakeTurn, denoise
 from dllm.forward import Forward
 from dllm.models.ids import Ids
@@ -43,146 +44,7 @@ from dllm.samplers.prophet import given
 from dllm.setting import altered
 
 MODELS = Path(__file__).parent / "data" / "models"
-METHODS = replay_parts.METHODS | replay_caches.METHODS
-
-
-@dataclass
-class Record:
-    """What a decode did, in the terms of the golden files.
-
-    Booking follows each source: most count what a turn's step changed, ``fills`` included or not (LocalLeap counts
-    what the end-of-text policy fills); FreeDave books a draft on the forward that verifies it; LoPA books what the
-    kept state has decided on the forward that drafted it.
-    """
-
-    gen_length: int
-    fills: bool = True
-    verified: bool = False
-    drafted: bool = False
-    names: Mapping[str, str] = field(default_factory=dict)
-    tokens: list[int] = field(default_factory=list)
-    forward_tokens: list[int] = field(default_factory=list)
-    layer_tokens: list[list[int]] = field(default_factory=list)
-    layer_values: list[list[int]] = field(default_factory=list)
-    first_refreshed_layer: list[int] = field(default_factory=list)
-    committed: list[list[int]] = field(default_factory=list)
-    blocks: list[tuple[int, int, int]] = field(default_factory=list)
-    early: int | None = None
-    exit_step: int | None = None
-    static_nfe: int | None = None
-    lossless: bool | None = None
-    branches: list[int] = field(default_factory=list)
-    kept: list[int] = field(default_factory=list)
-    edited: list[list[list[int]]] = field(default_factory=list)
-    masked: torch.Tensor | None = None
-    untested_forwards: int = 0
-    start: int = 0
-    entropies: list[float] = field(default_factory=list)
-    passes: list[Pass] = field(default_factory=list)
-
-    def observe(self, turn: Turn, start: int) -> None:
-        self.start = start
-        layers = turn.cost.queries.sum(0).tolist()
-        refreshed = [bool(rows) for rows in turn.cost.refreshed.sum(0).tolist()] + [True]
-        self.forward_tokens.append(layers[0])
-        self.layer_tokens.append(layers)
-        self.layer_values.append([] if isinstance(turn.cost.values, int) else turn.cost.values.sum(0).tolist())
-        self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
-        self.branches.append(len(turn.tried.request))
-        self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
-        if "entropy" in turn.view.scores.statistics and turn.step.owner.is_single:
-            said = turn.view.scores.stat("entropy")[turn.step.commit].tolist()
-            self.entropies.append(max(said, default=0.0))
-        canvas, edit = turn.candidates, turn.step.edit
-        places = [] if edit is None else edit[0].nonzero()[:, 0].tolist()
-        self.edited.append([[at - start, int(canvas.tokens[0, at])] for at in places])
-        if self.verified:
-            self._book_verified(turn, start)
-        elif self.drafted:
-            self._book_drafted(turn, start)
-        else:
-            changed = turn.step.commit[0] | (turn.canvas.masked[0] & ~canvas.masked[0] & self.fills)
-            self.committed.append(relative(changed, start))
-        if turn.step.commit[0].sum() == turn.canvas.undecided[0].sum() and int(turn.view.blocks.turn[0]):
-            self.early = int(turn.view.blocks.turn[0])
-        blocks = turn.view.blocks
-        self.untested_forwards += not bool((turn.canvas.undecided & blocks.in_block).any())
-        self.blocks.append((int(blocks.number[0]), int(blocks.begin[0]), int(blocks.end[0])))
-        self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()
-
-    def _book_verified(self, turn: Turn, start: int) -> None:
-        """A draft counts on the forward that confirmed it; what the cache forces and a block's last mask need none."""
-        before = turn.tried.masked.any(0) if self.masked is None else self.masked
-        now = turn.canvas.masked[0]
-        now = now & ~(turn.step.commit[0] if turn.step.owner.is_single else turn.view.forced[0])
-        self.committed.append(relative(before & ~now, start))
-        self.masked = now
-
-    def _book_drafted(self, turn: Turn, start: int) -> None:
-        """What this forward kept counts on the last one; what it leaves decided in all candidates counts on itself,
-        until the next one is known."""
-        now = turn.canvas.masked[0]
-        if self.masked is not None:
-            self.committed[-1] = relative(self.masked & ~now, start)
-        self.committed.append(relative(now & ~turn.candidates.masked.any(0), start))
-        self.masked = now
-
-    @property
-    def nfe(self) -> int:
-        return len(self.forward_tokens)
-
-    @property
-    def block_lengths(self) -> list[int]:
-        return [end - begin for _, begin, end in dict.fromkeys(self.blocks)]
-
-    @property
-    def nfe_per_block(self) -> list[int]:
-        return [self.blocks.count(block) for block in dict.fromkeys(self.blocks)]
-
-
-    @property
-    def last_layer(self) -> list[int]:
-        """Rows that the last layer of each forward computed."""
-        return [layers[-1] for layers in self.layer_tokens]
-
-    @property
-    def selected(self) -> list[list[list[int] | None]]:
-        """Positions that each layer of each forward chose by their values; None: it chose none."""
-        assert all(call.columns is None for one in self.passes for call in one.calls)
-        return [[None if rows is None else relative(rows[0], self.start) for rows in one.found.selected]
-                for one in self.passes if isinstance(one, FeaturePass)]  # fmt: skip
-
-    @property
-    def value_tokens(self) -> list[list[int]]:
-        """Rows of which each layer of each forward computed the value."""
-        chose = [[len(layer or ()) for layer in layers] for layers in self.selected]
-        return [[rows + more - twice for rows, more, twice in zip(*one, strict=True)]
-                for one in zip(self.layer_tokens, self.layer_values, chose, strict=True)]  # fmt: skip
-
-    @property
-    def kept_masks(self) -> list[list[int]]:
-        """Positions behind each block that its forwards saw."""
-        first = [self.blocks.index(block) for block in dict.fromkeys(self.blocks)]
-        columns = [relative(self.passes[at].keys[0], 0) for at in first]
-        ends = [self.blocks[at][2] for at in first]
-        return [[column - self.start for column in seen if column >= end]
-                for seen, end in zip(columns, ends, strict=True)]  # fmt: skip
-
-    @property
-    def queries(self) -> list[list[int] | None]:
-        """Columns that each forward computed; None: all."""
-        return [None if one.queries.equal(one.valid) else relative(one.queries[0], 0) for one in self.passes]
-
-    @property
-    def ranges(self) -> list[list[int]]:
-        """The first of them, and the one behind the last."""
-        found = [relative(one.queries[0], 0) for one in self.passes]
-        assert all(one == list(range(one[0], one[-1] + 1)) for one in found)
-        return [[one[0], one[-1] + 1] for one in found]
-
-
-def relative(where: torch.Tensor, start: int) -> list[int]:
-    return (where.nonzero()[:, 0] - start).tolist()
+METHODS = replay_parts.METHODS | replay_caches.METHODS | replay_authors.METHODS
 
 
 @cache
@@ -220,6 +82,7 @@ def decode(
     ids = Ids(config.mask_id, config.eos_id, ())
     policy = watched(parts.cache, record.passes)
     forward = Forward.of(model, policy, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos, network)
+    forward = parts.forward(**vars(forward))
     request = Request.answer(prompt, record.gen_length, config.mask_id)
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
     canvas = Canvas.of([request], config.pad_id, model.device, config.attention.grid_at_zero)
@@ -231,14 +94,17 @@ def decode(
 
 
 # Fields whose word means something else here.
-NAMES = {"suffix": {"kept": "kept_masks"}, "dllm_cache": {"forward_tokens": "last_layer"}}
+KEPT = {"kept": "kept_masks"}
+NAMES = {"suffix": KEPT, "easing": KEPT, "dllm_cache": {"forward_tokens": "last_layer"}}
+TABLES = ("filters", "baselines")  # of a file, which its cases name
 ROUNDED = ("entropies",)
 WIDE = ("dllm_cache",)  # similarities as close as 4e-14 decide: these compare in float64
-NO_FILLS = ("freedave", "suffix", "vicinity")  # whose records leave out what the end-of-text policy fills
+NO_FILLS = ("d3llm", "freedave", "suffix", "easing", "vicinity")  # their records leave out what eos fills
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
     "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "edited", "ranges",
-    "untested_forwards", "queries", "selected", "value_tokens", "entropies",
+    "untested_forwards", "remasked", "queries", "filled", "counted", "full", "schedule", "committed_tokens",
+    "first_column", "keys", "duplicates", "selected", "value_tokens", "entropies",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -257,14 +123,27 @@ def same(recorded: Any, found: Any, rounded: bool) -> bool:
     return len(recorded) == len(found) and all(abs(a - b) < 1e-4 for a, b in zip(recorded, found, strict=True))
 
 
-def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Record:
-    params = {**case["params"], "filters": filters, "shown": case}
-    length, parts = params.get("gen_length", params.get("max_new_tokens")), METHODS[method](params)
+def parts_of(case: Case, model: Transformer, data: Case) -> Parts:
+    """What a case of the file ``data`` decodes with."""
+    tables = {name: data.get(name, {}) for name in TABLES}
+    shifted = model.config.prediction_shift == 1
+    return METHODS[data["method"]]({**case["params"], **tables, "shown": case, "dream": shifted})
+
+
+def record_of(case: Case, parts: Parts, method: str) -> Record:
+    """An empty record, which books as the case's source does."""
+    params = case["params"]
+    length = params.get("gen_length", params.get("max_new_tokens"))
     length += -(len(case["prompt"]) + length) % parts.fills_up
-    record = Record(
-        length, fills=method not in NO_FILLS, verified=method == "freedave", drafted=method == "lopa",
-        names=NAMES.get(method, {}),
+    return Record(
+        length, fills=method not in NO_FILLS, counts_changes=method == "d3llm", verified=method == "freedave",
+        drafted=method == "lopa", names=NAMES.get(method, {}),
     )  # fmt: skip
+
+
+def run_case(case: Case, model: Transformer, data: Case) -> Record:
+    params, parts = case["params"], parts_of(case, model, data)
+    record = record_of(case, parts, data["method"])
     decode(model, case["prompt"], parts, record)
     if "exit_step" in case:
         record.exit_step = record.early if record.early != params["steps"] else None
@@ -272,7 +151,7 @@ def run_case(method: str, case: Case, model: Transformer, filters: Case) -> Reco
         # The loop without drafts does not test a block after its first forward.
         blocks = Fixed(params["block_length"], min_forwards=1 if params["confidence_threshold"] is None else 2)
         inner = Parts(parts.sampler.inner, blocks, parts.cache, parts.eos, parts.sampling)
-        static = decode(model, case["prompt"], inner, Record(length))
+        static = decode(model, case["prompt"], inner, Record(record.gen_length))
         record.static_nfe, record.lossless = static.nfe, static.tokens == record.tokens
     return record
 
@@ -312,11 +191,16 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
     data, outcome = json.loads(file.read_text()), list[str | None]()
     if data["method"] in replay_causal.METHODS:
         return data["method"], [*replay_causal.outcomes(data, models, sample)] or ["it has no cases"]
+    if data["method"] in replay_requests.METHODS:
+        def requested(case: Case, prompt: Sequence[int], length: int, parts: Parts) -> Record:
+            return decode(model_of(models / case["model"]), list(prompt), parts, Record(length))
+
+        return data["method"], [*replay_requests.outcomes(data, requested, sample)] or ["it has no cases"]
     for number, case in enumerate(data.get("cases", ())):
         fault = unknown(data, case)
         if fault is None and not (sample and number % 2):
             model = model_of(models / case["model"], torch.float64 if data["method"] in WIDE else torch.float32)
-            record = run_case(data["method"], case, model, data.get("filters", {}))
+            record = run_case(case, model, data)
             fault = differ(differences(case, record))
         outcome.append(fault)
     if data["method"] in METHODS:

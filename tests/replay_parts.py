@@ -35,6 +35,7 @@ from dllm.eos.cut_open import CutOpen
 from dllm.eos.eotp import EoTP
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
+from dllm.forward import Forward
 from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -70,6 +71,7 @@ class Parts:
     sampling: Sampling = field(default_factory=lambda: Sampling(suppress_mask=False))
     given: Mapping[int, int] = field(default_factory=dict)
     turns: int | None = None  # at most
+    forward: type[Forward] = Forward
     fills_up: int = 1  # the canvas has a multiple of so many columns, prompt included
 
 

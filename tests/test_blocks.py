@@ -8,8 +8,10 @@ from harness import Combination, decode, forward_of, model, requests
 
 from dllm import UserError
 from dllm.blocks.adablock import AdaBlock
+from dllm.blocks.ahead import Ahead
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
+from dllm.blocks.growing import Growing
 from dllm.blocks.list import ListBlocks
 from dllm.blocks.tccf import TCCF
 from dllm.blocks.whole import Whole
@@ -20,6 +22,7 @@ from dllm.contract import BlockState, State, Step, View
 from dllm.denoise import denoise
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
+from dllm.samplers.confidence import Confidence
 from dllm.samplers.freedave import FreeDave
 from dllm.samplers.static import Static
 from dllm.setting import Sampling, Setting
@@ -49,6 +52,53 @@ def answer(prompt: int, length: int, grid_at_zero: bool = False) -> Canvas:
 def test_fixed_blocks_count_from_the_answer() -> None:
     assert spans(Fixed(4), answer(5, 10)) == [(0, 0, 4), (1, 4, 8), (2, 8, 10)]
     assert int(Fixed(4).count(answer(5, 10))) == 3
+
+
+def test_a_growing_block_keeps_what_was_open_before() -> None:
+    assert spans(Growing(4), answer(5, 10)) == [(0, 0, 4), (1, 0, 8), (2, 0, 10)]
+    assert int(Growing(4).count(answer(5, 10))) == 3
+    assert spans(Growing(4), answer(5, 3)) == [(0, 0, 3)]
+
+
+def test_a_rule_that_takes_nothing_back_decodes_growing_blocks_as_fixed_ones() -> None:
+    """But for what counts columns of its block."""
+    for sampler in ("confidence", "static", "localleap", "eb"):
+        one, other = (decode(Combination(sampler, blocks), requests()) for blocks in ("growing", "fixed"))
+        assert [row.canvases for row in one] == [row.canvases for row in other]
+
+
+def opened(canvas: Canvas, share: float, *commits: list[int]) -> list[tuple[int, int, int]]:
+    """Number of the current block, its begin and the end of the last open one, at the start and after each turn."""
+    blocks = Ahead(4, share)
+    span, out = blocks.start(canvas), list[tuple[int, int, int]]()
+    start = int(canvas.start[0])
+    for places in ([], *commits):
+        if out:
+            where = torch.zeros_like(canvas.masked)
+            where[0, torch.tensor(places) + start] = True
+            canvas = canvas.commit(where, canvas.tokens)
+            span = closed(blocks, canvas, span.after_forward())
+        out.append((int(span.number[0]), int(span.begin[0]) - start, int(span.open_end[0]) - start))
+    return out
+
+
+def test_the_next_block_opens_when_enough_of_the_last_is_decided() -> None:
+    assert opened(answer(3, 12), 0.5, [0], [1], [4], [5], [2, 3]) == [
+        (0, 0, 4), (0, 0, 4), (0, 0, 8), (0, 0, 8), (0, 0, 12), (1, 4, 12)]  # fmt: skip
+
+
+def test_one_block_opens_in_a_turn_and_the_last_may_be_short() -> None:
+    assert opened(answer(3, 10), 0.0, [0], [1]) == [(0, 0, 8), (0, 0, 10), (0, 0, 10)]
+
+
+def test_with_a_share_of_one_blocks_come_one_after_the_other() -> None:
+    def seen(blocks: Blocks) -> list[list[list[int]]]:
+        parts = Confidence(0.7), blocks, NoCache(), Keep()
+        forward = forward_of(model("tiny-llada"), parts, Sampling())
+        running = denoise(Canvas.of(requests(), 61), forward, *parts[:2], Keep())
+        return [turn.candidates.tokens.tolist() for turn in running]
+
+    assert seen(Ahead(5, 1.0)) == seen(Fixed(5)) != seen(Ahead(5, 0.2))
 
 
 def test_fixed_blocks_of_block_causal_models_count_from_position_zero() -> None:

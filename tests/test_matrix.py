@@ -62,4 +62,4 @@ def test_a_sample_shows_every_part_and_most_pairs() -> None:
     assert {part for pair in sample for part in pair} == {part for pair in everywhere for part in pair}
     both = {pair for pair in everywhere if {group for group, _ in pair} == {"sampler", "cache"}}
     assert len(sample & both) > 0.95 * min(len(cases), len(both)), (len(sample & both), len(cases), len(both))
-    assert len(sample - both) > 0.85 * len(everywhere - both), (len(sample - both), len(everywhere - both))
+    assert len(sample - both) > 0.75 * len(everywhere - both), (len(sample - both), len(everywhere - both))

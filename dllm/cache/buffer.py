@@ -211,7 +211,7 @@ class BufferSession(Session):
         return self._shadow(call, columns, some(forward.shadows, rows), keys)
 
     def _shadow(self, call: Call, columns: Tensor, shadows: Tensor, attended: Tensor) -> Call:
-        """The call with shadow rows. A shadow row sees itself and every column but its own; no other row sees it."""
+        """The call with shadow rows. They see every column but their own, and one another; no other row sees them."""
         extra, device = shadows.shape[1], shadows.device
         spare = self.length + 1 + torch.arange(extra, device=device).expand(len(shadows), -1)
         slots, rows = torch.cat([columns, spare], 1), torch.cat([columns, shadows], 1)
@@ -219,7 +219,7 @@ class BufferSession(Session):
         visible[:, :, : self.length] = attended[:, None]
         places = torch.arange(self.length, device=device)
         visible[:, columns.shape[1] :, : self.length] &= shadows[:, :, None] != places
-        visible[:, columns.shape[1] :, self.length + 1 :] = torch.eye(extra, dtype=torch.bool, device=device)
+        visible[:, columns.shape[1] :, self.length + 1 :] = (shadows < self.length)[:, None]
         reach = self.length + 1 + extra
         return replace(call, columns=rows, slots=slots, visible=Visible(visible), reach=reach)
 

@@ -101,11 +101,9 @@ class Everything(Session):
 
 
 def shadow_visibility(ordinary: Tensor, shadows: Tensor, length: int) -> Tensor:
-    """Who sees whom [B, n + x, n + x]. All rows see the ordinary rows, but a shadow row sees itself instead of the row
-    of its own column."""
+    """Who sees whom [B, n + x, n + x]. All rows see the ordinary rows, but a shadow row sees the shadow rows instead of
+    the row of its own column."""
     rows = torch.cat([ordinary, shadows], 1)
-    count = ordinary.shape[1]
-    is_shadow = torch.arange(rows.shape[1], device=rows.device) >= count
-    own = (rows[:, :, None] == rows[:, None, :]) & is_shadow[:, None]
-    itself = torch.eye(rows.shape[1], dtype=torch.bool, device=rows.device)
-    return ((rows < length)[:, None, :] & ~is_shadow & ~own) | (itself & is_shadow)
+    is_shadow = torch.arange(rows.shape[1], device=rows.device) >= ordinary.shape[1]
+    own = (rows[:, :, None] == rows[:, None, :]) & ~is_shadow
+    return (rows < length)[:, None, :] & torch.where(is_shadow[:, None], is_shadow | ~own, ~is_shadow)

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.rows import predictors
 from dllm.canvas import Canvas
-from dllm.contract import ForwardPlan, State
-from dllm.errors import in_choices, in_range
+from dllm.contract import ForwardPlan, Need, State
+from dllm.errors import Unfit, in_choices, in_range, name_of
+from dllm.setting import Setting
+from dllm.traits import Rule
 
 
 class Recap(Buffered):
     """After a full forward come ``local_steps`` local ones, which compute the masks and what was committed since.
 
-    targets: which masks, those of the open blocks (``block``) or all (``all_masked``). start_fraction: all forwards are
-    full until this share of the answer is decided. The paper has one local step; the other two options are ours.
+    targets: which masks, those of the open blocks (``block``), all (``all_masked``), or as published those that the
+    sampler has announced for this turn (``announced``): then a forward is local wherever something is announced.
+    start_fraction: all forwards are full until this share of the answer is decided. The paper has one local step, and
+    starts after some steps (``sampler=groups``); the first two targets and the fraction are ours.
     """
 
     def __init__(self, local_steps: int = 1, start_fraction: float = 0.0, targets: str = "block") -> None:
         in_range("cache.local_steps", local_steps, 0, advice="0 is cache=none.")
-        in_choices("cache.targets", targets, ("block", "all_masked"))
+        in_choices("cache.targets", targets, ("block", "all_masked", "announced"))
         in_range("cache.start_fraction", start_fraction, 0.0, 1.0)
         self.local_steps, self.start_fraction, self.targets = local_steps, start_fraction, targets
         if targets == "all_masked":
             self.regions = frozenset({"block", "suffix", "ahead", "answer"})
+
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
+        super().check(setting, sampler, needs)
+        if self.targets == "announced" and not sampler.announces:
+            raise Unfit(
+                f"cache.targets=announced computes what the sampler announces, and sampler={name_of(sampler)} "
+                "announces nothing. Use sampler=groups or order, or cache.targets=block."
+            )
 
     def state(self, canvas: Canvas) -> State:
         """since [B, L]: committed since the last full forward. left [B]: local forwards until the next one."""
@@ -34,8 +49,16 @@ class Recap(Buffered):
         canvas, left = view.canvas, view.state["left"]
         to_fill = (~canvas.given & canvas.valid).sum(1)
         decided = to_fill - canvas.masked.sum(1)
-        full = (left == 0) | (decided < self.start_fraction * to_fill)
+        local = (view.announced > 0).any(1) if self.targets == "announced" else left > 0
+        full = ~local | (decided < self.start_fraction * to_fill)
         since = (view.state["since"] | (view.masks ^ canvas.masked)) & ~full[:, None]
-        masks = canvas.undecided & view.blocks.in_open if self.targets == "block" else canvas.undecided
+        masks = self._masks(view)
         columns = full[:, None] | since | masks | predictors(masks, canvas, view.config)
         return view.plan(columns, state={"since": since, "left": torch.where(full, self.local_steps, left - 1)})
+
+    def _masks(self, view: CacheView) -> Tensor:
+        """The masks [B, L] that a local forward computes."""
+        masks = view.canvas.undecided
+        if self.targets == "announced":
+            return masks & (view.announced > 0)
+        return masks & view.blocks.in_open if self.targets == "block" else masks

@@ -166,3 +166,16 @@ def margin(scores: Scores) -> Tensor:
     """Probability of the likeliest token minus that of the runner-up [B, L], whichever is proposed. A confidence of -1
     (``eos_last``) stays -1."""
     return torch.where(scores.confidence < 0, scores.confidence, scores.stat("first") - scores.stat("second"))
+
+
+def ranking(scores: Scores, score: str) -> Tensor:
+    """What ``score`` ranks by [B, L], higher first: ``low_confidence`` (the probability; LLaDA's name), ``margin``
+    (p1 - p2) or ``entropy`` (lowest first)."""
+    if score == "margin":
+        return margin(scores)
+    return -scores.stat("entropy") if score == "entropy" else scores.confidence
+
+
+def ranking_statistics(score: str) -> frozenset[str]:
+    """The statistics that ``ranking`` reads."""
+    return frozenset({"margin": {"first", "second"}, "entropy": {"entropy"}}.get(score, ()))

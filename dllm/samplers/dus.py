@@ -1,33 +1,95 @@
-"""Commit dilated groups that hold no neighbours, in about log2(block) turns a block (DUS, arXiv 2506.19037)."""
+"""Commit groups without neighbours, in about log2(block) turns a block (DUS, arXiv 2506.19037).
+
+The rule is that of omerlux/DUS@abd7723: generate.py (dilated_unmask_levels, binary_search_levels, merge_last_level,
+generate_scheduled).
+"""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
+from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import State, Step, View
-from dllm.errors import in_range
-from dllm.samplers.base import Sampler
+from dllm.errors import in_choices, in_range
+from dllm.samplers.base import Sampler, each_row
+from dllm.traits import Schedule
 
 
 class DUS(Sampler):
-    """Turn i of a block commits the open positions whose offset in the block is a multiple of length / base^(i+1).
+    """The columns of a block are put into levels by their offset alone (``levels_of``), and forward i commits level i.
 
-    Each turn divides the spacing by ``base``. At spacing 1 it commits all that is left. A turn whose group is already
-    committed takes the most confident open position instead.
+    order: ``dilated`` divides the spacing by ``base`` from level to level, from length / base^``base_skip`` on;
+    ``binary`` takes the middle of every gap. threshold: a column below it waits for the block's last level (0: none
+    does; in the published loop it waits for ever, and stays a mask). A level without an open column takes the most
+    confident open one.
     """
 
     by_confidence = False
-    prescribed = True
 
-    def __init__(self, base: int = 2) -> None:
+    def __init__(self, base: int = 2, base_skip: int = 1, order: str = "dilated", threshold: float = 0.0) -> None:
         in_range("sampler.base", base, 2, advice="The spacing is divided by it every turn.")
-        self.base = base
+        in_range("sampler.base_skip", base_skip, 1)
+        in_choices("sampler.order", order, ("dilated", "binary"))
+        in_range("sampler.threshold", threshold, 0.0, 1.0)
+        self.base, self.base_skip, self.order, self.threshold = base, base_skip, order, threshold
+        self.prescribed = threshold == 0
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        """levels [B, W + 1, W]: the level of each offset in a block of each length."""
+        levels = self.levels(blocks.widest(len(canvas.columns)))
+        return super().start(canvas, blocks) | {"levels": each_row(levels, canvas)}
+
+    def levels(self, width: int) -> Tensor:
+        """``levels_of`` blocks of up to ``width`` columns in this order."""
+        lengths, offsets = torch.arange(width + 1)[:, None], torch.arange(width)
+        if self.order == "binary":
+            return levels_of(halved(lengths, offsets), lengths)
+        return levels_of(dilated(lengths, offsets, self.base, self.base_skip), lengths)
 
     def step(self, view: View, state: State) -> Step:
-        length = view.blocks.end - view.blocks.begin
-        spacing = (length.double() / self.base ** (view.index.double() + 1)).ceil().long().clamp(min=1)
-        offset = view.canvas.columns - view.blocks.begin[:, None]
-        group = view.open & (offset % spacing[:, None] == 0)
-        commit = torch.where(group.any(1, keepdim=True), group, best(view.scores.confidence, view.open))
-        return view.step(commit)
+        length, offset = view.blocks.end - view.blocks.begin, view.canvas.columns - view.blocks.begin[:, None]
+        levels = state["levels"][torch.arange(len(length), device=length.device), length]
+        level, index = levels.gather(1, offset.clamp(0, levels.shape[1] - 1)), view.index[:, None]
+        group = view.open & (level == index) & (view.scores.confidence >= self.threshold)
+        group = group | (view.open & (index >= levels.amax(1, keepdim=True)))
+        return view.step(torch.where(group.any(1, keepdim=True), group, best(view.scores.confidence, view.open)))
+
+
+def dilated(lengths: Tensor, offsets: Tensor, base: int, skip: int) -> Tensor:
+    """The first j [K, W] for which floor(length / base^(skip + j)) divides the offset. ``lengths`` [K, 1], ``offsets``
+    [W]."""
+    rounds, width = 0, int(lengths.max())
+    found = torch.full((len(lengths), len(offsets)), width)
+    while base ** (skip + rounds) <= width:
+        stride = lengths // base ** (skip + rounds)
+        hit = (stride > 0) & (offsets % stride.clamp(min=1) == 0)
+        found = torch.where(hit & (found == width), rounds, found)
+        rounds += 1
+    return found.clamp(max=rounds)
+
+
+def halved(lengths: Tensor, offsets: Tensor) -> Tensor:
+    """The round [K, W] in which repeated halving of 0 to length - 1 reaches the offset as a midpoint."""
+    low, high = torch.zeros_like(lengths).expand(-1, len(offsets)), (lengths - 1).expand(-1, len(offsets))
+    found = torch.full_like(low, -1)
+    for number in range(int(lengths.max()).bit_length()):
+        middle = (low + high) // 2
+        found = torch.where((found < 0) & (offsets == middle), number, found)
+        low, high = torch.where(offsets > middle, middle + 1, low), torch.where(offsets < middle, middle - 1, high)
+    return found.clamp(min=0)
+
+
+def levels_of(rounds: Tensor, lengths: Tensor) -> Tensor:
+    """Levels [K, W] from the round in which a rule takes each offset: rounds without an offset are dropped, and the
+    last level joins the one before if it is smaller. Offsets outside of the block have some level or other."""
+    inside = torch.arange(rounds.shape[1]) < lengths
+    size = torch.zeros(len(rounds), int(rounds.max()) + 2, dtype=torch.int64)
+    size = size.scatter_add(1, rounds, inside.long())
+    level = ((size > 0).cumsum(1) - 1).clamp(min=0)
+    sizes = torch.zeros_like(size).scatter_add(1, level, size)
+    last = (sizes > 0).sum(1, keepdim=True).sub(1).clamp(min=0)
+    merged = (last > 0) & (sizes.gather(1, last) < sizes.gather(1, (last - 1).clamp(min=0)))
+    level = level.gather(1, rounds)
+    return torch.where(inside, torch.minimum(level, last - merged.long()), 0).to(torch.int16)

@@ -1,4 +1,7 @@
-"""Commit confident positions whose distribution has stopped changing (KLASS, arXiv 2511.05664)."""
+"""Commit confident positions whose distribution has stopped changing (KLASS, arXiv 2511.05664).
+
+The rule is that of shkim0116/KLASS@ad87ecb: src/model/llada_klass.py (stable_confident_decode), dream_klass.py.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +11,51 @@ import torch
 from torch import Tensor
 
 from dllm.canvas import Canvas
-from dllm.common.ranking import best
+from dllm.common.ranking import best, top
 from dllm.contract import Need, Scores, State, Step, View
-from dllm.errors import in_range
-from dllm.samplers.base import Sampler
+from dllm.errors import in_choices, in_range
+from dllm.samplers.scheduled import Scheduled
 from dllm.traits import Schedule
 
 
-class KLASS(Sampler):
+class KLASS(Scheduled):
     """Commit an open position if its confidence exceeds ``threshold`` and the divergence KL(p_t || p_t-1) of its
-    distribution stayed below ``kl`` nats in each of the last ``history`` turns. If none qualifies, commit the best one.
+    distribution stayed below ``kl`` nats in each of the last ``history`` forwards; not before forward ``history`` of
+    the block. strategy: commit ``all`` that qualify, the most confident (``max_conf``), or the one that moved least
+    (``min_kl``). If none qualifies, commit the most confident ones, as many as the fixed schedule of ``steps`` says
+    (None: one).
 
-    The state holds the block's last logits [B, W, V] in the model's precision, where W is the width of the widest
-    possible block: 8 MB a row for 32 positions, 126,000 tokens and bfloat16. History starts anew in every block, and at
-    a position that a cache left out for a turn.
+    since: a position's history begins with the first forward of the ``answer`` (published), or of its ``block``. The
+    state holds the last logits of these columns [B, W, V] in the model's precision: 8 MB a row for 32 columns, 126,000
+    tokens and bfloat16. A position that a cache left out for a forward begins anew.
     """
 
     stateless = False
     per_request = ("threshold", "kl")
 
-    def __init__(self, threshold: Any = 0.9, kl: Any = 0.01, history: int = 2) -> None:
+    def __init__(
+        self, threshold: Any = 0.9, kl: Any = 0.01, history: int = 2, strategy: str = "all", since: str = "answer",
+        steps: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(steps)
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.kl", kl, 0.0)
-        in_range("sampler.history", history, 1, advice="It counts turns.")
-        self.threshold, self.kl, self.history = threshold, kl, history
+        in_range("sampler.history", history, 1, advice="It counts forwards.")
+        in_choices("sampler.strategy", strategy, ("all", "max_conf", "min_kl"))
+        in_choices("sampler.since", since, ("answer", "block"))
+        self.threshold, self.kl, self.history, self.strategy, self.since = threshold, kl, history, strategy, since
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(logits=True),)
+        return (Need("block" if self.since == "block" else "suffix", logits=True),)
+
+    def turns(self, canvas: Canvas) -> None:
+        """None: the scores decide."""
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """calm [B, L]: turns since a position's distribution last moved (0: now; -1: not scored in the last turn).
-        before [B, W, V]: logits of the last turn by place in the block. block [B]: its number."""
-        width = min(len(canvas.columns), blocks.widest(len(canvas.columns)))
+        """calm [B, L]: forwards since a position's distribution last moved (0: now; -1: not scored in the last one).
+        before [B, W, V]: logits of the last forward. block [B]: its number."""
+        length = len(canvas.columns)
+        width = min(length, blocks.widest(length)) if self.since == "block" else length
         # Only the first scores tell the vocabulary and the precision. Until then: no token, in the type that every
         # other one absorbs.
         nothing = canvas.masked.new_zeros(len(canvas.start), width, 0)
@@ -48,17 +64,32 @@ class KLASS(Sampler):
         }  # fmt: skip
 
     def step(self, view: View, state: State) -> Step:
-        place = view.canvas.columns - view.blocks.begin[:, None]
-        now = in_block(view.scores, place, state["before"].shape[1])
+        scores, confidence = view.scores, view.scores.confidence
+        place, same = self._places(view, state)
+        now = in_block(scores, place, state["before"].shape[1])
         before = state["before"] if state["before"].shape[-1] else now
         moved = divergence(now, before).gather(1, place.clamp(0, now.shape[1] - 1))
-        known = (state["calm"] >= 0) & (state["block"] == view.blocks.number)[:, None]
+        known = (state["calm"] >= 0) & same[:, None]
         calm = torch.where(known & (moved < state["kl"][:, None]), state["calm"] + 1, 0)
-        calm = calm.masked_fill(~(view.scores.scored & view.blocks.in_block), -1)
-        confidence = view.scores.confidence
-        accepted = view.open & (confidence > state["threshold"][:, None]) & (calm >= self.history)
-        commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
+        followed = view.blocks.in_block if self.since == "block" else view.canvas.undecided
+        calm = calm.masked_fill(~(scores.scored & followed), -1)
+        ready = view.open & (confidence > state["threshold"][:, None]) & (calm >= self.history)
+        accepted = self._chosen(ready & (view.index >= self.history - 1)[:, None], confidence, moved)
+        due = torch.where(accepted.any(1), 0, self.due(view, state).clamp(min=1))
+        commit = accepted | top(confidence, view.open, due)
         return view.step(commit, accepted=accepted, state={"calm": calm, "before": now, "block": view.blocks.number})
+
+    def _places(self, view: View, state: State) -> tuple[Tensor, Tensor]:
+        """Where in the state each column [B, L] lies, and whether the rows' [B] histories go on."""
+        columns = view.canvas.columns
+        if self.since == "answer":
+            return columns.expand_as(view.canvas.tokens), torch.ones_like(view.active)
+        return columns - view.blocks.begin[:, None], state["block"] == view.blocks.number
+
+    def _chosen(self, ready: Tensor, confidence: Tensor, moved: Tensor) -> Tensor:
+        if self.strategy == "all":
+            return ready
+        return best(confidence if self.strategy == "max_conf" else -moved, ready)
 
 
 def in_block(scores: Scores, place: Tensor, width: int) -> Tensor:
@@ -74,7 +105,8 @@ def in_block(scores: Scores, place: Tensor, width: int) -> Tensor:
 def divergence(now: Tensor, before: Tensor) -> Tensor:
     """KL(softmax(now) || softmax(before)) in nats over the last dimension. Tokens at -inf in both add nothing.
 
-    Computed in float32 or wider: its rounding, some 1e-6 nats over a vocabulary, is far below any useful ``kl``.
+    Computed in float32 or wider: its rounding, some 1e-6 nats over a vocabulary, is far below any useful ``kl``. The
+    published code adds 1e-12 inside both logarithms, which matters only for tokens below 1e-10.
     """
     precision = torch.promote_types(now.dtype, torch.float32)
     p, q = now.to(precision).log_softmax(-1), before.to(precision).log_softmax(-1)

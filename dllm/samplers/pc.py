@@ -1,12 +1,17 @@
-"""Commit early positions and informative tokens first (PC-Sampler, arXiv 2508.13021)."""
+"""Commit early positions and informative tokens first (PC-Sampler, arXiv 2508.13021).
+
+The rule is that of NEUIR/PC-Sampler@8b106b0, src/generate.py: generate_with_pc_sampler.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
@@ -17,26 +22,41 @@ from dllm.samplers.scheduled import Scheduled
 from dllm.setting import Setting
 from dllm.traits import Schedule
 
+SMOOTHING = 1e-9  # added to a frequency before its logarithm, as in the published code
+
 
 class PC(Scheduled):
-    """Rank by exp(-decay * offset) * min(cap, -p log f(token)) and commit as many as the fixed schedule says.
+    """Rank by exp(-decay * offset) * min(cap, -p log(f(token) + 1e-9)); commit as many as the fixed schedule says.
 
-    offset counts from the answer's start. frequencies: a JSON file that maps token ids to relative frequencies f in
-    some corpus (``python -m experiments.token_frequencies`` measures one). Tokens that it lacks count as the rarest
-    that it holds. Without a file the second factor is the probability p itself. steps None: one token per forward.
+    offset counts from the block's start. frequencies: a JSON file with the frequencies f of a corpus, in the published
+    format ``{"num_token": N, "p_baseline_dict": {id: count}}`` (``python -m experiments.token_frequencies`` counts a
+    text), or ``{id: relative frequency}``. Without a file the second factor is the probability p itself. absent: f of
+    the tokens that the file lacks (None: that of a token that occurs once, or of the rarest one where the file has no
+    counts). steps None: one token per forward.
     """
 
     stateless = True
     per_request = ("decay",)
 
     def __init__(
-        self, decay: Any = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None
-    ) -> None:
+        self, decay: Any = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None,
+        absent: float | None = None,
+    ) -> None:  # fmt: skip
         in_range("sampler.decay", decay, 0.0)
         in_range("sampler.cap", cap, 0.0)
+        in_range("sampler.absent", absent, 0.0, 1.0, "It is a relative frequency.")
         super().__init__(steps)
         self.decay, self.cap = decay, cap
-        self.surprise = None if frequencies is None else surprises(Path(frequencies))
+        self.frequencies = None if frequencies is None else Frequencies.read(Path(frequencies), absent)
+
+    def check(self, setting: Setting) -> None:
+        super().check(setting)
+        if self.frequencies is not None and (last := max(self.frequencies.table)) >= setting.model.vocab:
+            raise UserError(
+                f"sampler.frequencies={str(self.frequencies.file)!r} counts token {last}, but the vocabulary of this "
+                f"model ends at {setting.model.vocab - 1}: it was counted with another tokenizer. Count a text with "
+                "this one: python -m experiments.token_frequencies FILE --model MODEL."
+            )
 
     def doubt(self, setting: Setting) -> str | None:
         if not torch.as_tensor(self.decay).any():
@@ -47,11 +67,11 @@ class PC(Scheduled):
         )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        surprise = {} if self.surprise is None else {"surprise": each_row(self.surprise, canvas)}
+        surprise = {} if self.frequencies is None else {"surprise": each_row(self.frequencies.surprise(), canvas)}
         return super().start(canvas, blocks) | surprise
 
     def step(self, view: View, state: State) -> Step:
-        offset = view.canvas.columns - view.canvas.start[:, None]
+        offset = view.canvas.columns - view.blocks.begin[:, None]
         rate = view.scores.confidence
         if "surprise" in state:
             token = view.scores.token.clamp(max=state["surprise"].shape[1] - 1)
@@ -60,17 +80,36 @@ class PC(Scheduled):
         return view.step(top(rate, view.open, self.due(view, state)))
 
 
-def surprises(file: Path) -> torch.Tensor:
-    """-log f by token id [V + 1]. Unknown ids, and the last entry, count as the rarest known one. Raises UserError for
-    a file that is no such table."""
-    try:
-        table = {int(token): float(f) for token, f in json.loads(file.read_text()).items()}
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"sampler.frequencies={str(file)!r} is no JSON object of token id to frequency ({in_words(error)})."
-        ) from error
-    if not table or min(table) < 0 or min(table.values()) <= 0 or max(table.values()) > 1:
-        raise UserError(f"sampler.frequencies={str(file)!r} must map token ids to frequencies in (0, 1].")
-    out = torch.full((max(table) + 2,), min(table.values()), dtype=torch.float64)
-    out[list(table)] = torch.tensor(list(table.values()), dtype=torch.float64)
-    return -out.log()
+@dataclass(frozen=True)
+class Frequencies:
+    """How often tokens occur in a corpus."""
+
+    file: Path
+    table: dict[int, float]  # relative frequency by token id
+    absent: float  # of every other token
+
+    @staticmethod
+    def read(file: Path, absent: float | None = None) -> Frequencies:
+        """Read either format. Raises UserError for a file that is no such table."""
+        try:
+            data = json.loads(file.read_text())
+            total = float(data["num_token"]) if "p_baseline_dict" in data else 1.0
+            table = {int(token): float(f) / total for token, f in data.get("p_baseline_dict", data).items()}
+        except (OSError, ValueError, AttributeError, TypeError, LookupError, ZeroDivisionError) as error:
+            raise UserError(
+                f"sampler.frequencies={str(file)!r} is no table of token frequencies ({in_words(error)}): it must be "
+                '{"num_token": N, "p_baseline_dict": {id: count}} or {id: relative frequency}, in JSON.'
+            ) from error
+        if not table or min(table) < 0 or not all(0 < f <= 1 for f in table.values()):
+            raise UserError(
+                f"sampler.frequencies={str(file)!r} must map token ids to relative frequencies in (0, 1], or to counts "
+                "of at most num_token.")
+        if absent is None:
+            absent = 1 / total if "p_baseline_dict" in data else min(table.values())
+        return Frequencies(file, table, absent)
+
+    def surprise(self) -> Tensor:
+        """-log(f + 1e-9) by token id [V + 1], float64. The last entry counts for every id from there on."""
+        out = torch.full((max(self.table) + 2,), self.absent, dtype=torch.float64)
+        out[list(self.table)] = torch.tensor(list(self.table.values()), dtype=torch.float64)
+        return -(out + SMOOTHING).log()

@@ -1,8 +1,12 @@
-"""Follow a fixed schedule, and remask unsure tokens near a block's end (ReMDM's loop, arXiv 2503.00307)."""
+"""Follow a fixed schedule, and decide unsure tokens anew near a block's end (ReMDM's loop, arXiv 2503.00307).
+
+The rule is that of furiosa-ai/ParallelBench@72de8f7: model/remasking/llada/remdm.py (llada_remdm_sample).
+"""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from dllm.canvas import Canvas
 from dllm.common.ranking import top
@@ -14,28 +18,33 @@ from dllm.traits import Schedule
 
 
 class ReMDM(Scheduled):
-    """Commit ``per_step`` positions per forward, the most confident first. After 7/8 of a block's S scheduled forwards
-    (at least one, at most S - 1) come ``extra`` further ones. Each of these remasks the ``number`` committed tokens
-    that were least confident when committed, then commits as many masks.
+    """Commit what the fixed schedule says, the most confident first. ``extra`` corrections come on top of a block's S
+    scheduled forwards: before each of them, the ``number`` committed tokens of the block that were least confident when
+    committed are masked again, and the forward commits as many masks, whichever are most confident.
 
-    A turn always remasks fewer positions than it commits, so ``number`` must be less than ``per_step``, and a turn that
-    commits fewer remasks fewer.
+    The corrections come in a row after x = max(min(floor(7 K / 8), K - 1), 1) forwards of a block of K masks, or, where
+    the schedule is shorter, at its end. steps, per_step: the schedule's, as in ``Scheduled`` (both None: 4 positions
+    per forward).
     """
 
     stateless = False
     revocable = True
 
-    def __init__(self, per_step: int = 4, extra: int = 2, number: int = 2) -> None:
-        super().__init__(per_step=per_step)
+    def __init__(
+        self, per_step: int | None = None, extra: int = 2, number: int = 2, steps: int | None = None
+    ) -> None:
+        super().__init__(steps, (4 if steps is None else 1) if per_step is None else per_step)
         for name, value in (("extra", extra), ("number", number)):
             in_range(f"sampler.{name}", value, 0, advice="0 is the fixed schedule.")
         self.extra, self.number = extra, number
 
     def check(self, setting: Setting) -> None:
-        if self.number >= self.per_step and self.extra:
+        super().check(setting)
+        length = setting.blocks.widest(setting.gen_length) if setting.gen_length else None
+        if self.extra and length is not None and self.number >= length:
             raise UserError(
-                f"sampler.number={self.number} must be less than sampler.per_step={self.per_step}: a turn never masks "
-                "as many positions as it commits. Lower one or raise the other."
+                f"sampler.number={self.number} must be less than the {length} columns of a block: a correction leaves "
+                "a committed token. Lower it, or raise blocks.block_length."
             )
 
     def doubt(self, setting: Setting) -> str | None:
@@ -48,28 +57,29 @@ class ReMDM(Scheduled):
         )
 
     def turns(self, canvas: Canvas) -> None:
-        """None: further forwards come on top of the schedule."""
+        """None: corrections come on top of the schedule."""
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """record [B, L]: the confidence of each commit. extras [B]: further forwards of the block. owed [B]: what the
-        last forward remasked."""
-        zero, record = torch.zeros_like(canvas.start), torch.zeros_like(canvas.tokens, dtype=torch.float64)
-        own = {"record": record, "block": zero - 1, "extras": zero, "owed": zero}
-        return super().start(canvas, blocks) | own
+        """record [B, L]: the confidence of each commit. owed [B]: how many the last forward masked again."""
+        record = torch.zeros_like(canvas.tokens, dtype=torch.float64)
+        return super().start(canvas, blocks) | {"record": record, "owed": torch.zeros_like(canvas.start)}
 
     def step(self, view: View, state: State) -> Step:
-        same = state["block"] == view.blocks.number
-        extras, owed = (torch.where(same, state[name], 0) for name in ("extras", "owed"))
-        steps = self.block_steps(view, state)
-        scheduled = view.index - extras  # forwards of the schedule before this one; extras: the further ones
-        due = self.due(view, state, scheduled)
-        chosen = top(view.scores.confidence, view.open, torch.where(owed > 0, owed, due))
+        first, index = self._first(view, state), view.index
+        passed = (index - first).clamp(0, self.extra)  # corrections before this forward
+        due = torch.where(self._corrects(index, first), state["owed"], self.due(view, state, index - passed))
+        chosen = top(view.scores.confidence, view.open, due)
         committed = view.blocks.in_block & view.canvas.revisable
         record = torch.where(committed, state["record"], view.scores.confidence)
-        had, extras = scheduled + (owed == 0), extras + (owed > 0)
-        pause = torch.minimum(torch.minimum((7 * steps) // 8, steps - 1).clamp(min=1), steps)
-        again = (had == pause) & (extras < self.extra)
-        undo = torch.minimum(torch.full_like(steps, self.number), chosen.sum(1) - 1).clamp(min=0) * again
-        doubtful = top(-record, committed | chosen, undo)
-        changed = {"record": record, "block": view.blocks.number, "extras": extras, "owed": undo}
-        return view.step(chosen & ~doubtful, remask=committed & doubtful, state=changed)
+        again = torch.where(self._corrects(index + 1, first), self.number, 0)
+        undone = top(-record, committed | chosen, again)
+        changed = {"record": record, "owed": undone.sum(1)}
+        return view.step(chosen & ~undone, remask=committed & undone, state=changed)
+
+    def _first(self, view: View, state: State) -> Tensor:
+        """Index [B] of the block's first correction."""
+        masks = view.blocks.masks
+        return torch.minimum(torch.minimum(7 * masks // 8, masks - 1).clamp(min=1), self.block_steps(view, state))
+
+    def _corrects(self, index: Tensor, first: Tensor) -> Tensor:
+        return (index >= first) & (index < first + self.extra)

@@ -8,7 +8,7 @@ from dllm.common.noise import uniform
 from dllm.common.ranking import top
 from dllm.contract import Need, State, Step, View
 from dllm.errors import in_choices
-from dllm.samplers.base import margin
+from dllm.samplers.base import ranking, ranking_statistics
 from dllm.samplers.scheduled import Scheduled
 
 
@@ -25,19 +25,13 @@ class Static(Scheduled):
         self.by_confidence = score in ("low_confidence", "margin")
 
     def needs(self) -> tuple[Need, ...]:
-        wanted = {"margin": {"first", "second"}, "entropy": {"entropy"}}.get(self.score, set())
-        return (Need(statistics=frozenset(wanted)),)
+        return (Need(statistics=ranking_statistics(self.score)),)
 
     def step(self, view: View, state: State) -> Step:
         return view.step(top(self.rate(view), view.open, self.due(view, state)))
 
     def rate(self, view: View) -> Tensor:
         """The ranking score [B, L], higher first."""
-        scores = view.scores
-        if self.score == "margin":
-            return margin(scores)
-        if self.score == "entropy":
-            return -scores.stat("entropy")
         if self.score == "random":
             return uniform(view.canvas.seed[:, None], view.canvas.columns, view.blocks.turn[:, None], 1)
-        return scores.confidence
+        return ranking(view.scores, self.score)

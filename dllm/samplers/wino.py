@@ -1,22 +1,36 @@
-"""Commit at a low threshold, then remask what the other tokens do not confirm (WINO, arXiv 2507.18578)."""
+"""Commit generously, and take back what a second look at the same forward denies (WINO, arXiv 2507.18578).
+
+The rule is that of Feng-Hong/WINO-DLLM@9549a1d: LLaDA/decoding.py (decoding_wino), LLaDA/modeling_llada.py.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from dllm.canvas import Canvas
 from dllm.common.ranking import best, top
 from dllm.contract import Need, State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting
+from dllm.traits import Schedule
+
+FIRST = 30  # commits that a block's first turn reckons the one before it had
 
 
 class WINO(Sampler):
-    """Commit what exceeds ``threshold``, at most min(max(0.7 * masks, 5), 20) positions. If nothing does, commit the
-    best one. Shadow rows score the block's committed positions again: each is a mask that sees everything but the
-    token. Tokens below ``back_threshold`` are remasked, the least likely first, and fewer than the turn commits.
+    """Commit what exceeds ``threshold``, at most min(max(floor(0.7 masks), 5), 20) positions; if nothing does, the most
+    confident one. A turn that commits several also takes back the block's committed tokens whose probability is below
+    ``back_threshold``, the least likely first, and fewer than the turn before had committed.
+
+    That probability comes from shadow rows of the same forward: one for every column of the block, a mask that sees
+    every column but its own, and the other shadows. So a turn may take back more than it commits. A block of K columns
+    still takes at most K turns, because its commits exceed what it takes back by at least one a turn.
     """
 
+    stateless = False
     revocable = True
     per_request = ("threshold", "back_threshold")
 
@@ -37,13 +51,20 @@ class WINO(Sampler):
         if setting.sampling.guidance:
             raise UserError(f"sampler={name_of(self)}'s shadow rows are not guided: set sampling.guidance=0.")
 
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        """before [B]: commits of the last turn. block [B]: the number of its block."""
+        before = torch.full_like(canvas.start, FIRST)
+        return super().start(canvas, blocks) | {"before": before, "block": torch.zeros_like(before) - 1}
+
     def step(self, view: View, state: State) -> Step:
-        confidence = view.scores.confidence
+        confidence, masks = view.scores.confidence, (view.canvas.undecided & view.blocks.in_block).sum(1)
+        before = torch.where(state["block"] == view.blocks.number, state["before"], FIRST)
         accepted = view.open & (confidence > state["threshold"][:, None])
-        cap = (0.7 * view.open.sum(1)).long().clamp(5, 20)
-        accepted = top(confidence, accepted, cap)
+        accepted = top(confidence, accepted, (7 * masks // 10).clamp(5, 20))
         commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
+        count, likely = commit.sum(1), view.scores.stat("shadow").exp()
         committed = view.blocks.in_block & view.canvas.revisable
-        shadow = view.scores.stat("shadow")
-        doubtful = committed & (shadow.exp() < state["back_threshold"][:, None])
-        return view.step(commit, accepted=accepted, remask=top(-shadow, doubtful, commit.sum(1) - 1))
+        doubtful = committed & (likely < state["back_threshold"][:, None]) & (count > 1)[:, None]
+        remask = top(-likely, doubtful, before - 1)
+        changed = {"before": count, "block": view.blocks.number}
+        return view.step(commit, accepted=accepted, remask=remask, state=changed)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from harness import DATA
 from place import DEVICE, GPU
-from replay import METHODS, Record, decode, differences, run_case
+from replay import METHODS, decode, differences, parts_of, record_of, run_case
 from replay_parts import Parts
 from under import RUNTIMES, model, way
 
@@ -47,12 +47,6 @@ def recorded(method: str) -> dict[str, Any]:
     return data
 
 
-def parts_of(golden: Golden) -> Parts:
-    data = recorded(golden.method)
-    case = data["cases"][golden.number]
-    return METHODS[data["method"]]({**case["params"], "filters": data.get("filters", {})})
-
-
 def goldens() -> list[Golden]:
     files = sorted(file.stem for file in Path(DATA / "goldens").glob("*.json"))
     files = [name for name in files if recorded(name)["method"] in METHODS]
@@ -62,13 +56,22 @@ def goldens() -> list[Golden]:
 
 def accepted(golden: Golden) -> bool:
     """Whether the case's parts take the runtime, in one decode."""
-    parts, case = parts_of(golden), recorded(golden.method)["cases"][golden.number]
+    data = recorded(golden.method)
+    case = data["cases"][golden.number]
+    parts = parts_of(case, model(case["model"]), data)
     config, place = model(case["model"]).config, torch.device("cuda") if golden.runtime in RECORDED else DEVICE
     try:
         Runtime(golden.runtime).check(parts.cache, parts.sampler, config, place, parts.blocks)
     except UserError:
         return False
-    return not any(name in case for name in WHOLE_RUNS) and parts.turns is None
+    return not any(name in case for name in WHOLE_RUNS) and parts.turns is None and not asks(parts)
+
+
+def asks(parts: Parts) -> bool:
+    """Whether a part is made for the replay of one row, which may ask the device."""
+    chosen = parts.sampler, parts.blocks, parts.cache, parts.eos
+    own = any(type(part).__module__.startswith("replay") for part in chosen)
+    return own or "kept" in vars(parts.cache)
 
 
 def sampled() -> Iterator[Golden]:
@@ -81,11 +84,12 @@ def sampled() -> Iterator[Golden]:
 def different(golden: Golden, dtype: torch.dtype) -> list[str]:
     """Names of the fields in which the decode on the device differs."""
     data = recorded(golden.method)
-    case, method = data["cases"][golden.number], data["method"]
+    case = data["cases"][golden.number]
     network = model(case["model"], dtype)
     if golden.runtime == "eager":
-        return differences(case, run_case(method, case, network, data.get("filters", {})))
-    parts, record = parts_of(golden), Record(case["params"]["gen_length"])
+        return differences(case, run_case(case, network, data))
+    parts = parts_of(case, network, data)
+    record = record_of(case, parts, data["method"])
     runs = way(golden.runtime, network, parts.sampler, parts.eos)
     return differences(case, decode(network, case["prompt"], parts, record, (*runs, 0)))
 

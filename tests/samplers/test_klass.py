@@ -58,11 +58,36 @@ def test_the_divergence_is_of_the_new_from_the_old() -> None:
         assert turn(game, EASY, FLAT, FLAT) == committed
 
 
-def test_history_starts_anew_in_every_block() -> None:
-    game = Game(KLASS(0.9, 0.01, history=1), 4, block=2)
+@pytest.mark.parametrize(("since", "third"), [("answer", [2, 3]), ("block", [2])])
+def test_histories_begin_with_the_answer_or_with_the_block(since: str, third: list[int]) -> None:
+    game = Game(KLASS(0.9, 0.01, history=1, since=since), 4, block=2)
     assert turn(game, EASY, EASY, EASY, EASY) == [0]
     assert turn(game, EASY, EASY, EASY, EASY) == [1] and game.accepted == [1]
-    assert turn(game, EASY, EASY, EASY, EASY) == [2] and game.accepted == []
+    assert turn(game, EASY, EASY, EASY, EASY) == third
+
+
+def test_a_later_block_waits_for_as_many_forwards_of_its_own_less_one() -> None:
+    """As published: its columns have histories, but nothing is ready before forward ``history`` of the block."""
+    game = Game(KLASS(0.9, 0.01, history=2), 6, block=2)
+    turns = [turn(game, *[EASY] * 6) for _ in range(4)]
+    assert turns == [[0], [1], [2], [3]] and game.accepted == [3]
+
+
+@pytest.mark.parametrize(("strategy", "third"), [("all", [2, 3]), ("max_conf", [3]), ("min_kl", [2])])
+def test_of_what_is_ready_all_or_the_surest_or_the_calmest(strategy: str, third: list[int]) -> None:
+    game = Game(KLASS(0.9, 0.1, history=1, strategy=strategy), 5)
+    assert turn(game, FLAT, FLAT, EASY, EASY, FLAT) == [2]
+    game = Game(KLASS(0.9, 0.1, history=1, strategy=strategy), 5)
+    game.commit([0, 1])
+    turn(game, FLAT, FLAT, EASY, EASY, [0.99, 0.005, 0.005])
+    surer = [0.98, 0.01, 0.01]
+    assert turn(game, FLAT, FLAT, EASY, surer, FLAT) == third
+
+
+def test_the_schedule_says_how_many_are_forced() -> None:
+    game = Game(KLASS(0.99, 0.01, steps=3), 7)
+    rows = [[0.5 - 0.01 * at, 0.3, 0.2 + 0.01 * at] for at in range(7)]
+    assert [turn(game, *rows) for _ in range(3)] == [[0, 1, 2], [3, 4], [5, 6]]
 
 
 def test_a_position_that_was_left_out_for_a_turn_starts_anew() -> None:
@@ -83,7 +108,7 @@ def test_a_position_that_was_left_out_for_a_turn_starts_anew() -> None:
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float32])
 def test_it_keeps_the_block_alone_in_the_models_precision(precision: torch.dtype) -> None:
     noise, seen = torch.Generator().manual_seed(5), []
-    game = Game(KLASS(1.0, float("inf")), 9, block=3, rows=2)
+    game = Game(KLASS(1.0, float("inf"), since="block"), 9, block=3, rows=2)
     for _ in range(4):
         logits = torch.randn(2, 9, 40, generator=noise).to(precision)
         game.play(logits.double().softmax(-1).amax(-1), logits.argmax(-1), logits=logits)

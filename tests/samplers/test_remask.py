@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
 
 from dllm import UserError, load
 from dllm.blocks.fixed import Fixed
-from dllm.samplers.rcr import RCR
+from dllm.samplers.rcr import CURVES, RCR
 from dllm.samplers.remdm import ReMDM
 from dllm.samplers.static import Static
 from dllm.setting import Setting
@@ -21,56 +22,61 @@ def masked(game: Game) -> set[int]:
     return {at for at in range(game.length) if bool(game.canvas.masked[0, PROMPT + at])}
 
 
-def schedule(masks: int, per_step: int) -> list[int]:
-    full, rest = divmod(masks, per_step)
-    return [per_step] * full + [rest] * (rest > 0)
-
-
 def surest(record: dict[int, float], count: int) -> set[int]:
     return set(sorted(record, key=lambda at: (-record[at], at))[:count])
 
 
-@pytest.mark.parametrize("per_step", [1, 2, 5, 13])
-@pytest.mark.parametrize("seed", range(4))
-def test_rcr_keeps_the_surest_of_old_and_new(seed: int, per_step: int) -> None:
-    """Every turn commits all masks, then masks the least sure of all commits until the schedule is met."""
-    rng, game, record = Random(seed), Game(RCR(per_step), LENGTH), dict[int, float]()
-    target = 0
-    for count in schedule(LENGTH, per_step):
+def left_after(forward: int, masks: int, steps: int, curve: str) -> int:
+    """Masks left after a forward, from 0: MDPO's curves, r being the share of the forwards that are done."""
+    r, bits = (forward + 1) / steps, math.log2(masks)
+    share = {
+        "linear": 1 - r, "cosine": math.cos(r * math.pi / 2), "square": 1 - r**2, "cubic": 1 - r**3,
+        "log": -math.log2(r) / bits, "exp": 1 - 2 ** (-bits * (1 - r)),
+    }[curve]  # fmt: skip
+    return 0 if forward == steps - 1 else math.floor(masks * min(max(share, 1e-6), 1.0))
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7, 13, 20])
+@pytest.mark.parametrize("curve", CURVES)
+def test_rcr_keeps_the_surest_of_old_and_new(steps: int, curve: str) -> None:
+    """Every turn fills all masks, then masks the least sure of all until the curve is met."""
+    rng, game, record = Random(steps), Game(RCR(steps=steps, curve=curve), LENGTH), dict[int, float]()
+    for forward in range(steps):
         confidence = [rng.random() for _ in range(LENGTH)]
         before = masked(game)
         game.turn(confidence)
-        target += count
         record |= {at: confidence[at] for at in before}
-        kept = surest(record, target)
+        kept = surest(record, LENGTH - left_after(forward, LENGTH, steps, curve))
         record = {at: value for at, value in record.items() if at in kept}
         assert masked(game) == set(range(LENGTH)) - kept
     assert not masked(game)
 
 
-@pytest.mark.parametrize(("per_step", "extra", "number"), [(2, 1, 1), (4, 2, 2), (4, 3, 3), (13, 2, 5), (3, 0, 0)])
-@pytest.mark.parametrize("seed", range(4))
-def test_remdm_pauses_once_in_a_block(seed: int, per_step: int, extra: int, number: int) -> None:
-    rng, game, record = Random(seed), Game(ReMDM(per_step, extra, number), LENGTH), dict[int, float]()
-    counts = schedule(LENGTH, per_step)
-    pause = max(min(int(7 / 8 * len(counts)), len(counts) - 1), 1)
-    turns = [(count, number if at + 1 == pause and extra else 0) for at, count in enumerate(counts)]
-    turns[pause:pause] = [(0, number)] * (extra - 1) + [(0, 0)] * (extra > 0)
-    owed = 0
-    for count, undone in turns:
+@pytest.mark.parametrize("score", ["margin", "entropy"])
+def test_rcr_ranks_by_the_score_that_is_named(score: str) -> None:
+    game, confidence = Game(RCR(2, score=score), 4), [0.9, 0.8, 0.7, 0.6]
+    assert game.turn(confidence, first=confidence, second=[0.1, 0.75, 0.1, 0.1], entropy=[0.3, 2.0, 0.4, 1.0]) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("steps", "extra", "number"), [(13, 4, 1), (13, 2, 5), (7, 1, 1), (4, 3, 4), (1, 2, 5), (5, 0, 0), (13, 12, 2)])
+@pytest.mark.parametrize("seed", range(3))
+def test_remdm_decides_the_least_sure_anew(seed: int, steps: int, extra: int, number: int) -> None:
+    """ParallelBench's loop in its own order: a correction masks before its forward, and commits as many after it."""
+    rng, game, record = Random(seed), Game(ReMDM(None, extra, number, steps), LENGTH), dict[int, float]()
+    counts = [LENGTH // steps + (at < LENGTH % steps) for at in range(steps)]
+    at = min(max(min(7 * LENGTH // 8, LENGTH - 1), 1), steps)
+    forwards = [*counts[:at], *([0] * extra), *counts[at:]]
+    for index, count in enumerate(forwards):
+        if count == 0:
+            for worst in sorted(record, key=lambda place: (record[place], place))[:number]:
+                del record[worst]
         confidence = [rng.random() for _ in range(LENGTH)]
-        open_ = masked(game)
-        game.turn(confidence)
-        new = surest({at: confidence[at] for at in open_}, count or owed)
-        record |= {at: confidence[at] for at in new}
-        owed = min(undone, len(new) - 1)
-        for at in sorted(record, key=lambda at: (record[at], at))[:owed]:
-            del record[at]
         assert masked(game) == set(range(LENGTH)) - set(record)
-        if not owed and undone:
-            break  # nothing to do over: the schedule goes on, which the other cases show
-    else:
-        assert not masked(game) and game.turn([0.5] * LENGTH) == []
+        game.turn(confidence)
+        record |= {place: confidence[place] for place in surest(
+            {place: confidence[place] for place in range(LENGTH) if place not in record}, count or number)}  # fmt: skip
+        assert index < len(forwards) - 1 or not masked(game)
 
 
 def test_without_extra_forwards_remdm_is_the_fixed_schedule() -> None:
@@ -89,5 +95,7 @@ def test_mistakes_are_named() -> None:
         ReMDM(extra=-1)
     with pytest.raises(UserError, match="say the same thing twice"):
         Static(steps=4, per_step=2)
-    with pytest.raises(UserError, match=r"sampler\.number=2 must be less than sampler\.per_step=2"):
-        ReMDM(per_step=2, number=2).check(Setting(load("mini-llada").config, Fixed(8), 16))
+    with pytest.raises(UserError, match=r"sampler\.number=8 must be less than the 8 columns of a block"):
+        ReMDM(number=8).check(Setting(load("mini-llada").config, Fixed(8), 16))
+    with pytest.raises(UserError, match=r"sampler\.curve='sine'"):
+        RCR(curve="sine")

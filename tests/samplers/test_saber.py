@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import log
 
 import pytest
+import torch
 
 from dllm import UserError
 from dllm.samplers.saber import Saber
@@ -17,29 +18,45 @@ def undone(game: Game) -> list[int]:
 
 
 def test_at_least_the_minimum_then_all_above_the_mean() -> None:
-    game = Game(Saber(minimum=2, backtrack=8), 8)
-    assert game.turn([0.9, 0.7, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1], current=0.0) == [0, 1]  # the bar is 1 at the start
-    assert game.accepted == []
-    # Now the mean is 0.8: four exceed it.
-    confidence = [0.0, 0.0, 0.81, 0.9, 0.85, 0.95, 0.8, 0.1]
-    current = [log(0.9), log(0.6), 0, 0, 0, 0, 0, 0]
-    assert game.turn(confidence, current=current) == [2, 3, 4, 5]
-    assert game.accepted == [2, 3, 4, 5]
-    assert undone(game) == [1]  # max(1, min(ceil(4 / 8), 3)) = 1, the less likely one
-    assert bool(game.canvas.masked[0, PROMPT + 1]) and int(game.canvas.tokens[0, PROMPT + 1]) == 60
+    game = Game(Saber(), 8)
+    # The bar is 1 at the start: the two surest. The less sure of them lost least since the last forward, whose
+    # probabilities count as 0, so it is taken back at once.
+    assert game.turn([0.9, 0.7, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1]) == [0] and game.accepted == []
+    # The mean of the last commits, 0.9 and 0.7, is 0.8: four exceed it. Column 0 has fallen furthest, from 0.9 to 0.2.
+    assert game.turn([0.2, 0.75, 0.81, 0.9, 0.85, 0.95, 0.8, 0.1]) == [2, 3, 4, 5]
+    assert game.accepted == [2, 3, 4, 5] and undone(game) == [0]
+    assert bool(game.canvas.masked[0, PROMPT]) and int(game.canvas.tokens[0, PROMPT]) == 60
+
+
+def test_what_is_taken_back_lost_most_whichever_token_is_likeliest_now() -> None:
+    game = Game(Saber(), 6)
+    game.commit([0, 1])
+    game.turn([0.9, 0.5, 0.3, 0.3, 0.2, 0.1])
+    game.turn([0.5, 0.4, 0.9, 0.8, 0.2, 0.1], token=[9, 9, 7, 7, 7, 7])  # column 0 fell by 0.4
+    assert undone(game) == [0]
 
 
 def test_more_is_undone_after_many_commits_but_fewer_than_were_made() -> None:
     game = Game(Saber(minimum=3, backtrack=1), 8)
-    assert len(game.turn(0.9, current=0.0)) == 3 and undone(game) == []
-    assert game.turn([0, 0, 0, 0.8, 0.7, 0.6, 0.1, 0.1], current=[-3, -1, -2, 0, 0, 0, 0, 0]) == [3, 4, 5]
-    assert undone(game) == [0, 2]  # ceil(3 / 1) = 3, less one
+    assert len(game.turn(0.9)) == 1  # three, of which ceil(3 / 1) less one are taken back
+    assert len(game.turn(0.9)) == 1
 
 
-def test_one_commit_undoes_none() -> None:
-    game = Game(Saber(minimum=1, backtrack=8), 3)
+def test_one_commit_undoes_none_and_the_last_turn_neither() -> None:
+    game = Game(Saber(minimum=1), 3)
     game.commit([0])
-    assert game.turn([0, 0.5, 0.4], current=[-9, 0, 0]) == [1] and undone(game) == []
+    assert game.turn([0.1, 0.5, 0.4]) == [1] and undone(game) == []
+    game = Game(Saber(), 2)
+    assert game.turn([0.9, 0.1]) == [0, 1] and undone(game) == []
+
+
+def test_the_rule_for_dream_looks_at_the_tokens_that_stand_there_and_at_first_commits() -> None:
+    game = Game(Saber(form="dream"), 8)
+    assert game.turn([0.9, 0.7, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1], current=0.0) == [0]  # 1 is the less probable now
+    current = [log(0.6), 0, 0, 0, 0, 0, 0, 0]
+    assert game.turn([0.0, 0.75, 0.81, 0.9, 0.85, 0.95, 0.8, 0.1], current=current) == [2, 3, 4, 5]  # 0.8 by 0.9, 0.7
+    assert undone(game) == [0]
+    assert torch.allclose(game.state["own"][0, PROMPT : PROMPT + 2], torch.tensor([0.9, 0.7]).double())
 
 
 @pytest.mark.parametrize(

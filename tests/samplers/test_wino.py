@@ -19,33 +19,33 @@ from dllm.setting import Sampling, Setting
 
 
 def by_hand(tokens: torch.Tensor, columns: list[int]) -> torch.Tensor:
-    """Log-probability of the token at each column from one mask row that sees everything else but that token."""
+    """Log-probability of the token at each column from a mask there, where one mask for every column stands beside the
+    canvas, and each sees all of them, and of the canvas everything but its own column."""
     network, length = model("tiny-llada"), tokens.shape[1]
     rows = torch.cat([tokens, torch.full((1, len(columns)), 60)], 1)
     positions = torch.cat([torch.arange(length), torch.tensor(columns, dtype=torch.int64)])[None]
     visible = torch.zeros(1, rows.shape[1], rows.shape[1], dtype=torch.bool)
     visible[:, :, :length] = True
+    visible[:, length:, length:] = True
     for extra, column in enumerate(columns):
         visible[0, length + extra, column] = False
-        visible[0, length + extra, length + extra] = True
     with torch.inference_mode():
         hidden, _ = network(rows, positions, Fresh(Visible(visible)))
         logs = network.head(hidden[0, length:]).log_softmax(-1)
     return logs[torch.arange(len(columns)), tokens[0, columns]]
 
 
-def test_a_shadow_sees_everything_but_the_token_it_judges() -> None:
+def test_shadows_see_one_another_and_everything_but_the_token_they_judge() -> None:
     checked = 0
     for turn in turns(Combination("wino", "fixed"), requests()):
         canvas, shadow = turn.canvas, turn.view.scores.stat("shadow")
         for row in range(len(canvas.request)):
             real = canvas.valid[row]
-            decided = real & ~canvas.given[row] & ~canvas.masked[row]
-            committed = (turn.view.blocks.in_block[row] & decided).nonzero()[:, 0]
-            columns = committed.tolist()
-            expected = by_hand(canvas.tokens[row : row + 1, real], columns)
-            assert torch.allclose(shadow[row, committed], expected, atol=1e-9)
-            checked += len(columns)
+            columns = (turn.view.blocks.in_block[row] & real).nonzero()[:, 0]
+            expected = by_hand(canvas.tokens[row : row + 1, real], columns.tolist())
+            committed = ~canvas.given[row, columns] & ~canvas.masked[row, columns]
+            assert torch.allclose(shadow[row, columns][committed], expected[committed], atol=1e-9)
+            checked += int(committed.sum())
     assert checked > 20
 
 
@@ -59,22 +59,28 @@ def test_shadows_change_nothing_for_the_other_rows() -> None:
         assert torch.allclose(turn.view.scores.confidence[turn.view.open], expected, atol=1e-9)
 
 
-def test_no_more_is_undone_than_was_committed_less_one_and_only_what_is_doubtful() -> None:
-    network, undone = model("tiny-llada"), 0
+def test_what_is_undone_is_doubtful_and_less_than_the_turn_before_committed() -> None:
+    network, undone, behind = model("tiny-llada"), 0, 0
     parts = (WINO(threshold=0.2, back_threshold=0.99), Whole(), NoCache(), Keep())
     canvas = Canvas.of(requests(), 61)
+    last, balance = {int(row): 30 for row in canvas.request}, {int(row): 0 for row in canvas.request}
     for turn in denoise(canvas, forward_of(network, parts, Sampling()), parts[0], parts[1], parts[3]):
-        assert turn.step.remask is not None
-        assert (turn.step.remask.sum(1) < turn.step.commit.sum(1).clamp(min=1)).all()
-        assert (turn.view.scores.stat("shadow")[turn.step.remask].exp() < 0.99).all()
-        undone += int(turn.step.remask.sum())
-    assert undone > 0
+        step = turn.step
+        assert (turn.view.scores.stat("shadow")[step.remask].exp() < 0.99).all()
+        for row, commits, remasks in zip(
+            turn.canvas.request.tolist(), step.commit.sum(1).tolist(), step.remask.sum(1).tolist(), strict=True
+        ):
+            assert remasks < last[row] and (commits > 1 or remasks == 0)
+            last[row], balance[row] = commits, balance[row] + commits - remasks
+            undone, behind = undone + remasks, behind + (remasks >= commits)
+        turns_had = int(turn.view.blocks.forwards.max())
+        assert min(balance[row] for row in turn.canvas.request.tolist()) >= turns_had
+    assert undone > 0 and behind > 0  # a turn may mask more than it commits
 
 
-def test_query_tokens_count_the_shadows() -> None:
+def test_query_tokens_count_a_shadow_for_every_column_of_the_block() -> None:
     for turn in turns(Combination("wino", "fixed"), requests()[:1]):
-        canvas = turn.canvas
-        shadows = int((turn.view.blocks.in_block & ~canvas.masked & ~canvas.given).sum())
+        shadows = int((turn.view.blocks.in_block & turn.canvas.valid).sum())
         assert int(turn.cost.queries) == len(requests()[0].tokens) + shadows
 
 

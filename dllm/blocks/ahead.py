@@ -1,0 +1,75 @@
+"""Open the next block before the last one is full (d3LLM, arXiv 2601.07568; D2F, 2508.09192).
+
+The schedule is that of hao-ai-lab/d3LLM@e5bfcac: d3llm/d3llm_LLaDA/d3llm_llada_generate_util.py (generate_multi_block).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.canvas import Canvas
+from dllm.common.rowwise import Owner
+from dllm.contract import BlockState
+from dllm.errors import UserError, in_range, name_of
+from dllm.setting import Setting
+from dllm.shapes import Shapes
+from dllm.traits import Rule
+
+
+class Ahead(Fixed):
+    """Several blocks of ``block_length`` columns are open at once. After every turn one more opens if at least
+    ``opening_share`` of the last open one is decided. The current block is the first that is not full.
+
+    opening_share 1 is one block after the other; 0 opens a block in every turn. The published code's second share, from
+    which a block may be made to commit (``decoded_token_threshold``), changes nothing: the first block that is not full
+    always may, since all before it are decided.
+    """
+
+    slides = False
+
+    def __init__(self, block_length: int = 32, opening_share: float = 0.1, min_forwards: int = 1) -> None:
+        super().__init__(block_length, min_forwards)
+        in_range("blocks.opening_share", opening_share, 0.0, 1.0)
+        self.opening_share, self.fixed_length = opening_share, None
+
+    def check(self, setting: Setting, sampler: Rule) -> None:
+        super().check(setting, sampler)
+        if setting.model.attention.block is not None:
+            raise UserError(
+                f"blocks={name_of(self)} decodes several blocks at once, but a {setting.model.attention.name} model "
+                "was trained to see only finished ones. Use blocks=fixed."
+            )
+        if sampler.branches or sampler.lookahead:
+            raise UserError(
+                f"blocks={name_of(self)} opens blocks by what is decided, but sampler={name_of(sampler)} drafts in "
+                "blocks of its own choice. Use blocks=fixed."
+            )
+
+    def widest(self, length: int) -> int:
+        return length
+
+    def start(self, canvas: Canvas, lookahead: int = 0, shapes: Shapes = Shapes()) -> BlockState:  # noqa: B008  frozen
+        return self._opened(canvas, super().start(canvas, lookahead, shapes))
+
+    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+        canvas = owner.one(candidates)
+        return super().advance(candidates, self._opened(canvas, blocks), owner, stopped)
+
+    def _opened(self, canvas: Canvas, blocks: BlockState) -> BlockState:
+        """The blocks, with one more open in the rows whose last open one is decided far enough."""
+        last, _, _ = self.containing(canvas, blocks.open_end - 1, blocks.number, blocks.own)
+        inside = (canvas.columns >= last[:, None]) & (canvas.columns < blocks.open_end[:, None])
+        left, length = (canvas.undecided & inside).sum(1), blocks.open_end - last
+        opens = (left == 0) | (length - left >= self.opening_share * length)
+        _, end, _ = self.containing(canvas, blocks.open_end, blocks.number, blocks.own)
+        end = torch.minimum(torch.where(opens & ~blocks.done, end, blocks.open_end), canvas.end)
+        columns = canvas.columns
+        in_open = (columns >= blocks.begin[:, None]) & (columns < end[:, None])
+        return replace(blocks, open_end=end, in_open=in_open)
+
+    def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, blocks: BlockState) -> Tensor:
+        return torch.maximum(end, torch.minimum(blocks.open_end, canvas.end))

@@ -1,0 +1,37 @@
+"""Open block after block, and close none: earlier ones stay open (the loops of RCR, arXiv 2508.13148, and Saber,
+2510.18165)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.canvas import Canvas
+from dllm.contract import State
+from dllm.errors import UserError, name_of
+from dllm.setting import Setting
+from dllm.traits import Rule
+
+
+class Growing(Fixed):
+    """The block begins at the answer's start and grows by ``block_length`` columns whenever it is full, so a rule that
+    takes tokens back may do so in every column up to its end. For other rules it is ``Fixed``."""
+
+    def __init__(self, block_length: int = 32, min_forwards: int = 1) -> None:
+        super().__init__(block_length, min_forwards)
+        self.fixed_length = None
+
+    def check(self, setting: Setting, sampler: Rule) -> None:
+        super().check(setting, sampler)
+        if setting.model.attention.block is not None:
+            raise UserError(
+                f"blocks={name_of(self)} goes back to earlier blocks, but a {setting.model.attention.name} model never "
+                "sees later ones from there. Use blocks=fixed."
+            )
+
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+        _, end, index = super().containing(canvas, column, number, own)
+        return canvas.start, end, index
+
+    def widest(self, length: int) -> int:
+        return length

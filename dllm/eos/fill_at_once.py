@@ -1,0 +1,21 @@
+"""Fill what follows the first end of text as soon as it is committed (d3LLM's early stop, arXiv 2601.07568)."""
+
+from __future__ import annotations
+
+from dllm.canvas import Canvas
+from dllm.contract import Step, View
+from dllm.eos.base import EndOfText, after_first, answer_ends
+
+
+class FillAtOnce(EndOfText):
+    """Every mask behind the leftmost committed end of text becomes one, whatever block it is in; positions before it go
+    on. Positions that are decided already keep their token (the published code writes over them)."""
+
+    at_once = True
+    shrinks = False
+
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        end, found = after_first(candidates, answer_ends(candidates, eos_id))
+        rest = candidates.undecided & (candidates.columns >= end[:, None]) & found[:, None]
+        filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, eos_id))
+        return filled.stop_at(end, found & ~candidates.cut, attended=True)

@@ -1,0 +1,43 @@
+"""Commit what is of little entropy in all open blocks, and something in the first (d3LLM, arXiv 2601.07568).
+
+The rule is that of hao-ai-lab/d3LLM@e5bfcac: d3llm/d3llm_LLaDA/d3llm_llada_generate_util.py (generate_multi_block),
+d3llm/d3llm_DREAM/d3llm_dream_generate_util.py (_sample_multi_block).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dllm.common.ranking import best
+from dllm.contract import Need, State, Step, View
+from dllm.errors import in_choices, in_range
+from dllm.samplers.base import Sampler
+
+
+class D3LLM(Sampler):
+    """Commit each open position of at most ``threshold`` nats of entropy. If none of them lies in the current block,
+    also its position of least entropy. form ``llada``: always the position of least entropy in all open blocks, too;
+    ``dream``: the threshold is strict.
+
+    In one block at a time that is ``DParallel``. It is meant for ``blocks=ahead``.
+    """
+
+    by_confidence = False
+    per_request = ("threshold",)
+
+    def __init__(self, threshold: Any = 0.5, form: str = "llada") -> None:
+        in_range("sampler.threshold", threshold, 0.0)
+        in_choices("sampler.form", form, ("llada", "dream"))
+        self.threshold, self.form = threshold, form
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(statistics=frozenset({"entropy"})),)
+
+    def step(self, view: View, state: State) -> Step:
+        entropy, bar = view.scores.stat("entropy"), state["threshold"][:, None]
+        accepted = view.open & (entropy <= bar if self.form == "llada" else entropy < bar)
+        commit = accepted | best(-entropy, view.open) if self.form == "llada" else accepted
+        front = view.open & view.blocks.in_block
+        commit = commit | (best(-entropy, front) & ~(commit & front).any(1, keepdim=True))
+        commit = commit | (best(-entropy, view.open) & ~commit.any(1, keepdim=True))
+        return view.step(commit, accepted=accepted)

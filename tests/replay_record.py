@@ -1,0 +1,191 @@
+"""What a decode did, in the terms of the golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from dllm.cache.dllm_cache import FeaturePass
+from dllm.cache.passes import Pass
+from dllm.contract import Turn
+
+
+@dataclass
+class Record:
+    """What a decode did, in the terms of the golden files.
+
+    Booking follows each source: most count what a turn's step changed, ``fills`` included or not (LocalLeap counts
+    what the end-of-text policy fills); FreeDave books a draft on the forward that verifies it; LoPA books what the
+    kept state has decided on the forward that drafted it.
+    """
+
+    gen_length: int
+    fills: bool = True
+    counts_changes: bool = False
+    verified: bool = False
+    drafted: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    tokens: list[int] = field(default_factory=list)
+    forward_tokens: list[int] = field(default_factory=list)
+    layer_tokens: list[list[int]] = field(default_factory=list)
+    layer_values: list[list[int]] = field(default_factory=list)
+    first_refreshed_layer: list[int] = field(default_factory=list)
+    committed: list[list[int]] = field(default_factory=list)
+    remasked: list[list[int]] = field(default_factory=list)
+    filled: list[list[int]] = field(default_factory=list)
+    committed_tokens: list[list[int]] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    blocks: list[tuple[int, int, int]] = field(default_factory=list)
+    early: int | None = None
+    exit_step: int | None = None
+    static_nfe: int | None = None
+    lossless: bool | None = None
+    branches: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    edited: list[list[list[int]]] = field(default_factory=list)
+    masked: torch.Tensor | None = None
+    untested_forwards: int = 0
+    start: int = 0
+    entropies: list[float] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+
+    def observe(self, turn: Turn, start: int) -> None:
+        self.start = start
+        layers = turn.cost.queries.sum(0).tolist()
+        refreshed = [bool(rows) for rows in turn.cost.refreshed.sum(0).tolist()] + [True]
+        self.forward_tokens.append(layers[0])
+        self.layer_tokens.append(layers)
+        self.layer_values.append([] if isinstance(turn.cost.values, int) else turn.cost.values.sum(0).tolist())
+        self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
+        self.branches.append(len(turn.tried.request))
+        self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
+        if "entropy" in turn.view.scores.statistics and turn.step.owner.is_single:
+            said = turn.view.scores.stat("entropy")[turn.step.commit].tolist()
+            self.entropies.append(max(said, default=0.0))
+        canvas, edit = turn.candidates, turn.step.edit
+        places = [] if edit is None else edit[0].nonzero()[:, 0].tolist()
+        self.edited.append([[at - start, int(canvas.tokens[0, at])] for at in places])
+        if self.verified:
+            self._book_verified(turn, start)
+        elif self.drafted:
+            self._book_drafted(turn, start)
+        else:
+            changed = turn.step.commit[0] & ~(self.counts_changes & (turn.step.tokens[0] == turn.canvas.tokens[0]))
+            changed = changed | (turn.canvas.masked[0] & ~canvas.masked[0] & self.fills)
+            self.committed.append(relative(changed, start))
+        written = turn.step.commit[0] & (turn.step.tokens[0] != turn.canvas.tokens[0])
+        self.committed_tokens.append(turn.step.tokens[0, written].tolist())
+        stepped = turn.canvas.commit(turn.step.commit[:1], turn.step.tokens[:1]).tokens[0]
+        self.filled.append(relative((stepped != canvas.tokens[0]) & canvas.valid[0], start))
+        self.keys.append(int(turn.cost.keys[0, 0]))
+        self.remasked.append(relative(~turn.canvas.masked[0] & canvas.masked[0], start))
+        if turn.step.commit[0].sum() == turn.canvas.undecided[0].sum() and int(turn.view.blocks.turn[0]):
+            self.early = int(turn.view.blocks.turn[0])
+        blocks = turn.view.blocks
+        self.untested_forwards += not bool((turn.canvas.undecided & blocks.in_block).any())
+        self.blocks.append((int(blocks.number[0]), int(blocks.begin[0]), int(blocks.end[0])))
+        self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()
+
+    def _book_verified(self, turn: Turn, start: int) -> None:
+        """A draft counts on the forward that confirmed it; what the cache forces and a block's last mask need none."""
+        before = turn.tried.masked.any(0) if self.masked is None else self.masked
+        now = turn.canvas.masked[0]
+        now = now & ~(turn.step.commit[0] if turn.step.owner.is_single else turn.view.forced[0])
+        self.committed.append(relative(before & ~now, start))
+        self.masked = now
+
+    def _book_drafted(self, turn: Turn, start: int) -> None:
+        """What this forward kept counts on the last one; what it leaves decided in all candidates counts on itself,
+        until the next one is known."""
+        now = turn.canvas.masked[0]
+        if self.masked is not None:
+            self.committed[-1] = relative(self.masked & ~now, start)
+        self.committed.append(relative(now & ~turn.candidates.masked.any(0), start))
+        self.masked = now
+
+    @property
+    def nfe(self) -> int:
+        return len(self.forward_tokens)
+
+    @property
+    def full(self) -> list[bool]:
+        """Whether each forward computed everything."""
+        return [queries is None for queries in self.queries]
+
+    @property
+    def schedule(self) -> list[list[int]]:
+        """Commits of each forward, by groups that begin with a full one."""
+        groups = list[list[int]]()
+        for places, full in zip(self.committed, self.full, strict=True):
+            groups += [[]] if full else []
+            groups[-1].append(len(places))
+        return groups
+
+    @property
+    def counted(self) -> int:
+        """d3LLM counts the turn that finds the answer finished by the early stop."""
+        return self.nfe + bool(self.filled[-1])
+
+    @property
+    def first_column(self) -> list[int]:
+        return [first for first, _ in self.ranges]
+
+    @property
+    def duplicates(self) -> int:
+        """The most columns that a forward attended to twice."""
+        return max(self.keys) - self.start - self.gen_length
+
+    @property
+    def block_lengths(self) -> list[int]:
+        return [end - begin for _, begin, end in dict.fromkeys(self.blocks)]
+
+    @property
+    def nfe_per_block(self) -> list[int]:
+        return [self.blocks.count(block) for block in dict.fromkeys(self.blocks)]
+
+
+    @property
+    def last_layer(self) -> list[int]:
+        """Rows that the last layer of each forward computed."""
+        return [layers[-1] for layers in self.layer_tokens]
+
+    @property
+    def selected(self) -> list[list[list[int] | None]]:
+        """Positions that each layer of each forward chose by their values; None: it chose none."""
+        assert all(call.columns is None for one in self.passes for call in one.calls)
+        return [[None if rows is None else relative(rows[0], self.start) for rows in one.found.selected]
+                for one in self.passes if isinstance(one, FeaturePass)]  # fmt: skip
+
+    @property
+    def value_tokens(self) -> list[list[int]]:
+        """Rows of which each layer of each forward computed the value."""
+        chose = [[len(layer or ()) for layer in layers] for layers in self.selected]
+        return [[rows + more - twice for rows, more, twice in zip(*one, strict=True)]
+                for one in zip(self.layer_tokens, self.layer_values, chose, strict=True)]  # fmt: skip
+
+    @property
+    def kept_masks(self) -> list[list[int]]:
+        """Positions behind each block that its forwards saw."""
+        first = [self.blocks.index(block) for block in dict.fromkeys(self.blocks)]
+        columns = [relative(self.passes[at].keys[0], 0) for at in first]
+        ends = [self.blocks[at][2] for at in first]
+        return [[column - self.start for column in seen if column >= end]
+                for seen, end in zip(columns, ends, strict=True)]  # fmt: skip
+
+    @property
+    def queries(self) -> list[list[int] | None]:
+        """Columns that each forward computed; None: all."""
+        return [None if one.queries.equal(one.valid) else relative(one.queries[0], 0) for one in self.passes]
+
+    @property
+    def ranges(self) -> list[list[int]]:
+        """The first of them, and the one behind the last."""
+        found = [relative(one.queries[0], 0) for one in self.passes]
+        assert all(one == list(range(one[0], one[-1] + 1)) for one in found)
+        return [[one[0], one[-1] + 1] for one in found]
+
+
+def relative(where: torch.Tensor, start: int) -> list[int]:
+    return (where.nonzero()[:, 0] - start).tolist()
