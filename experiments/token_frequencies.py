@@ -1,6 +1,7 @@
 """Measure token frequencies for sampler=pc: ``python -m experiments.token_frequencies corpus.txt --model mini-llada``.
 
-Writes a JSON object of token id to relative frequency; then: sampler=pc sampler.frequencies=frequencies.json
+Writes a table in PC-Sampler's published format, {"num_token": N, "p_baseline_dict": {id: count}}; then: sampler=pc
+sampler.frequencies=frequencies.json
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from dllm.models.bundle import describe
 from experiments.scripts import refusing
 
 
-def frequencies(text: str, model: str) -> dict[int, float]:
-    """Relative frequency of every token of ``text``."""
+def counts(text: str, model: str) -> Counter[int]:
+    """How often every token of ``text`` occurs."""
     tokenizer = describe(model)[2]
     if tokenizer is None:
         raise UserError(f"model={model!r} has no tokenizer, and text cannot be counted without one.")
-    counts = Counter(tokenizer.encode(text))
-    if not counts:
+    found = Counter(tokenizer.encode(text))
+    if not found:
         raise UserError("the corpus is empty: name a file with some text.")
-    return {token: count / counts.total() for token, count in sorted(counts.items())}
+    return found
 
 
 def text_of(file: Path) -> str:
@@ -43,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="mini-llada", help="whose tokenizer")
     parser.add_argument("--out", type=Path, default=Path("frequencies.json"))
     given = parser.parse_args(arguments)
-    table = frequencies(text_of(given.corpus), given.model)
-    given.out.write_text(json.dumps(table))
-    print(f"{given.out}: {len(table)} tokens")
+    found = counts(text_of(given.corpus), given.model)
+    given.out.write_text(json.dumps({"num_token": found.total(), "p_baseline_dict": dict(sorted(found.items()))}))
+    print(f"{given.out}: {len(found)} different tokens of {found.total()}")
     return 0
 
 

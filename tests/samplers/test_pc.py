@@ -7,9 +7,12 @@ from math import log
 from pathlib import Path
 
 import pytest
+from harness import model
 
 from dllm import UserError
-from dllm.samplers.pc import PC
+from dllm.blocks.whole import Whole
+from dllm.samplers.pc import PC, Frequencies
+from dllm.setting import Setting
 from tests.samplers.game import Game
 
 
@@ -29,12 +32,34 @@ def test_frequent_tokens_count_less_and_unknown_ones_as_the_rarest(tmp_path: Pat
     assert -0.5 * log(0.01) > 2.0  # both reach the cap: the lower position
 
 
+def test_the_published_format_counts_and_an_absent_token_occurs_once(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps({"num_token": 1000, "p_baseline_dict": {"1": 900, "2": 10}}))
+    assert Game(PC(0.0, 100, str(file)), 3).turn([0.9, 0.5, 0.6], token=[1, 2, 50]) == [2]
+    surprise = Frequencies.read(file).surprise()
+    assert surprise.tolist() == pytest.approx([-log(f + 1e-9) for f in (1e-3, 0.9, 0.01, 1e-3)])
+    assert Frequencies.read(file, absent=0.5).surprise()[-1] == pytest.approx(-log(0.5 + 1e-9))
+
+
+def test_a_table_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps({"num_token": 10, "p_baseline_dict": {"126463": 3}}))
+    with pytest.raises(UserError, match=r"counts token 126463, but the vocabulary of this model ends at \d+"):
+        PC(frequencies=str(file)).check(Setting(model("tiny-llada").config, Whole(), 8))
+
+
 def test_as_many_as_the_schedule_says() -> None:
     game = Game(PC(0.25, steps=2), 4)
     assert [game.turn([0.9, 0.9, 0.9, 0.9]), game.turn([0.9, 0.9, 0.9, 0.9])] == [[0, 1], [2, 3]]
 
 
-@pytest.mark.parametrize("text", ["[1]", "{}", '{"1": 0}', '{"x": 0.5}', '{"1": 1.5}', '{"-3": 0.5}'])
+NO_TABLES = (
+    "[1]", "{}", '{"num_token": 0, "p_baseline_dict": {"1": 1}}', '{"p_baseline_dict": {"1": 1}}', '{"1": 0}',
+    '{"x": 0.5}', '{"1": 1.5}', '{"-3": 0.5}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_TABLES)
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "frequencies.json"
     file.write_text(text)
