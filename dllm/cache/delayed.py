@@ -31,7 +31,7 @@ class Delayed(Buffered):
     it has been kept (``in_turn``; that for LLaDA). query_left: see ``Blockwise``.
     """
 
-    static = committed = shadows = shows = True
+    committed = static = True
     opens_wide = follows_commits = False
     regions = frozenset({"block", "suffix", "ahead"})
     attends_all = True

@@ -11,7 +11,6 @@ class FillAtOnce(EndOfText):
     """Every mask behind the leftmost committed end of text becomes one, whatever block it is in; positions before it go
     on. Positions that are decided already keep their token (the published code writes over them)."""
 
-    at_once = True
     shrinks = False
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:

@@ -37,6 +37,7 @@ class ReMDM(Scheduled):
         for name, value in (("extra", extra), ("number", number)):
             in_range(f"sampler.{name}", value, 0, advice="0 is the fixed schedule.")
         self.extra, self.number = extra, number
+        self.patience = max(self.patience, extra)  # a correction may decide what it masked as it was
 
     def check(self, setting: Setting) -> None:
         super().check(setting)

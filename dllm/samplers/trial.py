@@ -56,6 +56,7 @@ class OneBlock:
 
     fixed_length: int | None = _LENGTH
     slides = False
+    per_request: tuple[str, ...] = ()
 
     def count(self, canvas: Canvas) -> Tensor:
         return torch.ones_like(canvas.start)

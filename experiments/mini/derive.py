@@ -32,7 +32,8 @@ def corpus(count: int, seed: int) -> Iterator[Sample]:
 
 def frequencies(folder: Path, count: int, seed: int) -> dict[int, float]:
     """Relative frequencies of the tokens of answers, each task as often as the others."""
-    return token_frequencies.frequencies("\n".join(sample.answer for sample in corpus(count, seed)), str(folder))
+    found = token_frequencies.counts("\n".join(sample.answer for sample in corpus(count, seed)), str(folder))
+    return {token: times / found.total() for token, times in sorted(found.items())}
 
 
 def write_filter(folder: Path, block: int, length: int, count: int, epochs: int, seed: int) -> None:
