@@ -26,6 +26,7 @@ class DUS(Sampler):
     confident open one.
     """
 
+    stateless = True  # its state is a table
     by_confidence = False
 
     def __init__(self, base: int = 2, base_skip: int = 1, order: str = "dilated", threshold: float = 0.0) -> None:

@@ -20,6 +20,7 @@ from dllm.samplers.frontier import Frontier
 from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.scout import Scout
+from dllm.samplers.spaced import Spaced
 from dllm.samplers.static import Static
 from dllm.samplers.trial import goes_by, is_free_of_scale, puts_last, repeats_itself
 from dllm.samplers.wrapper import Wrapper
@@ -83,7 +84,7 @@ INSIDE: dict[type[Sampler], dict[str, str]] = {
     Steady: {"adas": "goes by something else", "prior": "changes confidences only", "freedave": STATE, "scout": STATE},
 }
 WRAPPERS = {"adas": Adas, "credit": Credit, "freedave": FreeDave, "frontier": Frontier, "prior": Prior,
-            "prophet": Prophet, "scout": Scout}  # fmt: skip
+            "prophet": Prophet, "scout": Scout, "spaced": Spaced}  # fmt: skip
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)

@@ -108,13 +108,14 @@ def test_most_pairs_work() -> None:
     revocable = {"joint_threshold", "rcr", "remdm", "saber"}
     assert set(names["prophet"]) == set(INNER) - revocable
     assert set(names["freedave"]) == {
-        "adas", "confidence", "dawn", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance", "factor",
-        "frechet", "frontier", "learn2pd", "localleap", "oracle", "order", "pc", "prior", "static",
+        "adas", "confidence", "d3llm", "dawn", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance",
+        "factor", "frechet", "frontier", "learn2pd", "localleap", "oracle", "order", "pc", "prior", "spaced",
+        "static",
     }  # fmt: skip
     assert names["scout"] == names["freedave"]
     assert set(names["credit"]) == {
-        "adas", "bacd", "confidence", "dawn", "dus", "easing", "factor", "frechet", "frontier", "klass", "learn2pd",
-        "localleap", "oracle", "order", "pc", "prior", "static", "tacg",
+        "adas", "bacd", "confidence", "dawn", "dus", "easing", "factor", "frechet", "frontier", "groups", "klass",
+        "learn2pd", "localleap", "oracle", "order", "pc", "prior", "spaced", "static", "tacg",
     }  # fmt: skip
     assert set(names["prior"]) == {"pc", "static"}
     assert set(names["adas"]) == {
