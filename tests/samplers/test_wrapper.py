@@ -119,7 +119,7 @@ def test_most_pairs_work() -> None:
     }  # fmt: skip
     assert set(names["prior"]) == {"pc", "static"}
     assert set(names["adas"]) == {
-        "confidence", "dparallel", "dream", "easing", "eb", "factor", "frechet", "static"}  # fmt: skip
+        "confidence", "d3llm", "dparallel", "dream", "easing", "eb", "factor", "frechet", "static"}  # fmt: skip
     assert set(names["frontier"]) == set(INNER) - {"dus", "freedave", "order", "prophet", "scout"}
 
 
