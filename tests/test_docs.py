@@ -58,7 +58,10 @@ def commands(page: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", [p for p in READ if code(p, "python") and p.stem not in ADDED], ids=named)
-def test_the_python_of_a_page_runs_from_top_to_bottom(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_of_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a page may write files
     names: dict[str, Any] = {}
     for block in code(page, "python"):
         exec(compile(block, page.name, "exec"), names)
