@@ -16,6 +16,7 @@ _FIELDS = {"gen_length": "max_tokens", "samples": "n", "seed": "seed", "stop": "
 _PARTS = ("sampler", "blocks", "cache", "eos")  # what a request may choose, and what Decoder takes
 _LOADING = ("path", "device", "dtype", "mask_id", "quantize", "adapter")  # settings of model= that are load's
 _SHOWN, _LONGEST = 60, 200  # characters of a value in a sentence, and of a request's field
+_JOINED = {word.replace("_", ""): word for word in (*INSTEAD, *SETTINGS)}
 # What a response_format calls the option of a constraint.
 _FORMS = {"regex": "pattern", "grammar": "grammar", "choice": "options"}
 
@@ -67,8 +68,9 @@ def meaning(word: str, value: Any, has: Callable[[str], bool]) -> Meaning | None
 
 
 def as_listed(word: str) -> str:
-    """A word as the table has it: ``--Max-New-Tokens`` is ``max_new_tokens``."""
-    return word.lstrip("-").replace("-", "_").lower()
+    """A word as the table has it: ``--Max-New-Tokens`` and ``maxNewTokens`` are ``max_new_tokens``."""
+    word = word.lstrip("-").replace("-", "_").lower()
+    return word if word in SETTINGS or word in INSTEAD else _JOINED.get(word.replace("_", ""), word)
 
 
 def typed(value: Any) -> str:
