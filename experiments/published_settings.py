@@ -26,7 +26,10 @@ ELSEWHERE = {
     ),
     "sampler=dawn": ("sampler.low_threshold=0.7",),
     "sampler=dream": ("sampler.alg=maskgit_plus", "sampler.alg=topk_margin"),  # ParallelBench
-    "sampler=dus": ("blocks.block_length=8", "blocks.block_length=16"),
+    "sampler=d3llm": ("sampler.threshold=0.4", "sampler.threshold=0.45 sampler.form=dream"),
+    "sampler=dus": (
+        "blocks.block_length=8", "blocks.block_length=16", "sampler.threshold=0.3", "sampler.order=binary",
+    ),
     "sampler=easing": (
         "sampler.alpha=0.4", "sampler.alpha=0.3 sampler.suffix_window=32",  # the latter of Dream
         "sampler.suffix_window=32", "sampler.suffix_window=192",
@@ -45,6 +48,8 @@ ELSEWHERE = {
     "sampler=pc": ("sampler.decay=0.0", "sampler.decay=0.5", "sampler.decay=1.0", "sampler.cap=1.0"),
     "sampler=prophet": ("sampler.region=none",),  # the released code where no region is named
     "sampler=remdm": ("sampler.per_step=2 sampler.number=1",),  # nothing is published: ours
+    "sampler=saber": ("sampler.form=dream",),
+    "sampler=spaced": ("sampler/inner=eb sampler.inner.gamma=1.386", "sampler.inner.threshold=0.5"),
     "sampler=static": ("sampler.score=margin", "sampler.score=entropy"),  # ParallelBench
     "sampler=wino": tuple(f"sampler.threshold={bar}" for bar in (0.5, 0.8)),
     "cache=dkv": tuple(f"cache.refresh_interval={every}" for every in (2, 4, 16)),
