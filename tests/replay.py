@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from itertools import islice
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import torch
 from replay_parts import CACHES, ELSEWHERE, Case, Parts
 from replay_record import Record, relative
 
+from dllm.analysis.parallelism import accuracy_under_parallelism
 from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache, Session
 from dllm.cache.passes import Pass
@@ -93,6 +95,7 @@ def decode(
     return record
 
 
+AUP = "aup"  # points of a curve, and the leaderboard's number
 # Fields whose word means something else here.
 KEPT = {"kept": "kept_masks"}
 NAMES = {"suffix": KEPT, "easing": KEPT, "dllm_cache": {"forward_tokens": "last_layer"}}
@@ -191,6 +194,8 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
     data, outcome = json.loads(file.read_text()), list[str | None]()
     if data["method"] in replay_causal.METHODS:
         return data["method"], [*replay_causal.outcomes(data, models, sample)] or ["it has no cases"]
+    if data["method"] == AUP:
+        return AUP, [aup_difference(case) for case in data["cases"]]
     if data["method"] in replay_requests.METHODS:
         def requested(case: Case, prompt: Sequence[int], length: int, parts: Parts) -> Record:
             return decode(model_of(models / case["model"]), list(prompt), parts, Record(length))
@@ -206,6 +211,14 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
     if data["method"] in METHODS:
         outcome += [differ(sampler_differences(case)) for case in data.get("sampler_cases", [])]
     return data["method"], outcome or [unknown(data, {"params": {}}) or "it has no cases"]
+
+
+def aup_difference(case: Case) -> str | None:
+    """What is wrong with a number of the leaderboard, which needs no model."""
+    points = [(speed, score) for speed, score in case["points"]]
+    found = accuracy_under_parallelism(points, case["y_max"], case["alpha"], case["y_min_offset"])
+    same = found == case["aup"] or (found is not None and case["aup"] is not None and isclose(found, case["aup"]))
+    return None if same else f"aup is {found}"
 
 
 def differ(fields: list[str]) -> str | None:

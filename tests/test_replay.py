@@ -10,14 +10,14 @@ import pytest
 import replay_causal
 import replay_requests
 from harness import full
-from replay import ELSEWHERE, METHODS, MODELS, main, replay
+from replay import AUP, ELSEWHERE, METHODS, MODELS, main, replay
 
 FILES = {file: json.loads(file.read_text())["method"] for file in Path(__file__).parent.glob("data/goldens/*.json")}
 GOLDENS = sorted(file for file, method in FILES.items() if method not in ELSEWHERE)
 
 
 def test_every_method_has_its_file() -> None:
-    assert set(FILES.values()) == {*METHODS, *replay_causal.METHODS, *replay_requests.METHODS, *ELSEWHERE}
+    assert set(FILES.values()) == {*METHODS, *replay_causal.METHODS, *replay_requests.METHODS, AUP, *ELSEWHERE}
 
 
 def test_files_with_a_script_of_their_own_are_named(capsys: pytest.CaptureFixture[str]) -> None:

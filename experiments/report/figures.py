@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, nan
+from math import nan
 
 from dllm.analysis.limits import bits_bound
+from dllm.analysis.parallelism import Points, accuracy_under_parallelism, within
 from experiments.report.cells import Row
 from experiments.report.methods import Method
 from experiments.report.settings import Setting
 
-Points = Sequence[tuple[float, float]]  # (tokens per forward or step, score in percent)
-ALPHA, DROP = 3.0, 5.0
-
 
 def aup(points: Points, best: float) -> float:
-    """Accuracy under parallelism (d3LLM, arXiv 2601.07568). best: the highest score of all compared methods.
-
-    Points more than 5 percent below the least parallel one do not count.
-    """
-    ordered = sorted(points)
-    if not ordered or best <= 0:
-        return 0.0
-    first = ordered[0][1]
-    kept = [(tpf, score) for tpf, score in ordered if score >= first - DROP]
-    weighted = [score * min(1.0, exp(-ALPHA * (1 - score / best))) for _, score in kept]
-    steps = zip(kept, kept[1:], weighted, weighted[1:], strict=False)
-    return kept[0][0] * first + sum((b[0] - a[0]) * (u + v) / 2 for a, b, u, v in steps)
+    """Accuracy under parallelism of the curve up to its fastest point within 5 points of the slowest: a sweep may go
+    further, where the leaderboard refuses a curve. best: the highest score of all compared methods."""
+    return accuracy_under_parallelism(within(points), best) or 0.0
 
 
 def pb_discrete(points: Points, level: float) -> float | None:
