@@ -60,9 +60,11 @@ PUBLISHED: list[tuple[str, Grid]] = [
     *BARS.items(),
     ("factor", {"factor": (0.25, 0.75), "commit_last": (True, False)}),
     ("dparallel", {"threshold": (0.1, 0.2, 0.45)}),
+    ("d3llm", {"threshold": (0.1, 0.45)}),  # as dparallel: there is one block
     ("static", {"per_step": (2, 4), "score": ("low_confidence", "margin")}),
     ("dream", {"alg": ("maskgit_plus", "entropy"), "steps": (8, 16)}),
     ("order", {"positions": ("left_to_right", "random"), "per_step": (2,)}),
+    ("groups", {"steps": (8, 16)}),
     ("pc", {"decay": (0, 0.25), "steps": (8, 16)}),
     ("dus", {"base": (2, 3)}),
     ("entropy_distance", {"threshold": (0.4, 0.8), "penalty": (0.005, 0.02)}),
@@ -91,6 +93,7 @@ WRAPPERS: list[tuple[str, Grid, Mapping[str, Grid]]] = [
     ("frontier", {"width": (8, 16)}, {"confidence": SURE}),
     ("prophet", {"thresholds": ([7.5, 5.0, 2.5], [15.0, 10.0, 5.0])}, {"confidence": SURE}),
     ("prophet", {"region": ("offset",), "start": (0,), "length": (5, 16)}, {"confidence": SURE}),
+    ("spaced", {"start_stride": (4, 8)}, {"confidence": {"threshold": (0.5, 0.8)}}),
     ("prior", {"sigma": (10,)}, {"static": {"per_step": (1, 2)}}),
     ("prior", {"over_thresholds": (True,)}, {"confidence": {"threshold": (0.5, 0.7)}}),
 ]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.rows import order_of, predictors, promised
 from dllm.canvas import Canvas
-from dllm.contract import ForwardPlan, State
+from dllm.contract import ForwardPlan, Need, State
+from dllm.errors import Unfit, name_of
+from dllm.setting import Setting
+from dllm.traits import Rule
 
 
 class Finished(Buffered):
@@ -19,6 +24,21 @@ class Finished(Buffered):
 
     kinds = frozenset({"block-causal", "context-causal", "causal-by-rank"})
     committed, shadows = True, False
+
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
+        super().check(setting, sampler, needs)
+        name, block = f"cache={name_of(self)}", setting.model.attention.block
+        if setting.model.prediction_shift and any(need.committed for need in needs):
+            raise Unfit(
+                f"{name} does not compute again what predicts a block's first position, and a chosen part reads the "
+                "scores of committed ones."
+            )
+        if block is not None and not sampler.stateless and setting.blocks.fixed_length != block:
+            raise Unfit(
+                f"{name} scores the masks of the model's own block alone, and sampler={name_of(sampler)} follows those "
+                f"of blocks={name_of(setting.blocks)} from forward to forward. With blocks=fixed "
+                f"blocks.block_length={block} they are the same."
+            )
 
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed when their piece and all before it were decided. tokens [B, L]: those of the

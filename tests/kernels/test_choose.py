@@ -61,7 +61,7 @@ def test_triton_where_it_cannot_work_is_refused_with_the_way_out(monkeypatch: py
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(UserError, match=r"needs a GPU and the model is on cpu.*Use kernels=auto or kernels=torch\."):
         use_triton("triton", CPU)
-    with pytest.raises(UserError, match=r"kernels='trton' must be one of auto, triton, torch\. Did you mean"):
+    with pytest.raises(UserError, match=r"kernels='trton' must be one of auto, triton, torch, invariant\. Did"):
         use_triton("trton", CPU)
 
 

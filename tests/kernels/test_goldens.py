@@ -77,7 +77,7 @@ def test_a_recorded_decode_with_every_kernel_on(golden: Recorded) -> None:
     model.use_kernels(True)
     try:
         with launches() as launched:
-            assert differences(case, run_case(method, case, model, data.get("filters", {}))) == []
+            assert differences(case, run_case(case, model, data)) == []
     finally:
         model.use_kernels(False)
     if method == "elastic":

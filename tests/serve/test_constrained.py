@@ -61,7 +61,8 @@ FORMS = [
 ]
 HOLES = Form({"type": "regex", "pattern": r"a\d*b\d+c"}, matches(r"a\d*b\d+c"))
 SAMPLERS: list[Any] = [
-    {"name": "static", "steps": 4}, "klass", "wino", *({"name": "confidence", "threshold": t} for t in (0.04, 0.1)),
+    {"name": "static", "steps": 4}, {"name": "klass", "since": "block"}, "wino",
+    *({"name": "confidence", "threshold": t} for t in (0.04, 0.1)),
 ]  # fmt: skip
 
 

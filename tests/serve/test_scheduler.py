@@ -155,7 +155,7 @@ def test_rows_that_come_and_go_decode_as_they_do_alone(combination: Combination,
 
 STATIC = [Combination(sampler, "whole" if cache == "window" else "fixed", cache, "fill_after_block", "tiny-llada")
           for sampler, cache in (("confidence", "dual"), ("credit", "prefix"), ("localleap", "none"),
-                                 ("klass", "window"))]  # fmt: skip
+                                 ("klass", "prefix"))]  # fmt: skip
 
 
 @pytest.mark.parametrize("combination", STATIC, ids=str)
