@@ -19,7 +19,7 @@ from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.tccf import TCCF
 from dllm.canvas import Canvas, Request
-from dllm.compose.parts import choices
+from dllm.compose.parts import arguments_of, choices, takes_part
 from dllm.compose.validate import validate
 from dllm.denoise import denoise
 from dllm.eos.stop_strings import StopStrings
@@ -165,3 +165,16 @@ def test_nothing_else_makes_names_of_classes() -> None:
     files = [*Path(dllm.__file__).parent.rglob("*.py")]
     found = [file.name for file in files if re.search(r"__name__\.lower|__class__\.__name__", file.read_text())]
     assert found == ["errors.py"] and len(files) > 100
+
+
+def test_an_argument_without_an_annotation_is_of_its_defaults_kind() -> None:
+    """A user's class need not name kinds."""
+
+    class Mine(Sampler):
+        def __init__(self, threshold=0.9, count=3, score="margin", inner=None, width: int = 4) -> None:  # type: ignore[no-untyped-def]
+            self.threshold = threshold
+
+    found = arguments_of(Mine)
+    kinds = {name: argument.annotation for name, argument in found.items() if name != "inner"}
+    assert kinds == {"threshold": "float", "count": "int", "score": "str", "width": "int"}
+    assert [name for name, argument in found.items() if takes_part(argument)] == ["inner"]

@@ -272,7 +272,15 @@ def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
         found = {**here, **found}
         if all(entry.kind is not entry.VAR_KEYWORD for entry in here.values()):
             break
-    return {name: entry for name, entry in found.items() if entry.kind is not entry.VAR_KEYWORD}
+    return {name: _annotated(entry) for name, entry in found.items() if entry.kind is not entry.VAR_KEYWORD}
+
+
+def _annotated(argument: inspect.Parameter) -> inspect.Parameter:
+    """The argument with the kind of its default where a user's class names none, and with a name for a class."""
+    annotation = argument.annotation
+    if annotation is argument.empty and isinstance(argument.default, bool | int | float | str):
+        annotation = type(argument.default)
+    return argument.replace(annotation=annotation.__name__) if isinstance(annotation, type) else argument
 
 
 def takes_part(argument: inspect.Parameter) -> bool:
