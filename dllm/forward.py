@@ -126,6 +126,8 @@ class Forward:
         plan = owner.each(rows.session.plan(owner.one(canvas), rows.blocks, rows.announced))
         blocks = owner.each(rows.blocks)
         wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
+        if not self.model.config.attention.everywhere:  # a mask that this forward does not predict has no score
+            wanted = wanted & (plan.committable | ~canvas.masked)
         if blocks.shapes.waits:  # nothing is scored in rows that wait, so nothing can be decided
             wanted, plan = wanted & blocks.active[:, None], replace(plan, forced=plan.forced & blocks.active[:, None])
         if "shadow" in self.proposer.wanted:

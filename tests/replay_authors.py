@@ -115,7 +115,7 @@ def dus(params: Case) -> Parts:
     rule = DUS(params["base"], params["base_skip"], params["scheduler"])
     if params["confidence_threshold"]:
         rule = Withholding(params["base"], params["base_skip"], params["scheduler"], params["confidence_threshold"])
-        levels = int(rule.levels(params["block_length"])[-1].max()) + 1
+        levels = int(rule.table(params["block_length"])[-1].max()) + 1
         blocks = Leaving(params["block_length"], min_forwards=levels)
     return Parts(rule, blocks)
 

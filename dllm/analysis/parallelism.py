@@ -31,7 +31,7 @@ def accuracy_under_parallelism(
     return kept[0][0] * slowest + sum((b[0] - a[0]) * (u + v) / 2 for a, b, u, v in steps)
 
 
-def within(points: Points, drop: float = 5.0) -> Points:
+def fast_enough(points: Points, drop: float = 5.0) -> Points:
     """The curve up to its fastest point that scores no more than ``drop`` points less than the slowest."""
     ordered = sorted(points)
     good = [number for number, (_, score) in enumerate(ordered) if score >= ordered[0][1] - drop]

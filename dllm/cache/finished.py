@@ -27,17 +27,10 @@ class Finished(Buffered):
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
-        name, block = f"cache={name_of(self)}", setting.model.attention.block
         if setting.model.prediction_shift and any(need.committed for need in needs):
             raise Unfit(
-                f"{name} does not compute again what predicts a block's first position, and a chosen part reads the "
-                "scores of committed ones."
-            )
-        if block is not None and not sampler.stateless and setting.blocks.fixed_length != block:
-            raise Unfit(
-                f"{name} scores the masks of the model's own block alone, and sampler={name_of(sampler)} follows those "
-                f"of blocks={name_of(setting.blocks)} from forward to forward. With blocks=fixed "
-                f"blocks.block_length={block} they are the same."
+                f"cache={name_of(self)} does not compute again what predicts a block's first position, and a chosen "
+                "part reads the scores of committed ones."
             )
 
     def state(self, canvas: Canvas) -> State:

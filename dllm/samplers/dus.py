@@ -20,7 +20,7 @@ from dllm.traits import Schedule
 class DUS(Sampler):
     """The columns of a block are put into levels by their offset alone (``levels_of``), and forward i commits level i.
 
-    order: ``dilated`` divides the spacing by ``base`` from level to level, from length / base^``base_skip`` on;
+    levels: ``dilated`` divides the spacing by ``base`` from level to level, from length / base^``base_skip`` on;
     ``binary`` takes the middle of every gap. threshold: a column below it waits for the block's last level (0: none
     does; in the published loop it waits for ever, and stays a mask). A level without an open column takes the most
     confident open one.
@@ -29,23 +29,23 @@ class DUS(Sampler):
     stateless = True  # its state is a table
     by_confidence = False
 
-    def __init__(self, base: int = 2, base_skip: int = 1, order: str = "dilated", threshold: float = 0.0) -> None:
+    def __init__(self, base: int = 2, base_skip: int = 1, levels: str = "dilated", threshold: float = 0.0) -> None:
         in_range("sampler.base", base, 2, advice="The spacing is divided by it every turn.")
         in_range("sampler.base_skip", base_skip, 1)
-        in_choices("sampler.order", order, ("dilated", "binary"))
+        in_choices("sampler.levels", levels, ("dilated", "binary"))
         in_range("sampler.threshold", threshold, 0.0, 1.0)
-        self.base, self.base_skip, self.order, self.threshold = base, base_skip, order, threshold
+        self.base, self.base_skip, self.levels, self.threshold = base, base_skip, levels, threshold
         self.prescribed = threshold == 0
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """levels [B, W + 1, W]: the level of each offset in a block of each length."""
-        levels = self.levels(blocks.widest(len(canvas.columns)))
+        levels = self.table(blocks.widest(len(canvas.columns)))
         return super().start(canvas, blocks) | {"levels": each_row(levels, canvas)}
 
-    def levels(self, width: int) -> Tensor:
-        """``levels_of`` blocks of up to ``width`` columns in this order."""
+    def table(self, width: int) -> Tensor:
+        """``levels_of`` blocks of up to ``width`` columns."""
         lengths, offsets = torch.arange(width + 1)[:, None], torch.arange(width)
-        if self.order == "binary":
+        if self.levels == "binary":
             return levels_of(halved(lengths, offsets), lengths)
         return levels_of(dilated(lengths, offsets, self.base, self.base_skip), lengths)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import nan
 
 from dllm.analysis.limits import bits_bound
-from dllm.analysis.parallelism import Points, accuracy_under_parallelism, within
+from dllm.analysis.parallelism import Points, accuracy_under_parallelism, fast_enough
 from experiments.report.cells import Row
 from experiments.report.methods import Method
 from experiments.report.settings import Setting
@@ -15,7 +15,7 @@ from experiments.report.settings import Setting
 def aup(points: Points, best: float) -> float:
     """Accuracy under parallelism of the curve up to its fastest point within 5 points of the slowest: a sweep may go
     further, where the leaderboard refuses a curve. best: the highest score of all compared methods."""
-    return accuracy_under_parallelism(within(points), best) or 0.0
+    return accuracy_under_parallelism(fast_enough(points), best) or 0.0
 
 
 def pb_discrete(points: Points, level: float) -> float | None:

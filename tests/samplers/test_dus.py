@@ -31,7 +31,7 @@ def by_hand(length: int, base: int, skip: int) -> list[list[int]]:
 
 @pytest.mark.parametrize(("base", "skip"), [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2)])
 def test_levels_are_strides_of_floors_and_a_small_last_one_joins_the_one_before(base: int, skip: int) -> None:
-    table = DUS(base, skip).levels(40)
+    table = DUS(base, skip).table(40)
     for length in range(1, 41):
         level = table[length, :length].tolist()
         found = [[at for at in range(length) if level[at] == one] for one in range(max(level) + 1)]
@@ -39,7 +39,7 @@ def test_levels_are_strides_of_floors_and_a_small_last_one_joins_the_one_before(
 
 
 def test_the_binary_order_takes_the_middle_of_every_gap() -> None:
-    game = Game(DUS(order="binary"), 8)
+    game = Game(DUS(levels="binary"), 8)
     assert [game.turn(0.5) for _ in range(3)] == [[3], [1, 5], [0, 2, 4, 6, 7]]
 
 
