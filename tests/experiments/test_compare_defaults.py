@@ -31,7 +31,10 @@ def test_settings_are_read_from_the_published_files(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(published_settings, "choices", lambda group: names if group == "experiment" else others(group))
     monkeypatch.setattr(published_settings, "ELSEWHERE", {"sampler=klass": ("sampler.threshold=0.7",)})
     found = published_settings.published_settings()
-    assert found["sampler=klass"] == ["sampler.threshold=0.6 sampler.kl=0.015", "sampler.threshold=0.7"]
+    assert found["sampler=klass"] == [
+        "sampler.threshold=0.6 sampler.kl=0.015", "sampler.threshold=0.6", "sampler.threshold=0.7", "sampler.kl=0.001",
+        "sampler.kl=0.005",
+    ]  # fmt: skip
     assert found["cache=dkv"] == ["cache.refresh_interval=4 cache.shift_type=un"]
     assert found["sampler=dream"] == ["sampler.steps=32", "sampler.steps=16"]
     assert found["cache=none"] == []
