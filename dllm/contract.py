@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dllm.attending import AttentionNeed, AttentionWeights
+from dllm.beside import Beside
 from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, Rowwise
 from dllm.constraints.exchanged import Again, Constrained, ConstraintMarks
@@ -84,7 +85,9 @@ class Scores:
     statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
     gap: difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of
     the token now on the canvas; shadow: the same from an extra row that does not see it (columns of the block).
-    logits, lookup, attention: None if no part asked for them. again: None if no row is under a constraint.
+    Where a draft lay beside a mask, ``current`` is the draft's. drafts: numbers of these drafts from 1, 0 elsewhere
+    (None: there were none). logits, lookup, attention: None if no part asked for them. again: None if no row is under a
+    constraint.
     """
 
     scored: Tensor
@@ -96,6 +99,7 @@ class Scores:
     lookup: Lookup | None = None
     again: Again | None = None
     attention: AttentionWeights | None = None
+    drafts: Tensor | None = None
 
     def stat(self, name: str) -> Tensor:
         """A statistic [N, L]. AssertionError for one that no part declared in its needs."""
@@ -269,7 +273,8 @@ class ForwardPlan(Rowwise):
     columns: those to compute. committable: positions that may be committed from it. forced: a row with such positions
     commits exactly these. shadows [B, x]: columns (L: no column) that get an extra row: a mask that sees the others and
     every column but its own; no ordinary row sees it. keys: columns that count as keys (with several candidates: every
-    valid one). shapes: how wide the forward may be. state: changed entries of what is remembered [B, ...].
+    valid one). shapes: how wide the forward may be. state: changed entries of what is remembered [B, ...]. beside: rows
+    that are computed and not kept (None: no row of the batch has any).
     """
 
     shared: ClassVar[tuple[str, ...]] = ("shapes", "state")
@@ -281,6 +286,7 @@ class ForwardPlan(Rowwise):
     keys: Tensor
     shapes: Shapes
     state: State
+    beside: Beside | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

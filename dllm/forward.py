@@ -132,11 +132,14 @@ class Forward:
             wanted, plan = wanted & blocks.active[:, None], replace(plan, forced=plan.forced & blocks.active[:, None])
         if "shadow" in self.proposer.wanted:
             plan = replace(plan, shadows=packed(blocks.in_block & canvas.valid, canvas.columns))
+        if plan.beside is not None:  # a draft is what was proposed there last
+            canvas = plan.beside.on(canvas, owner.each(rows.ledger.guess))
         asked = next((need.attention for need in self.needs if need.attention is not None), None)
         probe = None if asked is None else Probe.of(asked, self.model.config, canvas, blocks)
-        forward, hidden, attention = self._hidden(rows, plan, probe)
+        forward, hidden, attention = self._hidden(rows, canvas, plan, probe)
         scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.steering.free)
-        scores = replace(scores, attention=attention)
+        drafts = None if plan.beside is None else plan.beside.drafts
+        scores = replace(scores, attention=attention, drafts=drafts)
         if self.cache.needs():
             rows.session.scored(scores)
         cost = rows.session.cost(forward, scores.scored.sum(1))
@@ -209,11 +212,11 @@ class Forward:
         return source if place is None else place.gather(1, source)
 
     def _hidden(
-        self, rows: Rows, plan: ForwardPlan, probe: Probe | None
+        self, rows: Rows, canvas: Canvas, plan: ForwardPlan, probe: Probe | None
     ) -> tuple[Pass, Hidden, AttentionWeights | None]:
         """Run all calls, for the N candidates, or for 2 N under guidance. The session may compute the columns of the
         two halves in different orders. ``probe`` reads along."""
-        canvas = self._guided(rows.candidates) if self.proposer.sampling.guidance else rows.candidates
+        canvas = self._guided(canvas) if self.proposer.sampling.guidance else canvas
         forward = rows.session.begin(plan, canvas, rows.owner)
         extra, memories = plan.shadows.shape[1], [rows.session.memory(forward, call) for call in forward.calls]
         watches = [] if probe is None else probe.watch(forward, memories)
@@ -234,6 +237,8 @@ class Forward:
             tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
         if extra:
             tokens[:, tokens.shape[1] - extra :] = self.proposer.ids.mask
+        if call.masks is not None:
+            tokens = tokens.masked_fill(call.masks, self.proposer.ids.mask)
         if beside is None or queries is None:
             return Inputs(tokens, positions, memory, queries)
         return Inputs(beside.lay(tokens), positions[beside.candidates[:, 0]], memory, beside.lay(queries))
@@ -253,6 +258,8 @@ class Forward:
         if columns is None:
             return call.candidates, hidden, None
         columns = columns[:, : columns.shape[1] - extra]
+        if call.masks is not None:
+            columns = columns.masked_fill(~call.masks, length)
         place = columns.new_full((len(columns), length + 1), -1)
         order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
         return call.candidates, hidden, place.scatter(1, columns, order)[:, :-1]

@@ -191,6 +191,8 @@ def kept_plan(policy: Any, plan: object, canvas: Canvas, own: State) -> ForwardP
     shape, like = tuple(canvas.tokens.shape), canvas.masked
     for entry in ("columns", "committable", "forced", "keys"):
         is_laid(getattr(plan, entry), f"{name}: the plan's {entry}", shape, BOOL, like)
+    if plan.beside is not None:
+        is_laid(plan.beside.drafts, f"{name}: the plan's drafts", shape, IDS, like)
     if plan.state:
         _follow(f"{name}: plan()", plan.state, own, like)
     return plan

@@ -30,4 +30,5 @@ class Rule(Protocol):
     branches: bool
     tempered: bool
     announces: bool
+    verifies: bool
     lookahead: int

@@ -102,7 +102,8 @@ def beside(part: str) -> str:
     group, _, name = part.partition("=")
     if group != "cache":
         return ""
-    rule = ["sampler=order"] if name == "dkv_greedy" else []
+    rules = {"dkv_greedy": "order", "flash_verify": "flash_verify"}
+    rule = [f"sampler={rules[name]}"] if name in rules else []
     return " ".join([*rule, *["blocks.block_length=8"] * ("block_length" in configurations(group, name)["blocks"])])
 
 

@@ -157,7 +157,7 @@ def frequencies() -> str:
 def samplers() -> Iterator[Case]:
     """Every sampler, at temperature 0 in one row and above it in the other."""
     for name in choices("sampler"):
-        case = Case(f"sampler={name}", name, sampling=HOT)
+        case = Case(f"sampler={name}", name, cache=name if name == "flash_verify" else "none", sampling=HOT)
         yield case if taken(case) else replace(case, sampling=Sampling())  # some are for the argmax alone
     variants: dict[str, list[dict[str, Any]]] = {
         "static": [{"score": score} for score in ("random", "margin", "entropy")] + [{"steps": 6}],
@@ -201,7 +201,8 @@ def schedules() -> Iterator[Case]:
 
 def caches() -> Iterator[Case]:
     """Every cache on both kinds of model, with the samplers that ask most of one: branches, shadows, an order."""
-    rules = {"dkv_greedy": "order", "none": "freedave", "prefix": "wino", "dual": "ete", "recap": "wino"}
+    rules = {"dkv_greedy": "order", "none": "freedave", "prefix": "wino", "dual": "ete", "recap": "wino",
+             "flash_verify": "flash_verify"}  # fmt: skip
     for name, kind in product(choices("cache"), MODELS):
         rule, schedule = rules.get(name, "confidence"), "sliding" if name == "sliding" else "fixed"
         if allowed(Combination(rule, schedule, name, model=kind)):

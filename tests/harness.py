@@ -74,6 +74,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "d2cache"): {"masks": 6, "sigma": 4.0, "inflate": 2},
     ("cache", "entropy"): {"recent": 3},
     ("cache", "flash"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
+    ("cache", "flash_verify"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
     ("cache", "dllm_cache"): {"prompt_interval": 5, "response_interval": 3},
     ("cache", "dpad"): {"suffix_window": 9},
     ("cache", "sliding"): {"prefix_window": 2},
@@ -82,6 +83,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("eos", "stop_front"): {"stops": [61, 56], "limit": 18},
     ("sampler", "joint_threshold"): {"threshold": 0.4, "edit_threshold": 0.0, "post_edit_steps": 2},
     ("sampler", "adas"): {"weight": 30.0},
+    ("sampler", "flash_verify"): {"threshold": 0.8, "gamma": 0.02},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
     ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
 }

@@ -13,6 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from math import isclose
@@ -87,6 +88,10 @@ def decode(
     forward = parts.forward(**vars(forward))
     request = Request.answer(prompt, record.gen_length, config.mask_id)
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
+    if parts.tail:
+        more = parts.tail - len(request.tokens) % parts.tail
+        request = replace(request, tokens=[*request.tokens, *[config.eos_id] * more],
+                          masked=[*request.masked, *[True] * more])  # fmt: skip
     canvas = Canvas.of([request], config.pad_id, model.device, config.attention.grid_at_zero)
     with torch.inference_mode():
         running = denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos, lag, take)
@@ -107,7 +112,7 @@ COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
     "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "edited", "ranges",
     "untested_forwards", "remasked", "queries", "filled", "counted", "full", "schedule", "committed_tokens",
-    "first_column", "keys", "duplicates", "selected", "value_tokens", "entropies",
+    "first_column", "keys", "duplicates", "selected", "value_tokens", "entropies", "verify", "steps",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 

@@ -19,6 +19,7 @@ from dllm.cache.dllm_cache import DLLMCache
 from dllm.cache.dual import Dual
 from dllm.cache.entropy import Entropy
 from dllm.cache.flash import Flash
+from dllm.cache.flash_verify import VerifiedFlash
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.sliding import SlidingCache
@@ -32,6 +33,7 @@ from dllm.eos.keep import Keep
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.easing import Easing
+from dllm.samplers.flash_verify import FlashVerify
 from dllm.samplers.prior import Prior
 from dllm.samplers.static import Static
 from dllm.setting import Sampling, altered
@@ -166,6 +168,28 @@ def flash(params: Case) -> Parts:
     return Parts(Confidence(params["threshold"]), Whole(), policy, CutLast())
 
 
+def flash_verify(params: Case) -> Parts:
+    """The published loop verifies in every second forward, with no drafts too. tail: end-of-text tokens that count as
+    masks, up to the next multiple of 128."""
+    policy = VerifiesAlways(params["block_length"], params["mask_num"], params["track_num"])
+    sampler, tail = FlashVerify(params["threshold"], params["gamma"]), 128 if params["tail"] else 0
+    return Parts(sampler, InPairs(), policy, CutLast(), tail=tail)
+
+
+class VerifiesAlways(VerifiedFlash):
+    def verified(self, view: CacheView, laid: Tensor) -> Tensor:
+        return view.blocks.turn % 2 == 1
+
+
+class InPairs(Whole):
+    """The answer is found finished by forwards that verify."""
+
+    slides = False
+
+    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+        return blocks if bool(blocks.turn % 2) else super().advance(candidates, blocks, owner, stopped)
+
+
 def dsb(params: Case) -> Parts:
     """The published window, whose first one is block_length wide even if max_block_length is less, and which looks for
     its begin below its old end. suffix_window: masks of that window may be committed, too, a slip of the source."""
@@ -207,6 +231,6 @@ class Slipped(SlidingCache):
 
 
 METHODS: dict[str, Callable[[Case], Parts]] = {
-    "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb, "entropy": entropy, "flash": flash, "suffix": suffix,
-    "vicinity": vicinity,
+    "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb, "entropy": entropy, "flash": flash,
+    "flash_verify": flash_verify, "suffix": suffix, "vicinity": vicinity,
 }  # fmt: skip

@@ -73,6 +73,7 @@ class Parts:
     turns: int | None = None  # at most
     forward: type[Forward] = Forward
     fills_up: int = 1  # the canvas has a multiple of so many columns, prompt included
+    tail: int = 0  # ends of text count as masks behind it, up to the next multiple of so many columns
 
 
 def llada_generate(params: Case) -> Parts:

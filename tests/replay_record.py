@@ -50,6 +50,7 @@ class Record:
     start: int = 0
     entropies: list[float] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
+    sure_first: list[list[int]] = field(default_factory=list)
 
     def observe(self, turn: Turn, start: int) -> None:
         self.start = start
@@ -86,7 +87,9 @@ class Record:
         blocks = turn.view.blocks
         self.untested_forwards += not bool((turn.canvas.undecided & blocks.in_block).any())
         self.blocks.append((int(blocks.number[0]), int(blocks.begin[0]), int(blocks.end[0])))
-        self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()
+        self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()[: start + self.gen_length]
+        sure = torch.where(turn.step.commit[0], turn.step.confidence[0], -1).sort(descending=True, stable=True)
+        self.sure_first.append(sure.indices[: int(turn.step.commit[0].sum())].tolist())
 
     def _book_verified(self, turn: Turn, start: int) -> None:
         """A draft counts on the forward that confirmed it; what the cache forces and a block's last mask need none."""
@@ -176,8 +179,27 @@ class Record:
 
     @property
     def queries(self) -> list[list[int] | None]:
-        """Columns that each forward computed; None: all."""
-        return [None if one.queries.equal(one.valid) else relative(one.queries[0], 0) for one in self.passes]
+        """Columns that each forward computed; None: all. Where it verified, the rows beside, in their order."""
+        return [
+            self._beside(at) if verifies else None if one.queries.equal(one.valid) else relative(one.queries[0], 0)
+            for at, (one, verifies) in enumerate(zip(self.passes, self.verify, strict=True))
+        ]
+
+    def _beside(self, at: int) -> list[int]:
+        """The commits of the forward before are the last decided rows, in the order of their confidence."""
+        one, new = self.passes[at], self.sure_first[at - 1]
+        columns = [column for column in one.shadows[0].tolist() if column < one.queries.shape[1]]
+        last = max((place for place, column in enumerate(columns) if column in new), default=-1)
+        return [column for column in columns[: last + 1] if column not in new] + new + columns[last + 1 :]
+
+    @property
+    def verify(self) -> list[bool]:
+        """Whether each forward computed rows beside the columns alone."""
+        return [not bool(one.queries.any()) for one in self.passes]
+
+    @property
+    def steps(self) -> int:
+        return self.verify.count(False)
 
     @property
     def ranges(self) -> list[list[int]]:

@@ -39,7 +39,7 @@ MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
 OTHERS = [
     {"sampler": sampler, "blocks": blocks, "cache": "none", "eos": "keep"}
     for sampler in ("confidence", "order") for blocks in ("fixed", "whole")
-]  # fmt: skip
+] + [{"sampler": "flash_verify", "blocks": "whole", "cache": "flash_verify", "eos": "keep"}]  # fmt: skip
 
 
 def decode(name: str, parts: dict[str, Any]) -> tuple[list[int], list[int], int]:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from dllm import attending, canvas, contract, logits, rows, setting, shapes
+from dllm import attending, beside, canvas, contract, logits, rows, setting, shapes
 from dllm.cache import passes
 from dllm.common import rowwise
 from dllm.models import memory
 
 TEXT = (Path(__file__).parents[1] / "docs" / "terms.md").read_text(encoding="utf-8")
 CONTRACT = TEXT.split("## The contract")[1].split("\n## ")[0]
-MODULES = (attending, canvas, contract, logits, rows, shapes, passes, rowwise, memory, setting)
+MODULES = (attending, beside, canvas, contract, logits, rows, shapes, passes, rowwise, memory, setting)
 
 
 def classes(module: ModuleType) -> dict[str, Any]:
@@ -35,7 +35,7 @@ LISTED = [name for cell in CELLS for name in re.findall("`([^`]+)`", cell)]
 def wanted() -> list[str]:
     """Every dataclass that parts exchange, and its fields."""
     found = []
-    for module in (attending, contract, logits, rows, passes):
+    for module in (attending, beside, contract, logits, rows, passes):
         for name, kind in classes(module).items():
             found += [name, *(f"{name}.{field.name}" for field in fields(kind))] if is_dataclass(kind) else []
     return [*found, *(f"Canvas.{field.name}" for field in fields(canvas.Canvas))]

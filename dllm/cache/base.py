@@ -108,15 +108,16 @@ class Cache:
     A policy declares what it supports; what it does not declare it counts as not supporting. regions: the ones that
     every forward computes (see ``Need``). opening: the forward that opens a block computes all regions. committed:
     forwards compute the open blocks' committed positions too. branches: several candidates. shadows: extra rows that
-    stand in for committed tokens. shows: every row that is computed attends to keys that the cache holds, and its
-    memory shows both (``Memory``). kinds: names of the kinds of attention that it serves (``dllm.models.order``).
+    stand in for committed tokens. verifies: it verifies what a sampler drafts, and serves no other sampler. shows:
+    every row that is computed attends to keys that the cache holds, and its memory shows both (``Memory``). kinds:
+    names of the kinds of attention that it serves (``dllm.models.order``).
 
     static: plans whose shapes the host can bound, by ``bounds``. Such a policy counts as one that must know more than
     it may need. opens_wide: the host must know which blocks have just opened, because their first forward computes
     more. follows_commits: the bounds rest on what a turn may commit, so a schedule must not take back more."""
 
     regions: frozenset[str] = frozenset({"block"})
-    opening = committed = branches = shadows = shows = static = False
+    opening = committed = branches = shadows = verifies = shows = static = False
     opens_wide = follows_commits = True
     kinds: frozenset[str] = frozenset({"full"})
 
@@ -153,6 +154,10 @@ class Cache:
                     f"sampler={name_of(sampler)} reads attention weights, and {name} does not hold the keys that they "
                     "are made of, or does not attend with every row."
                 )
+        if sampler.verifies and not self.verifies:
+            raise Unfit(f"{name} has no forward that verifies what sampler={name_of(sampler)} drafts.")
+        if self.verifies and not sampler.verifies:
+            raise Unfit(f"{name} verifies drafts, and this sampler makes none (sampler=flash_verify does).")
         if sampler.branches and not self.branches:
             raise Unfit(f"{name} cannot share its rows among the several candidates of this sampler.")
         if kind.name not in self.kinds:

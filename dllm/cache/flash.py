@@ -53,11 +53,14 @@ class Flash(Buffered):
         return {"window": canvas.nothing, "importance": torch.zeros_like(canvas.masked, dtype=torch.float64)}
 
     def plan(self, view: CacheView) -> ForwardPlan:
+        return self.around(view, view.masks & ~view.canvas.masked & view.canvas.valid)
+
+    def around(self, view: CacheView, new: Tensor) -> ForwardPlan:
+        """The plan that computes ``new`` [B, L] of the decided columns in any case."""
         canvas, masked = view.canvas, view.canvas.masked & view.canvas.valid
         place, budget = masked.cumsum(1), self.track_windows * self.window_length
         window = masked & (place <= self.window_length)
         near = masked & (place <= self.mask_windows * self.window_length)
-        new = view.masks & ~canvas.masked & canvas.valid
         known = canvas.valid & ~canvas.masked & ~new
         tracked = top(view.state["importance"], known, (budget - new.sum(1)).clamp(min=0))
         full = (view.blocks.turn == 0) | (self.track_windows < 0)

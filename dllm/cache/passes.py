@@ -65,7 +65,8 @@ class Call:
     candidates [b]: which ones run (None: all). columns [b, n]: their query columns (L: padding; None: all in order).
     slots, visible, reach, buffers, ranges: where the queries are kept, which keys they see and whose these are, as
     ``slots``, ``visible``, ``reach``, ``rows`` and ``ranges`` of ``Access``. side_by_side: the candidates of a row run
-    as one row. drafts: each candidate has buffers of its own.
+    as one row. drafts: each candidate has buffers of its own. masks [b, n]: rows that hold a mask whatever the canvas
+    holds, and are then the only ones that predict (None: the rows are the canvas's).
     """
 
     candidates: Tensor | None = None
@@ -77,6 +78,7 @@ class Call:
     side_by_side: SideBySide | None = None
     drafts: Drafts | None = None
     ranges: tuple[tuple[int, int], ...] | None = None
+    masks: Tensor | None = None
 
     def computed(self, length: int) -> Tensor | int:
         """Rows that the network runs for each candidate, padding included: one number, or [b] where candidates lie side

@@ -69,12 +69,21 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
     try:
         policy.check(setting, sampler, needs)
     except Unfit as error:
-        nearest_one = f"The nearest that works is cache={working(setting, sampler, needs)}"
-        raise UserError(f"{error} {nearest_one}{models_for(setting, policy)}.") from None
+        raise UserError(f"{error} {way_out(setting, sampler, policy, needs)}.") from None
     for sentence in (*(rule.doubt(setting) for rule in nested(sampler)), policy.doubt(setting)):
         if sentence:
             warn_once(sentence)
     return sampler
+
+
+def way_out(setting: Setting, sampler: Sampler, policy: Cache, needs: Sequence[Need]) -> str:
+    """What to choose instead of a policy that does not serve these parts, as the end of a sentence."""
+    if (name := working(setting, sampler, needs)) is None:
+        return (
+            f"No cache serves sampler={name_of(sampler)} with these blocks and this eos policy: use blocks=whole, "
+            "another eos, or sampler=confidence"
+        )
+    return f"The nearest that works is cache={name}{models_for(setting, policy)}"
 
 
 def models_for(setting: Setting, policy: Cache) -> str:
@@ -93,16 +102,16 @@ def _kind(folder: Path) -> str:
 
 # The order of suggestions to a user who wanted a cache. The block-wise ones, which most samplers were published with,
 # come early.
-BY_REUSE = ("finished", "dual", "prefix", "elastic", "window", "dkv", "recap")
+BY_REUSE = ("finished", "dual", "prefix", "elastic", "window", "dkv", "recap", "flash_verify", "none")
 
 
-def working(setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> str:
-    """The first cache, at its defaults, that serves these parts."""
+def working(setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> str | None:
+    """The first cache, at its defaults, that serves these parts; None: there is none."""
     for name in BY_REUSE:
         with suppress(UserError):
             _at_defaults(name).check(setting, sampler, needs)
             return name
-    return "none"
+    return None
 
 
 @cache  # composing the configuration of each takes 40 ms

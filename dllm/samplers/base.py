@@ -33,12 +33,13 @@ class Sampler:
     that does). revocable: it may remask. edits: it may replace tokens of the current block, and hold the block open
     when it is full. branches: it may offer several candidates, the first of which has every mask of the others, because
     caches plan by it (so counts a rule with ``choose``). announces: it says what it will commit in its next turn.
-    tempered: confidences come from the tempered distribution (Dream's convention). asks: its step asks the device (how
-    many steps there are, for example), so a turn with it cannot be recorded. prescribed: it commits the positions that
-    a plan names, whatever their scores. ahead: a turn may commit what only later turns of the rule inside would.
-    lookahead: how many blocks are open beyond the current one. patience: how many turns in a row it may leave a row as
-    it is, although something is open, or a full block is held. per_request: names of the parameters that may be one
-    number for all rows, or have one entry per request.
+    verifies: what it announces are drafts, to be verified by a forward in which they lie beside their masks. tempered:
+    confidences come from the tempered distribution (Dream's convention). asks: its step asks the device (how many steps
+    there are, for example), so a turn with it cannot be recorded. prescribed: it commits the positions that a plan
+    names, whatever their scores. ahead: a turn may commit what only later turns of the rule inside would. lookahead:
+    how many blocks are open beyond the current one. patience: how many turns in a row it may leave a row as it is,
+    although something is open, or a full block is held. per_request: names of the parameters that may be one number for
+    all rows, or have one entry per request.
     """
 
     stateless = True
@@ -46,6 +47,7 @@ class Sampler:
     edits = False
     branches = False
     announces = False
+    verifies = False
     tempered = False
     asks = False
     prescribed = False

@@ -11,6 +11,7 @@ from torch import Tensor
 from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import Owner, select
 from dllm.contract import Need, State, Step, View
+from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler
 from dllm.setting import Setting, altered
 from dllm.traits import Schedule
@@ -30,6 +31,11 @@ class Wrapper(Sampler):
     stateless = False
 
     def __init__(self, inner: Sampler) -> None:
+        if inner.verifies:
+            raise UserError(
+                f"sampler={name_of(self)} changes what a rule decides from one forward, but sampler/inner="
+                f"{name_of(inner)} takes two for each of its steps. Use sampler/inner=confidence."
+            )
         self.inner = inner
         self.revocable, self.branches, self.edits = inner.revocable, inner.branches, inner.edits
         self.tempered, self.announces, self.asks = inner.tempered, inner.announces, inner.asks

@@ -106,7 +106,7 @@ def test_most_pairs_work() -> None:
     """Written down, so that none is lost in silence."""
     names = {wrapper: [inner for at, inner in PAIRS if at == wrapper] for wrapper in WRAPPERS}
     revocable = {"joint_threshold", "rcr", "remdm", "saber"}
-    assert set(names["prophet"]) == set(INNER) - revocable
+    assert set(names["prophet"]) == set(INNER) - revocable - {"flash_verify"}
     assert set(names["freedave"]) == {
         "adas", "confidence", "d3llm", "dawn", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance",
         "factor", "frechet", "frontier", "learn2pd", "localleap", "oracle", "order", "pc", "prior", "spaced",
@@ -120,7 +120,7 @@ def test_most_pairs_work() -> None:
     assert set(names["prior"]) == {"pc", "static"}
     assert set(names["adas"]) == {
         "confidence", "d3llm", "dparallel", "dream", "easing", "eb", "factor", "frechet", "static"}  # fmt: skip
-    assert set(names["frontier"]) == set(INNER) - {"dus", "freedave", "order", "prophet", "scout"}
+    assert set(names["frontier"]) == set(INNER) - {"dus", "flash_verify", "freedave", "order", "prophet", "scout"}
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
@@ -155,6 +155,7 @@ def test_every_rule_can_be_named_as_an_inner_one() -> None:
     assert choices("sampler/inner") == choices("sampler")
     for wrapper, inner, words in (
         ("prophet", "freedave", None), ("credit", "wino", "sampler/inner=wino cannot use them"),
+        ("prophet", "flash_verify", "takes two for each"), ("scout", "flash_verify", "scout"),
         ("prophet", "oracle", "needs sampler.inner.reference"),
     ):  # fmt: skip
         config = composed([f"sampler={wrapper}", f"sampler/inner={inner}"])["sampler"]

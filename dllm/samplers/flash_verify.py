@@ -1,0 +1,78 @@
+"""Commit what is sure, draft what is next, and keep what a second forward confirms (Flash-dLLM, arXiv 2609.26796).
+
+The rule is that of VILA-Lab/Flash-dLLM@7437a55: llada/generate.py (generate_with_Flash_dLLM, verify=True).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm.canvas import Canvas
+from dllm.common.ranking import best, rank
+from dllm.contract import Need, State, Step, View
+from dllm.errors import UserError, in_range, name_of
+from dllm.samplers.base import Sampler
+from dllm.setting import Setting
+from dllm.traits import Schedule
+
+
+class FlashVerify(Sampler):
+    """Commit each open position whose confidence is at least ``threshold``, and always the most confident one. The
+    others are drafted, the most confident first: as many as the cache lays into the next forward. There a draft's mask
+    sees the drafts before it. Of the drafts, the longest run is committed whose probabilities there have a product of
+    at least ``gamma``; it may be empty. Nothing is drafted that comes last by ``sampling.eos_last``.
+    """
+
+    stateless = False
+    verifies = True
+    per_request = ("threshold", "gamma")
+
+    def __init__(self, threshold: Any = 0.9, gamma: Any = 0.8) -> None:
+        in_range("sampler.threshold", threshold, 0.0, 1.0)
+        in_range("sampler.gamma", gamma, 1e-9, 1.0, advice="1 accepts what is certain alone.")
+        self.threshold, self.gamma = threshold, gamma
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(statistics=frozenset({"current"})),)
+
+    def check(self, setting: Setting) -> None:
+        name = f"sampler={name_of(self)}"
+        if setting.model.prediction_shift:
+            raise UserError(
+                f"{name} scores a draft at its own position, but this model predicts it from the one before (Dream). "
+                "Use sampler=confidence cache=flash."
+            )
+        if setting.sampling.guidance:
+            raise UserError(f"{name}'s second forward is not guided: set sampling.guidance=0.")
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        """draft [B, L]: what was proposed in the last step's first forward."""
+        return super().start(canvas, blocks) | {"draft": torch.zeros_like(canvas.tokens)}
+
+    def step(self, view: View, state: State) -> Step:
+        confidence, laid = view.scores.confidence, view.scores.drafts
+        accepted = view.open & (confidence >= state["threshold"][:, None])
+        commit = accepted | best(confidence, view.open)
+        rest = view.open & ~commit & (confidence >= 0)
+        announced = torch.where(rest, rank(confidence, rest)[1] + 1, 0)
+        if laid is None:
+            return view.step(commit, accepted=accepted, announced=announced, state={"draft": view.scores.token})
+        verified, likely = laid.any(1, keepdim=True), view.scores.stat("current").exp() * (view.open & (laid > 0))
+        confirmed = run_of(likely, laid, state["gamma"]) & view.open
+        draft = torch.where(verified, state["draft"], view.scores.token)
+        return view.step(
+            torch.where(verified, confirmed, commit), tokens=draft, state={"draft": draft},
+            confidence=torch.where(verified, likely, confidence), accepted=torch.where(verified, confirmed, accepted),
+            announced=torch.where(verified, 0, announced),
+        )  # fmt: skip
+
+
+def run_of(likely: Tensor, number: Tensor, bound: Tensor) -> Tensor:
+    """The longest run [B, L] of positions, in the order of their ``number`` [B, L] (0: none), whose probabilities
+    ``likely`` [B, L] have a product of at least ``bound`` [B]."""
+    order = torch.where(number > 0, number, number.shape[1] + 1).argsort(1)
+    fine = likely.gather(1, order).cumprod(1) >= bound[:, None]
+    return torch.zeros_like(fine).scatter(1, order, fine) & (number > 0)

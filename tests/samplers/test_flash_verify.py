@@ -1,0 +1,134 @@
+"""Flash-Verify: which drafts are confirmed, what their forward sees and keeps, and when it changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from harness import Combination, forward_of, model, parts_of, requests, results, turns
+
+from dllm import UserError
+from dllm.beside import Beside
+from dllm.blocks.whole import Whole
+from dllm.cache.flash import Flash
+from dllm.cache.flash_verify import VerifiedFlash
+from dllm.canvas import Canvas, Request
+from dllm.denoise import denoise
+from dllm.eos.cut_last import CutLast
+from dllm.eos.keep import Keep
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.flash_verify import FlashVerify, run_of
+from dllm.setting import Sampling
+
+OURS = Combination("flash_verify", "whole", "flash_verify")
+
+
+def test_the_longest_run_whose_product_reaches_gamma_is_confirmed() -> None:
+    """0.9, 0.9 x 0.8 = 0.72 and 0.72 x 0.5 = 0.36, in the order of the numbers, not of the columns."""
+    likely = torch.tensor([[0.5, 0.0, 0.9, 0.8, 1.0]], dtype=torch.float64)
+    number = torch.tensor([[3, 0, 1, 2, 0]])
+    for gamma, expected in ((0.95, []), (0.9, [2]), (0.72, [2, 3]), (0.37, [2, 3]), (0.36, [0, 2, 3])):
+        found = run_of(likely, number, torch.tensor([gamma], dtype=torch.float64))
+        assert found[0].nonzero()[:, 0].tolist() == expected
+
+
+def test_rows_see_each_position_once() -> None:
+    """Columns 5 and 3 are drafted in this order; of the four decided ones three fit into 7 rows: those placed last."""
+    decided, drafts = torch.tensor([[4, 3, 1, 0, 2, 0]]), torch.tensor([[0, 0, 0, 2, 0, 1]])
+    rows = Beside.of(decided, drafts, 7)
+    assert rows.columns.tolist() == [[4, 1, 0, 5, 3, 5, 3]] and rows.mask.long().tolist() == [[0] * 5 + [1] * 2]
+    known = [1, 1, 1]
+    assert rows.sees[0].long().tolist() == [
+        *[[*known, 0, 0, 1, 1]] * 3,
+        [*known, 1, 0, 0, 1], [*known, 1, 1, 0, 0],  # the drafts
+        [*known, 0, 0, 1, 1], [*known, 1, 0, 0, 1],  # their masks
+    ]  # fmt: skip
+    short = Beside.of(decided, drafts, 10)
+    assert short.columns.tolist() == [[6, 6, 2, 4, 1, 0, 5, 3, 5, 3]] and not bool(short.sees[0, :, :2].any())
+
+
+@pytest.mark.parametrize("eos", [Keep(), CutLast()])
+def test_nothing_certain_is_the_rule_without_drafts(eos: Any) -> None:
+    """At gamma 1 nothing is confirmed. The rest is the same where every decided column is computed in each step."""
+    for tracked in (-1, 12):
+        plain = results(model("tiny-llada"), (Confidence(0.8), Whole(), Flash(4, 2, tracked), eos), requests())
+        drafted = (FlashVerify(0.8, 1.0), Whole(), VerifiedFlash(4, 2, tracked), eos)
+        found = results(model("tiny-llada"), drafted, requests())
+        assert [row.canvas for row in found] == [row.canvas for row in plain]
+        assert all(row.nfe > other.nfe for row, other in zip(found, plain, strict=True))
+
+
+def test_a_forward_that_verifies_leaves_no_trace_and_commits_drafts_alone() -> None:
+    """Keys and values, and what the cache ranks by, are the same before and after it."""
+    verified, confirmed = 0, 0
+    sessions: list[Any] = []
+    start = VerifiedFlash.start
+
+    def noted(self: Any, *given: Any) -> Any:
+        sessions.append(start(self, *given))
+        return sessions[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VerifiedFlash, "start", noted)
+        before: list[Any] = []
+        for turn in turns(OURS, requests()[:1]):
+            (session,), drafts = sessions, turn.view.scores.drafts
+            size = len(turn.canvas.columns)
+            kept = (one[:, :, :size].clone() for kv in session.stores for one in kv)
+            now = [session.state["importance"].clone(), *kept]
+            if drafts is not None:
+                verified += 1
+                confirmed += int(turn.step.commit.sum())
+                assert 0 < int((drafts > 0).sum()) <= 2 and not bool((turn.step.commit & (drafts == 0)).any())
+                assert int(turn.cost.queries) == 8
+                assert all(torch.equal(one, other) for one, other in zip(now, before, strict=True))
+            before = now
+    assert verified > 2 and confirmed > 2
+
+
+@pytest.mark.parametrize(("prompt", "drafted"), [([62, 0, 14, 55], True), ([62, 34, 21, 7, 33, 15, 10, 55], False)])
+def test_an_end_of_text_is_found_in_either_forward(prompt: list[int], drafted: bool) -> None:
+    parts = FlashVerify(1.0, 1e-9), Whole(), VerifiedFlash(6, 2, 2), CutLast()
+    forward = forward_of(model("tiny-llada"), parts, Sampling())
+    canvas = Canvas.of([Request.answer(prompt, 24, 60)], 61)
+    with torch.inference_mode():
+        taken = list(denoise(canvas, forward, parts[0], parts[1], parts[3]))
+    (found,) = [turn for turn in taken if bool(turn.candidates.cut[0]) and not bool(turn.canvas.cut[0])]
+    ends = (found.step.commit & (found.candidates.tokens == 61))[0].nonzero()[:, 0]
+    assert (found.view.scores.drafts is not None) == drafted and int(found.candidates.end[0]) == int(ends.max()) + 1
+
+
+def test_a_prompt_shorter_than_the_rows_is_decoded() -> None:
+    request = Request.answer([55], 9, 60)
+    (row,) = results(model("tiny-llada"), (FlashVerify(0.8, 0.02), Whole(), VerifiedFlash(16), Keep()), [request])
+    assert 60 not in row.canvas and len(row.canvas) == 9
+
+
+def test_no_draft_is_made_of_what_comes_last() -> None:
+    """Under ``eos_last`` an end of text may not overtake what is undecided."""
+    for turn in turns(OURS, requests(), Sampling(eos_last=True)):
+        drafted = turn.step.announced > 0
+        assert not bool((drafted & (turn.view.scores.token == 61)).any())
+
+
+@pytest.mark.parametrize(
+    ("combination", "sampling", "words"),
+    [
+        (Combination("flash_verify", "whole", "flash"), Sampling(), "cache=flash has no forward that verifies"),
+        (Combination("flash_verify", "whole", "none"), Sampling(), "nearest that works is cache=flash_verify"),
+        (Combination("confidence", "whole", "flash_verify"), Sampling(), "this sampler makes none"),
+        (Combination("flash_verify", "adablock", "flash_verify"), Sampling(), "No cache serves sampler=flash_verify"),
+        (Combination("flash_verify", "whole", "flash_verify", model="tiny-dream"), Sampling(), "at its own position"),
+        (OURS, Sampling(guidance=1.0), "is not guided: set sampling.guidance=0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused(combination: Combination, sampling: Sampling, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        parts_of(combination, sampling)
+
+
+@pytest.mark.parametrize(("options", "words"), [({"gamma": 0.0}, "gamma=0.0 must lie in"), ({"threshold": 2}, "=2")])
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        FlashVerify(**options)
