@@ -122,7 +122,7 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
 
 
 def _filled(turn: Turn, candidate: int, row: int) -> Tensor:
-    was_masked = turn.view.canvas.masked[row]
+    was_masked = turn.view.canvas.masked[row] | turn.step.remask[candidate]
     return was_masked & ~turn.candidates.masked[candidate] & ~turn.step.commit[candidate]
 
 
