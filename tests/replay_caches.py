@@ -182,7 +182,7 @@ class VerifiesAlways(VerifiedFlash):
 
 
 class InPairs(Whole):
-    """The answer is found finished by forwards that verify."""
+    """The answer is found finished by forwards that verify. For one row."""
 
     slides = False
 

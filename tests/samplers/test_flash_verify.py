@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from harness import Combination, forward_of, model, parts_of, requests, results, turns
+from replay_caches import InPairs, VerifiesAlways
 
 from dllm import UserError
 from dllm.beside import Beside
@@ -57,6 +58,16 @@ def test_nothing_certain_is_the_rule_without_drafts(eos: Any) -> None:
         found = results(model("tiny-llada"), drafted, requests())
         assert [row.canvas for row in found] == [row.canvas for row in plain]
         assert all(row.nfe > other.nfe for row, other in zip(found, plain, strict=True))
+
+
+@pytest.mark.parametrize("eos", [Keep(), CutLast()])
+def test_forwards_without_drafts_change_nothing(eos: Any) -> None:
+    """The published loop has them."""
+    rule = FlashVerify(0.6, 0.02)
+    for request in requests():
+        (found,) = results(model("tiny-llada"), (rule, Whole(), VerifiedFlash(5, 2, 1), eos), [request])
+        (published,) = results(model("tiny-llada"), (rule, InPairs(), VerifiesAlways(5, 2, 1), eos), [request])
+        assert found.canvas == published.canvas and found.nfe < published.nfe
 
 
 def test_a_forward_that_verifies_leaves_no_trace_and_commits_drafts_alone() -> None:
