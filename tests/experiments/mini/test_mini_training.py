@@ -251,9 +251,8 @@ def test_a_step_redraws_known_names_alone_and_puts_their_rows_back() -> None:
 def test_further_wordings_hold_no_word_that_lists_of_new_words_are_made_of() -> None:
     """Training cuts those out of its vocabulary."""
     vocab = tokenizer.build("mini-llada")
-    new = {*tokenizer.new_words()}
-    for templates in wordings.more().values():
-        said = {word for text in templates for word in wordings.words_asked(text)}
-        forms = {form(word) for word in said for form in (str, str.lower, str.upper, str.title)}
-        assert not forms & new and not {f" {form}" for form in forms} & new
-        assert all(vocab.encode(form).ids[0] not in tokenizer.new_ids(vocab) for form in forms)
+    new, new_ids = {*tokenizer.new_words()}, {*tokenizer.new_ids(vocab)}
+    said = {word for templates in wordings.more().values() for text in templates for word in wordings.words_asked(text)}
+    forms = {form(word) for word in said for form in (str, str.lower, str.upper, str.title)}
+    assert not forms & new and not {f" {form}" for form in forms} & new
+    assert all(vocab.encode(form).ids[0] not in new_ids for form in forms)
