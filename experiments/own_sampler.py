@@ -66,7 +66,7 @@ PUBLISHED: list[tuple[str, Grid]] = [
     ("order", {"positions": ("left_to_right", "random"), "per_step": (2,)}),
     ("groups", {"steps": (8, 16)}),
     ("pc", {"decay": (0, 0.25), "steps": (8, 16)}),
-    ("dus", {"base": (2, 3)}),
+    ("dus", {"levels": ("binary", "dilated")}),
     ("entropy_distance", {"threshold": (0.4, 0.8), "penalty": (0.005, 0.02)}),
     ("easing", {"threshold": (0.9, 0.95), "alpha": (0.1, 0.3)}),
     ("bacd", {"lower": (0.6, 0.8), "upper": (0.9, 0.95)}),

@@ -28,7 +28,7 @@ ELSEWHERE = {
     "sampler=dream": ("sampler.alg=maskgit_plus", "sampler.alg=topk_margin"),  # ParallelBench
     "sampler=d3llm": ("sampler.threshold=0.4", "sampler.threshold=0.45 sampler.form=dream"),
     "sampler=dus": (
-        "blocks.block_length=8", "blocks.block_length=16", "sampler.threshold=0.3", "sampler.levels=binary",
+        "blocks.block_length=8", "blocks.block_length=16", "sampler.levels=dilated",
     ),
     "sampler=easing": (
         "sampler.alpha=0.4", "sampler.alpha=0.3 sampler.suffix_window=32",  # the latter of Dream

@@ -20,8 +20,8 @@ from dllm.traits import Schedule
 class DUS(Sampler):
     """The columns of a block are put into levels by their offset alone (``levels_of``), and forward i commits level i.
 
-    levels: ``dilated`` divides the spacing by ``base`` from level to level, from length / base^``base_skip`` on;
-    ``binary`` takes the middle of every gap. threshold: a column below it waits for the block's last level (0: none
+    levels: ``binary`` takes the middle of every gap (the published function's default); ``dilated`` divides the spacing
+    by ``base`` from level to level, from length / base^``base_skip`` on (its README's). threshold: a column below it waits for the block's last level (0: none
     does; in the published loop it waits for ever, and stays a mask). A level without an open column takes the most
     confident open one.
     """
@@ -29,7 +29,7 @@ class DUS(Sampler):
     stateless = True  # its state is a table
     by_confidence = False
 
-    def __init__(self, base: int = 2, base_skip: int = 1, levels: str = "dilated", threshold: float = 0.0) -> None:
+    def __init__(self, base: int = 2, base_skip: int = 1, levels: str = "binary", threshold: float = 0.0) -> None:
         in_range("sampler.base", base, 2, advice="The spacing is divided by it every turn.")
         in_range("sampler.base_skip", base_skip, 1)
         in_choices("sampler.levels", levels, ("dilated", "binary"))
