@@ -21,9 +21,9 @@ class DUS(Sampler):
     """The columns of a block are put into levels by their offset alone (``levels_of``), and forward i commits level i.
 
     levels: ``binary`` takes the middle of every gap (the published function's default); ``dilated`` divides the spacing
-    by ``base`` from level to level, from length / base^``base_skip`` on (its README's). threshold: a column below it waits for the block's last level (0: none
-    does; in the published loop it waits for ever, and stays a mask). A level without an open column takes the most
-    confident open one.
+    by ``base`` from level to level, from length / base^``base_skip`` on (its README's). threshold: a column below it
+    waits for the block's last level (0: none does; in the published loop it waits for ever, and stays a mask). A level
+    without an open column takes the most confident open one.
     """
 
     stateless = True  # its state is a table
