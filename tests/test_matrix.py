@@ -3,6 +3,7 @@ weights are read, with a way out. No part is left out unseen."""
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import astuple
 from itertools import combinations as pairs
@@ -11,7 +12,7 @@ from itertools import product
 import harness
 import law
 import pytest
-from harness import MODELS, Combination, allowed, choices, combinations, parts_of
+from harness import MODELS, Combination, allowed, choices, combinations, parts_of, unasked
 
 from dllm import UserError
 
@@ -44,6 +45,14 @@ def test_a_part_that_cannot_be_built_is_no_refusal(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(harness, known, getattr(harness, known).__wrapped__)
     with pytest.raises(UserError, match="fine_length=-1"):
         harness.allowed(Combination("confidence", "fixed"))
+
+
+def test_what_keep_refuses_no_other_policy_of_ends_takes() -> None:
+    """``allowed`` rests on it."""
+    refused = [one for one in unasked() if one.eos != "keep" and not allowed(one)]
+    for combination in random.Random(0).sample(refused, 1000):
+        with pytest.raises(UserError):
+            parts_of(combination)
 
 
 def test_a_law_over_too_few_cases_fails() -> None:
