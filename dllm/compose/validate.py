@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
@@ -89,14 +90,14 @@ def models_for(setting: Setting, policy: Cache) -> str:
     """The shipped models to choose where a policy serves another kind of attention than full, and not the model's."""
     if "full" in policy.kinds or setting.model.attention.name in policy.kinds:
         return ""
-    names = [name for name, kind in _shipped_kinds().items() if kind in policy.kinds]
+    names = [name for name in shipped_models() if _kind(locate(name)) in policy.kinds]
     return f"; models for cache={name_of(policy)}: {', '.join(f'model={name}' for name in names)}" if names else ""
 
 
 @cache  # reading all configurations takes longer than checking the parts
-def _shipped_kinds() -> dict[str, str]:
-    """The kind of attention of each shipped model."""
-    return {name: read_model_config(locate(name)).attention.name for name in shipped_models()}
+def _kind(folder: Path) -> str:
+    """The kind of attention of the model of a folder."""
+    return read_model_config(folder).attention.name
 
 
 # The order of suggestions to a user who wanted a cache. The block-wise ones, which most samplers were published with,
