@@ -110,9 +110,11 @@ def in_choices(name: str, value: object, known: Iterable[str]) -> None:
 
 def in_range(name: str, value: Any, low: float, high: float = inf, advice: str = "") -> None:
     """Refuse a parameter outside [low, high]; sequences and tensors are checked entry by entry. None passes."""
+    if value is None or (isinstance(value, int | float) and low <= value <= high):
+        return  # nearly always; a tensor of one number takes ten times as long
     import torch
 
-    entries = torch.as_tensor(() if value is None else value, dtype=torch.float64)
+    entries = torch.as_tensor(value, dtype=torch.float64)
     if bool(((entries < low) | (entries > high) | entries.isnan()).any()):
         rule = f"be at least {low:g}" if high == inf else f"lie in [{low:g}, {high:g}]"
         raise UserError(f"{name}={value} must {rule}.{' ' + advice if advice else ''}")

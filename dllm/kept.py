@@ -46,13 +46,13 @@ def _listed(shape: Iterable[int]) -> str:
 def needs_of(group: str, part: Any) -> tuple[Need, ...]:
     """What a part needs scored. Raises UserError, which names the part, for what is no tuple of needs, and for a need
     that there is not."""
-    name = f"{group}={name_of(part)}"
     try:
         needs = part.needs()
     except UserError as error:
-        raise UserError(f"{name}: {error}") from None
+        raise UserError(f"{group}={name_of(part)}: {error}") from None
     if not isinstance(needs, tuple | list) or not all(isinstance(need, Need) for need in needs):
-        raise UserError(f"{name}: needs() returned {needs!r}, and must return a tuple of Need, such as (Need(),).")
+        raise UserError(
+            f"{group}={name_of(part)}: needs() returned {needs!r}, and must return a tuple of Need, such as (Need(),).")
     return tuple(needs)
 
 
