@@ -120,8 +120,9 @@ def _as_declared(rule: Rule, name: str, step: Step, view: View) -> None:
         raise undeclared("replaces tokens (edit) or holds a block (hold)", "edits = True")
     if not step.owner.is_single and not rule.branches:
         raise undeclared("offers several candidates", "branches = True")
-    taken_back = not rule.revocable and step.remask is not view.canvas.nothing
-    if taken_back and view.blocks.shapes.any(step.remask):
+    # fixed shapes do not look into tensors, and owner.each makes a new one of nothing
+    looks = not (rule.revocable or view.blocks.shapes.waits or step.remask is view.canvas.nothing)
+    if looks and bool(step.remask.any()):
         raise undeclared("takes tokens back (remask)", "revocable = True")
 
 

@@ -66,6 +66,12 @@ def cases(runtime: str) -> Iterator[Case]:
 static_cases = partial(cases, "static")
 
 
+def drafting() -> Iterator[Case]:
+    """FreeDave with and without a cache."""
+    for kv in ("none", "prefix"):
+        yield Case("static", Combination("freedave", "fixed", kv, "keep", MODELS[0]), 0, 0.0)
+
+
 @cache
 def network(runtime: str, name: str) -> Network | None:
     """The model as the runtime runs it, if it does not record whole turns; what it has made serves all cases."""
@@ -103,4 +109,10 @@ def test_recorded_turns_are_eager_ones(case: Case) -> None:
 
 @law(partial(cases, "compile"), daily=0, least=3000)  # 5 s each; tests/test_runtimes.py compiles every day
 def test_compiled_turns_are_eager_ones(case: Case) -> None:
+    assert outcome(case, eager=False) == outcome(case, eager=True)
+
+
+@law(drafting, daily=2, least=2)
+def test_drafts_in_static_turns_are_eager_ones(case: Case) -> None:
+    """Several candidates in fixed shapes, which the other laws' daily samples may miss."""
     assert outcome(case, eager=False) == outcome(case, eager=True)
