@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import starmap
 
+import pytest
 import torch
-from harness import Shown, build, drawn, full, model, results
+from harness import Combination, Shown, allowed, build, drawn, full, model, results
 from law import law
 
 from dllm.blocks.adablock import AdaBlock
@@ -102,6 +103,12 @@ def test_freedave_gives_the_static_tokens_with_no_more_forwards(case: Drafted) -
     assert case.depth > 1 or [one.nfe for one in draft] == [one.nfe for one in plain]
 
 
+@pytest.mark.parametrize("sampler", ["freedave", "scout"])
+def test_drafts_do_not_go_with_a_policy_that_fills_between_turns(sampler: str) -> None:
+    assert not allowed(Combination(sampler, "fixed", "none", "fill_at_once", NAMES[0]))
+    assert allowed(Combination(sampler, "fixed", "none", "cut_last", NAMES[0]))
+
+
 def test_deeper_drafts_save_forwards() -> None:
     plain, *deep = (
         sum(one.nfe for one in decode("tiny-llada", sampler, Fixed(8), 12))
@@ -116,7 +123,7 @@ VERIFIED = {name: STATIC[name] for name in ("one", "even", "uneven", "entropy", 
     "entropy-distance": EntropyDistance(2.0), "prior": Prior(Static()), "adas": Adas(EntropyBound(3.0), 3.0),
     "frontier": Frontier(Factor(), 5), "pc": PC(),
 }  # fmt: skip
-ENDS = [name for name in choices("eos") if name != "eotp"]  # which judges every forward, and there are fewer
+ENDS = [name for name in choices("eos") if name not in ("eotp", "fill_at_once")]  # judges forwards; is refused
 CACHES: dict[str, Cache] = {
     "none": NoCache(), "prefix": Prefix(), "dual": Dual(), "prefix-forced": Prefix(False), "dual-forced": Dual(False),
 }  # fmt: skip

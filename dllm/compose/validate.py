@@ -53,6 +53,12 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             "as its block is open. Use eos=fill_after_block, or eos=keep. (A policy of your own that waits until the "
             "block is full says at_once = False.)"
         )
+    if sampler.branches and sampler.ahead and eos.fills:
+        raise UserError(
+            f"sampler={name_of(sampler)} drafts whole turns, but eos={name_of(eos)} fills positions between them, "
+            "which no draft knows. Use eos=cut_last, or eos=fill_after_block. (A policy of your own that decides no "
+            "open position says fills = False.)"
+        )
     needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos))
     needs_of("cache", policy)
     for name in sorted({name for need in needs for name in need.statistics} - set(ASKABLE)):

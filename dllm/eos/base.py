@@ -17,10 +17,11 @@ class EndOfText:
 
     A policy that says nothing counts as one that may do most. at_once: it acts on tokens of a block that is still open,
     which an editing rule may replace, so no such rule goes with it. shrinks: it may cut columns off the canvas, so no
-    cache rests on all of them. asks: it asks the device, so a turn with it cannot be recorded.
+    cache rests on all of them. fills: it decides open positions itself, so no rule that drafts whole
+    turns goes with it. asks: it asks the device, so a turn with it cannot be recorded.
     """
 
-    at_once = shrinks = True
+    at_once = shrinks = fills = True
     asks = False
 
     def resolved(self, ids: Ids) -> EndOfText:

@@ -12,6 +12,8 @@ class CutCanvas(EndOfText):
     """Columns behind the leftmost committed EOS are no longer decided or attended to. A turn whose commits the cache's
     plan forces does not cut (as published: the first forward of a phase)."""
 
+    fills = False
+
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
         found = found & ~view.forced.any(1)

@@ -10,7 +10,7 @@ from dllm.eos.base import EndOfText, answer_ends
 class CutLast(EndOfText):
     """The first turn that commits an EOS cuts behind its rightmost one. Later turns do not cut again."""
 
-    shrinks = False
+    shrinks = fills = False
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         ends = answer_ends(candidates, eos_id)

@@ -10,7 +10,7 @@ from dllm.eos.base import EndOfText, after_first, answer_ends
 class CutOpen(EndOfText):
     """The first turn that commits an EOS cuts behind its leftmost one. Later turns do not cut again."""
 
-    shrinks = False
+    shrinks = fills = False
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))

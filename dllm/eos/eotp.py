@@ -20,6 +20,8 @@ class EoTP(EndOfText):
     cut before what is given.
     """
 
+    fills = False
+
     def __init__(self, scope: str = "suffix", minimum: float = 0.0) -> None:
         in_choices("eos.scope", scope, ("suffix", "block"))
         self.scope, self.minimum = scope, minimum

@@ -15,7 +15,7 @@ class FillAfterBlock(EndOfText):
     """when: which full block ends the text: one that holds ``any`` EOS (LocalLeap, dInfer), or one that is ``all`` EOS
     (FreeDave)."""
 
-    at_once = shrinks = False
+    at_once = shrinks = fills = False
 
     def __init__(self, when: str = "any") -> None:
         in_choices("eos.when", when, ("any", "all"))

@@ -10,7 +10,7 @@ from dllm.eos.base import EndOfText
 class Keep(EndOfText):
     """The canvas stays as it is; only the result's text ends at the first EOS."""
 
-    at_once = shrinks = False
+    at_once = shrinks = fills = False
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         return candidates

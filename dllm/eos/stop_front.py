@@ -24,6 +24,8 @@ class StopFront(EndOfText):
     dropped (None: the answer's own length).
     """
 
+    fills = False
+
     def __init__(self, stops: Sequence[int] | None = None, limit: int | None = None) -> None:
         in_range("eos.stops", stops, 0, advice="Give the ids of tokens, or null for the model's own.")
         in_range("eos.limit", limit, 1, advice="null is the answer's whole length.")

@@ -22,7 +22,7 @@ class StopStrings(EndOfText):
 
     def __init__(self, inner: EndOfText, strings: Sequence[str], text: Callable[[Sequence[int]], str]) -> None:
         self.inner, self.strings, self.text = inner, tuple(strings), text
-        self.shrinks, self.at_once = inner.shrinks, inner.at_once
+        self.shrinks, self.at_once, self.fills = inner.shrinks, inner.at_once, inner.fills
 
     @property
     def name(self) -> str:

@@ -169,6 +169,7 @@ def plain() -> Iterator[Combination]:
     others = {*TAKE_BACK, *READS_LOGITS, "freedave", "scout", "flash_verify"}  # drafts are others, or fewer
     others |= {"oracle"}  # which writes its own tokens
     others |= {"lopa", "tccf", "stop_front"}  # lopa chooses by how sure the model is of all masks
+    others |= {"groups"}  # which ranks positions forwards before it commits them
     yield from (one for one in combinations() if not {one.sampler, one.blocks, one.eos} & others)
 
 
