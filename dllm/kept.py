@@ -174,6 +174,9 @@ def kept_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: View, 
         return cut
     if bool((cut.undecided & ~before.undecided).any()):
         raise UserError(f"{name} leaves more to decide than before. cut() may only end rows earlier, or fill them.")
+    goes_on = (cut.masked != before.masked).any(1) & cut.undecided.any(1)
+    if not policy.fills and bool(goes_on.any()):
+        raise UserError(f"{name} fills positions of a row that goes on, so it must not say fills = False.")
     if edits and not policy.at_once:
         waits = (before.undecided & view.blocks.in_block).any(1) | step.owner.each(step.hold)
         if bool((waits & (cut.undecided != before.undecided).any(1)).any()):

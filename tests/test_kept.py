@@ -227,6 +227,18 @@ def test_a_policy_that_acts_earlier_than_it_says_is_refused_under_an_editing_rul
     decode(Static(), eos=Hasty())
 
 
+def test_a_policy_that_fills_rows_that_go_on_is_refused_if_it_says_it_does_not() -> None:
+    class Filling(CutFirst):
+        fills = False
+
+        def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+            last = candidates.undecided & (candidates.columns == candidates.end[:, None] - 1)
+            return candidates.commit(last, candidates.tokens.masked_fill(last, eos_id))
+
+    with pytest.raises(UserError, match="^eos=Filling fills positions of a row that goes on"):
+        decode(Static(), eos=Filling())
+
+
 class Sized(Fixed):
     """Blocks whose range ``what`` changes."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ecma_judge import matches
 from harness import DATA, full
+from random_patterns import random_pattern
 from word_samples import drawn_words, texts_over
 
 from dllm.constraints import JsonSchema, automaton_of
@@ -35,20 +36,10 @@ def searched(pattern: str) -> ByteAutomaton:
     return Patterns().searched(pattern, "#")
 
 
-def random_pattern(draw: random.Random, depth: int = 3) -> str:
-    kind = draw.choice(["atom", "cat", "alt", "repeat"]) if depth else "atom"
-    if kind == "atom":
-        return draw.choice(ATOMS)
-    if kind == "repeat":
-        return f"{draw.choice(['(', '(?:'])}{random_pattern(draw, depth - 1)}){draw.choice(REPEATS)}"
-    parts = [random_pattern(draw, depth - 1) for _ in range(draw.randint(1, 3))]
-    return f"({'|'.join(parts)})" if kind == "alt" else "".join(parts)
-
-
 def drawn_pattern(seed: int) -> str:
     """A pattern with each name of a group once."""
     draw = random.Random(seed)
-    inner = random_pattern(draw)
+    inner = random_pattern(draw, ATOMS, REPEATS)
     front, back = draw.choice([("", ""), ("^", "$"), ("^", "$"), ("^", ""), ("", "$")])
     return re.sub(r"\?<name>", lambda found: f"?<n{found.start()}>", front + inner + back)
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 from harness import full
+from random_patterns import random_pattern
 from word_samples import drawn_words, texts_over
 
 from dllm.constraints import Regex, automaton_of
@@ -22,20 +23,10 @@ REPEATS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{0,3}?", "{2,}", "{
 SIGNS = ["a", "b", "B", "1", " ", "\n", "é", "É", "٣", "\u212a", "ſ", "s", "_", "-", "😀", "\uffff", "\x85"]
 
 
-def random_pattern(draw: random.Random, depth: int = 3) -> str:
-    kind = draw.choice(["atom", "cat", "alt", "repeat"]) if depth else "atom"
-    if kind == "atom":
-        return draw.choice(ATOMS)
-    if kind == "repeat":
-        return f"{draw.choice(['(', '(?:'])}{random_pattern(draw, depth - 1)}){draw.choice(REPEATS)}"
-    parts = [random_pattern(draw, depth - 1) for _ in range(draw.randint(1, 3))]
-    return f"({'|'.join(parts)})" if kind == "alt" else "".join(parts)
-
-
 @pytest.mark.parametrize("seed", range(3000 if full() else 60))
 def test_random_patterns_have_the_texts_of_fullmatch(seed: int) -> None:
     draw = random.Random(seed)
-    pattern = draw.choice(["", "", "(?i)", "(?s)", "(?is)"]) + random_pattern(draw)
+    pattern = draw.choice(["", "", "(?i)", "(?s)", "(?is)"]) + random_pattern(draw, ATOMS, REPEATS)
     try:
         automaton = automaton_of(Regex(pattern))
     except UserError as error:
