@@ -56,8 +56,8 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
     if sampler.branches and sampler.ahead and eos.fills:
         raise UserError(
             f"sampler={name_of(sampler)} drafts whole turns, but eos={name_of(eos)} fills positions between them, "
-            "which no draft knows. Use eos=cut_last, or eos=fill_after_block. (A policy of your own that decides nothing "
-            "in rows that go on says fills = False.)"
+            "which no draft knows. Use eos=cut_last, or eos=fill_after_block. (A policy of your own that decides "
+            "nothing in rows that go on says fills = False.)"
         )
     needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos))
     needs_of("cache", policy)

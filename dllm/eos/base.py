@@ -18,7 +18,8 @@ class EndOfText:
     A policy that says nothing counts as one that may do most. at_once: it acts on tokens of a block that is still open,
     which an editing rule may replace, so no such rule goes with it. shrinks: it may cut columns off the canvas, so no
     cache rests on all of them. fills: it decides open positions of a row that goes on, so no rule that
-    drafts whole turns goes with it: the drafts know nothing of it. asks: it asks the device, so a turn with it cannot be recorded.
+    drafts whole turns goes with it: the drafts know nothing of it. asks: it asks the device,
+    so a turn with it cannot be recorded.
     """
 
     at_once = shrinks = fills = True
