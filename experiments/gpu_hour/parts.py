@@ -17,7 +17,7 @@ from experiments.gpu_hour.cards import peak_bytes
 from experiments.gpu_hour.cells import BUILD, Cell, dry_grid, grid
 from experiments.gpu_hour.profiled import PROFILED, profile_cell
 from experiments.gpu_hour.store import Store
-from experiments.gpu_hour.suite import run_tests
+from experiments.gpu_hour.suite import Suite
 from experiments.gpu_hour.timed import Models, accepted, time_cell
 from experiments.gpu_hour.work import Part, Task
 
@@ -52,7 +52,7 @@ def parts(setup: Setup, store: Store) -> dict[str, Part]:
     """All parts by name, in the order in which they run. ``machine`` is what the others are measured against."""
     listed = (
         Part("machine", [Task("rates", 10, partial(rates, setup))]),
-        Part("tests", list(tests(setup))), Part("kernels", list(kernels(setup, store))),
+        Part("tests", list(tests(setup, store))), Part("kernels", list(kernels(setup, store))),
         Part("steps", steps(setup, store)), Part("profile", profiles(setup, store)),
     )  # fmt: skip
     return {part.name: part for part in listed}
@@ -78,10 +78,11 @@ def ceilings(store: Store) -> tuple[Machine, float | None]:
     return Machine("this", found["flops"], found["bytes"]), found["peak"]
 
 
-def tests(setup: Setup) -> Iterable[Task]:
+def tests(setup: Setup, store: Store) -> Iterable[Task]:
     chosen = DRY_TESTS if setup.dry else TESTS
-    for name, (selection, seconds) in chosen.items() if setup.tests else ():
-        yield Task(name, seconds, partial(run_tests, selection, setup.device.type, seconds))
+    suite = Suite(chosen, setup.device.type, store.folder / "pytest")
+    for name, (_, seconds) in chosen.items() if setup.tests else ():
+        yield Task(name, seconds, partial(suite, name, lambda one: not store.done("tests", one)))
 
 
 def kernels(setup: Setup, store: Store) -> Iterable[Task]:
