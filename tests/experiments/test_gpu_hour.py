@@ -158,9 +158,9 @@ def test_a_crash_costs_the_cell_that_was_under_way(tmp_path: Path, monkeypatch: 
     assert command.run_part(late, store, Clock(0.0, 1.0), options) == OUT_OF_TIME  # type: ignore[arg-type]
 
 
-def test_the_plan_takes_half_an_hour_and_80_gb(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_takes_half_an_hour_and_80_gb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    plan = parts.parts(parts.Setup(torch.device("cuda"), dry=False), Store.__new__(Store))
+    plan = parts.parts(parts.Setup(torch.device("cuda"), dry=False), Store(tmp_path, {}))
     assert sum(part.seconds for part in plan.values()) < 28 * 60
     assert {case.name for case in bench_kernels.cases(True, CPU, torch.float32)} == set(parts.OPERATIONS)
     longest = max(task.seconds for part in plan.values() for task in part.tasks)
