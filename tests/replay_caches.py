@@ -114,7 +114,7 @@ def drawn(kept: list[list[int]]) -> Callable[[Canvas, BlockState], Tensor]:
     """Of the block of each number, the columns of the answer that stay. For one row."""
 
     def of(canvas: Canvas, blocks: BlockState) -> Tensor:
-        at = torch.tensor(kept[int(blocks.number)], dtype=torch.int64) + canvas.start
+        at = torch.tensor(kept[int(blocks.number)], dtype=torch.int64, device=canvas.tokens.device) + canvas.start
         return canvas.nothing.scatter(1, at[None], True)
 
     return of

@@ -105,7 +105,8 @@ class TwiceSession(BufferSession):
         forward, seen = super().begin(plan, candidates, owner), self.policy.seen
         if not seen:
             return forward
-        mask = torch.cat([forward.keys, torch.zeros(1, 1, dtype=torch.bool), torch.ones(1, seen, dtype=torch.bool)], 1)
+        more = torch.arange(1 + seen, device=forward.keys.device)[None] > 0
+        mask = torch.cat([forward.keys, more], 1)
         calls = [replace(call, visible=Visible(mask), reach=self.length + 1 + seen) for call in forward.calls]
         return replace(forward, calls=calls)
 

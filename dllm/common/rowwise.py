@@ -59,7 +59,8 @@ class Owner:
         """Whether a boolean [N] holds for any candidate of each row [B]."""
         if self.is_single:
             return value
-        return value.new_zeros(self.rows).scatter_reduce(0, self.row, value, "amax")
+        counts = torch.zeros(self.rows, dtype=torch.int32, device=value.device)  # CUDA reduces no booleans
+        return counts.index_add(0, self.row, value.int()) > 0
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum [B, ...] of a value [N, ...] over the candidates of each row."""

@@ -197,7 +197,7 @@ class Access(Memory):
     as ranges of neighbours, where the host knows them: attention then reads their keys where they lie, not a copy.
     Without stores nothing is kept, and the rows see each other."""
 
-    visible: Visible = ALL
+    visible: Visible  # no default: torch.compile of torch 2.11 wraps no object that is one
     slots: Tensor | None = None
     reach: int = 0
     stores: Sequence[KeyValues | None] = ()

@@ -25,7 +25,8 @@ from experiments.gpu_hour.work import Part, Task
 # two layers of each small model at 10 to 20 s where torch.compile runs.
 TESTS: dict[str, tuple[list[str], float]] = {
     "kernels": (["tests/gpu/test_gpu_kernels.py"], 100),
-    "goldens": (["tests/gpu/test_gpu_goldens.py"], 100),
+    "goldens": (["tests/gpu/test_gpu_goldens.py", "-k", "[eager-"], 100),
+    "goldens under runtimes": (["tests/gpu/test_gpu_goldens.py", "-k", "not [eager-"], 100),
     "laws": (["tests/gpu/test_gpu_laws.py"], 60),
     **{f"tokens under {name}": (["tests/gpu/test_gpu_runtimes.py", "-k", f"[{name}-"], seconds)
        for name, seconds in (("static", 40), ("cudagraph", 60), ("compile", 110), ("compile_cudagraph", 110))},
