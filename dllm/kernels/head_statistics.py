@@ -29,16 +29,14 @@ from dllm.kernels.row_statistics import (
 from dllm.kernels.slot_logits import slot_logits
 
 CHUNK_ROWS = 256  # rows whose logits exist at once: 65 MB of bfloat16 at a vocabulary of 126,464
-CONFIGS = {  # by rows; at 64 rows a deeper tile spills registers on gfx942
+CONFIGS = {  # by rows
     16: LaunchConfig({"BLOCK_R": 16, "BLOCK_V": 128, "BLOCK_D": 64}, warps=4, stages=3),
     32: LaunchConfig({"BLOCK_R": 32, "BLOCK_V": 128, "BLOCK_D": 64}, warps=4, stages=3),
-    64: LaunchConfig({"BLOCK_R": 64, "BLOCK_V": 128, "BLOCK_D": 32}, warps=8, stages=4),
 }
-# By arithmetic, not measured. A weight of two bytes takes part in two operations per row, so reading it is the limit up
-# to (FLOP/s) / (bytes/s) rows: 139 on an A100 (250 T / 1.8 T, reached rates), 184 on an H200 (790 T / 4.3 T). Two tiles
-# of 64 rows stay below both. ``experiments.bench_kernels`` times both ways. Neither a measured time nor the kind of GPU
-# may choose: the two ways round differently, so two ranks could decode differently.
-FUSED_ROWS = 128
+# Measured on an H200 (width 4,096, 126,464 tokens; torch 2.11, Triton 3.6): 269 us fused and 277 in chunks at 16 rows, 275
+# and 280 at 32, 470 and 287 at 64, 727 and 311 at 128. ``experiments.bench_kernels`` times both ways. Neither a measured
+# time nor the kind of GPU may choose: the two ways round differently, so two ranks could decode differently.
+FUSED_ROWS = 32
 FUSED_BANNED = 2  # MASK and EOS; a model with more stop tokens bans more under ``forbid_eos``
 _COMPILED: set[tuple[Any, ...]] = set()
 
@@ -111,7 +109,7 @@ def summarise_head(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (),
     assert weight.is_contiguous()
     hidden = contiguous_rows(hidden)
     rows, (vocabulary, width) = len(hidden), weight.shape
-    config = CONFIGS[min(64, max(16, power_of_two(rows)))]
+    config = CONFIGS[min(max(CONFIGS), max(16, power_of_two(rows)))]
     tiles = -(-rows // config.blocks["BLOCK_R"])
     max_splits = power_of_two(vocabulary // config.blocks["BLOCK_V"] + 1)
     splits = max(1, min(256, max_splits, power_of_two(2 * processors(hidden.device) // max(tiles, 1) + 1) // 2))

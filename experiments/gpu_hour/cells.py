@@ -114,7 +114,7 @@ def llada() -> Iterator[Cell]:
     yield from (replace(BASE, cache="elastic", batch=batch, runtime="eager", lag=0) for batch in (1, 4, 16, 32))
     yield replace(BASE, batch=16, lag=0)
     yield replace(BASE, batch=16, runtime="compile_cudagraph")
-    for cache, batch in (("none", 1), ("prefix", 1), ("window", 1), ("dual", 16)):
+    for cache, batch in (("none", 1), ("prefix", 1), ("window", 1), ("dual", 16), ("window", 16)):
         yield replace(BASE, cache=cache, batch=batch, runtime="eager", lag=0)
     yield from followed("llada-8b", ((cache, 1) for cache in STATIC_CACHES), "adaptive")
     yield from (replace(BASE, rule=rule, lag=0) for rule in ("adaptive", "recorded"))

@@ -100,7 +100,7 @@ def test_the_number_of_rows_chooses_the_way_and_nothing_else(monkeypatch: pytest
     ways: list[tuple[str, int]] = []
     for name in ("fused_head", "chunked_head"):
         monkeypatch.setattr(module, name, lambda h, *rest, name=name: ways.append((name, len(h))) or {})
-    hidden, weight = rows(129, 16, 40)
-    for count in (1, 128, 129):
+    hidden, weight = rows(33, 16, 40)
+    for count in (1, 32, 33):
         head_statistics(hidden[:count], partial(logits_of, weight=weight), weight, triton=True)
-    assert ways == [("fused_head", 1), ("fused_head", 128), ("chunked_head", 129)]
+    assert ways == [("fused_head", 1), ("fused_head", 32), ("chunked_head", 33)]
