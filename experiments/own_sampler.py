@@ -1,9 +1,10 @@
 """Compare ``scout`` with every published rule at its best setting: ``python -m experiments.own_sampler``.
 
-A method's setting is chosen on one half of the items, and its figures are those of the other half. It is the one of
-the fewest forwards among those that score at most ``SLACK`` below one token per forward. Both halves take both parts.
-Prints Markdown tables: for each model and half the methods, then what each ingredient of ``scout`` gives, and perfect
-models of list operations.
+The items of several seeds are pooled, and every second one of a task is of the other half. A method's setting is chosen
+on one half, and its figures are those of the other half. It is the one of the fewest forwards among those that score at
+most ``SLACK`` below one token per forward. Both halves take both parts.
+Prints Markdown tables: for each model and half the methods, what single splits say, what more items to choose on would
+change, what each ingredient of ``scout`` gives, and perfect models of list operations.
 
 Every sampler that ships takes part, with what it remasks or replaces. The demo models were not trained to replace
 tokens, which ``joint_threshold`` needs; it runs all the same.
@@ -15,9 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
-from math import sqrt
 from statistics import fmean
 from typing import Any
 
@@ -26,7 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from dllm import Decoder, Model, Result, UserError, load, part
+from dllm import Decoder, Model, UserError, load, part
 from dllm.analysis.paired import paired_difference
 from dllm.canvas import Canvas
 from dllm.contract import State
@@ -39,13 +38,14 @@ from dllm.samplers.oracle import Oracle
 from dllm.samplers.scout import Scout
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as mini
+from dllm.tasks.mini.items import Sample
 from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
 from dllm.tasks.parallelbench.theory import outputs
 from experiments import markdown
+from experiments.choosing import DRAWS, Column, Place, Pool, mean_at, saving
 from experiments.scripts import counted, refusing
 
 ANSWER, BATCH = 32, 52
-SLACK = 0.01  # of the score: one item of a half of 104
 Grid = Mapping[str, Sequence[Any]]  # values of each option, around the published ones; all combinations are tried
 # Rules that go by the scores of one forward, so they fit into every wrapper that knows what they go by.
 BARS: dict[str, Grid] = {
@@ -54,31 +54,34 @@ BARS: dict[str, Grid] = {
     "frechet": {"margin": (0.25, 0.5, 0.75)},
     "eb": {"gamma": (0.05, 0.1, 0.2)},
 }
-FEWER: dict[str, Grid] = BARS | {"confidence": {"threshold": (0.8, 0.9)}, "frechet": {"margin": (0.5,)}}  # for scout
+FEWER: dict[str, Grid] = BARS | {  # for scout
+    "confidence": {"threshold": (0.9,)}, "localleap": {"threshold": (0.9,), "relaxed_threshold": (0.85,)},
+    "frechet": {"margin": (0.5,)}, "eb": {"gamma": (0.05, 0.1)},
+}  # fmt: skip
 ROWS = (8, 16)
 PUBLISHED: list[tuple[str, Grid]] = [
     *BARS.items(),
     ("factor", {"factor": (0.25, 0.75), "commit_last": (True, False)}),
     ("dparallel", {"threshold": (0.1, 0.2, 0.45)}),
     ("d3llm", {"threshold": (0.1, 0.45)}),  # as dparallel: there is one block
-    ("static", {"per_step": (2, 4), "score": ("low_confidence", "margin")}),
-    ("dream", {"alg": ("maskgit_plus", "entropy"), "steps": (8, 16)}),
-    ("order", {"positions": ("left_to_right", "random"), "per_step": (2,)}),
+    ("static", {"per_step": (2, 4)}),
+    ("dream", {"alg": ("maskgit_plus",), "steps": (8, 16)}),
+    ("order", {"positions": ("left_to_right",), "per_step": (2, 4)}),
     ("groups", {"steps": (8, 16)}),
-    ("pc", {"decay": (0, 0.25), "steps": (8, 16)}),
+    ("pc", {"steps": (8, 16)}),
     ("dus", {"levels": ("binary", "dilated")}),
     ("entropy_distance", {"threshold": (0.4, 0.8), "penalty": (0.005, 0.02)}),
     ("easing", {"threshold": (0.9, 0.95), "alpha": (0.1, 0.3)}),
     ("bacd", {"lower": (0.6, 0.8), "upper": (0.9, 0.95)}),
-    ("klass", {"threshold": (0.6, 0.9), "kl": (0.01, 0.1), "history": (1,)}),
-    ("tacg", {"floor": (0.72, 0.8), "streak": (2,), "escape": (0.9, 0.95)}),
+    ("klass", {"threshold": (0.6, 0.9), "kl": (0.1,), "history": (1,)}),
+    ("tacg", {"floor": (0.72, 0.8), "streak": (2,), "escape": (0.9,)}),
     ("tacg", {"form": ("extras",), "ratio": (0.1,), "most": (1,), "without_base": (False,), "escape": (0.97,)}),
     ("dawn", {"threshold": (0.9,), "induced_threshold": (0.7, 0.85), "low_threshold": (0.75, 0.85)}),
     ("learn2pd", {"threshold": (0.9, 0.96, 0.99)}),
     ("lopa", {"threshold": (0.9, 0.95), "branching_factor": (2, 4)}),
     ("lopa", {"threshold": (0.9,), "score": ("confidence",), "share": (0.5,), "alpha": (0.5,)}),
-    ("ete", {"threshold": (0.9, 0.95), "explore_min_commit": (1, 2)}),
-    ("wino", {"threshold": (0.6, 0.8), "back_threshold": (0.5, 0.9)}),
+    ("ete", {"threshold": (0.9,), "explore_min_commit": (1, 2)}),
+    ("wino", {"threshold": (0.8,), "back_threshold": (0.5, 0.9)}),
     ("saber", {"minimum": (4, 8), "backtrack": (8,)}),
     ("rcr", {"per_step": (2, 4)}),
     ("remdm", {"per_step": (2, 4), "extra": (1,), "number": (1,)}),
@@ -93,32 +96,12 @@ WRAPPERS: list[tuple[str, Grid, Mapping[str, Grid]]] = [
     ("frontier", {"width": (8, 16)}, {"confidence": SURE}),
     ("prophet", {"thresholds": ([7.5, 5.0, 2.5], [15.0, 10.0, 5.0])}, {"confidence": SURE}),
     ("prophet", {"region": ("offset",), "start": (0,), "length": (5, 16)}, {"confidence": SURE}),
-    ("spaced", {"start_stride": (4, 8)}, {"confidence": {"threshold": (0.5, 0.8)}}),
-    ("prior", {"sigma": (10,)}, {"static": {"per_step": (1, 2)}}),
-    ("prior", {"over_thresholds": (True,)}, {"confidence": {"threshold": (0.5, 0.7)}}),
+    ("spaced", {"start_stride": (4, 8)}, {"confidence": {"threshold": (0.8,)}}),
+    ("prior", {"sigma": (10,)}, {"static": {"per_step": (2, 4)}}),
+    ("prior", {"over_thresholds": (True,)}, {"confidence": {"threshold": (0.5,)}}),
 ]
 HEADS = ("method", "setting", "score", "score less that of the best", "NFE", "fewer than the best", "oracle / NFE",
          "rows", "CPU ms")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Column:
-    """One setting on all items. rows: of all its forwards, for each item. seconds: CPU time for all of them, which for
-    one thread of an idle machine is the time on the clock."""
-
-    method: str
-    setting: str
-    results: list[Result]
-    right: list[float]
-    seconds: float
-
-    @property
-    def nfe(self) -> list[int]:
-        return [row.nfe for row in self.results]
-
-    @property
-    def rows(self) -> list[float]:
-        return [row.query_tokens / (len(row.prompt_tokens) + len(row.canvas)) for row in self.results]
 
 
 def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
@@ -181,14 +164,15 @@ ABLATIONS: dict[str, Sampler] = {
 
 
 class Bench:
-    """All methods on the items of one model."""
+    """All methods on the items of one model. pool: the seed and the half of each item."""
 
-    def __init__(self, model: Model, count: int, seed: int) -> None:
+    def __init__(self, model: Model, count: int, seeds: Sequence[int]) -> None:
         self.model = model
-        drawn = [(at, item) for task in mini.SHORT_ANSWERS for at, item in enumerate(mini.generate(task, seed, count))]
-        self.items, self.half = [item for _, item in drawn], [at % 2 for at, _ in drawn]
-        self.static = self.column("static", "one token", Static())
-        reference = [row.canvas for row in self.static.results]
+        drawn = [(Place(seed, at % 2), item) for seed in seeds for task in mini.SHORT_ANSWERS
+                 for at, item in enumerate(mini.generate(task, seed, count))]  # fmt: skip
+        self.items, places = [item for _, item in drawn], [place for place, _ in drawn]
+        static = self.column("static", "one token", Static())
+        reference = [row.canvas for row in static.results]
         self.oracle = self.column("oracle", "told the answer", Oracle(reference))
         self.columns: list[Column] = []
         self.refused: dict[str, str] = {}
@@ -197,70 +181,53 @@ class Bench:
                 self.columns.append(self.column(method, words, part("sampler", rule, **options)))
             except UserError as error:
                 self.refused[method] = str(error)
+        self.pool = Pool(places, static, self.columns)
 
-    def column(self, method: str, setting: str, sampler: Sampler) -> Column:
+    def column(self, method: str, setting: str, sampler: Sampler, items: Sequence[Sample] | None = None) -> Column:
+        """items: others than all."""
+        asked = self.items if items is None else items
         decoder = Decoder(self.model, sampler, eos="keep", gen_length=ANSWER, batch_size=BATCH)
-        prompts: list[Prompt] = [item.messages for item in self.items]
+        prompts: list[Prompt] = [item.messages for item in asked]
         begun = time.process_time()
         results = decoder(prompts)
         spent = time.process_time() - begun
-        right = [mini.score(item, row.text)["score"] for item, row in zip(self.items, results, strict=True)]
+        right = [mini.score(item, row.text)["score"] for item, row in zip(asked, results, strict=True)]
         return Column(method, setting, results, right, spent)
-
-    def of(self, half: int, values: Sequence[float]) -> list[float]:
-        return [value for value, at in zip(values, self.half, strict=True) if at == half]
-
-    def chosen(self, half: int) -> dict[str, Column]:
-        """The best setting of each method by ``half``; without a setting that scores enough, the best-scoring one."""
-        bar = fmean(self.of(half, self.static.right)) - SLACK - 1e-9
-        best: dict[str, tuple[tuple[float, float], Column]] = {}
-        for column in self.columns:
-            score, nfe = fmean(self.of(half, column.right)), fmean(self.of(half, column.nfe))
-            rank = (0.0, nfe) if score >= bar else (1 - score, nfe)
-            if column.method not in best or rank < best[column.method][0]:
-                best[column.method] = rank, column
-        return {method: column for method, (_, column) in best.items()}
 
     def table(self, half: int) -> str:
         """Settings chosen on the other half, shown on ``half``."""
-        found = self.chosen(1 - half)
-        bar = fmean(self.of(1 - half, self.static.right)) - SLACK - 1e-9
-        fit = [one for one in found.values()
-               if "scout" not in one.method and fmean(self.of(1 - half, one.right)) >= bar]  # fmt: skip
-        best = min(fit, key=lambda one: fmean(self.of(1 - half, one.nfe)))
-        order = sorted(found.values(), key=lambda one: fmean(self.of(half, one.nfe)))
-        return markdown.table(HEADS, [self.line(half, one, best) for one in [self.oracle, *order, self.static]])
+        on, shown = self.pool.of(1 - half), self.pool.of(half)
+        found = self.pool.chosen(on)
+        best = self.pool.best_published(found, on)
+        order = sorted(found.values(), key=lambda one: mean_at(shown, one.nfe))
+        lines = [self.line(shown, one, best) for one in [self.oracle, *order, self.pool.static]]
+        return markdown.table(HEADS, lines)
 
-    def line(self, half: int, one: Column, best: Column) -> list[str]:
-        nfe, other = self.of(half, one.nfe), self.of(half, best.nfe)
+    def line(self, shown: Sequence[int], one: Column, best: Column) -> list[str]:
+        nfe = mean_at(shown, one.nfe)
         gains: dict[str, list[float]] = {}
-        for item, at, mine, yours in zip(self.items, self.half, one.right, best.right, strict=True):
-            if at == half:
-                gains.setdefault(item.task, []).append(mine - yours)
+        for at in shown:
+            gains.setdefault(self.items[at].task, []).append(one.right[at] - best.right[at])
         score = paired_difference(list(gains.values()))
-        against = [f"{100 * score.mean:+.1f} ({100 * score.low:+.1f} to {100 * score.high:+.1f})", saving(nfe, other)]
+        against = [f"{100 * score.mean:+.1f} ({100 * score.low:+.1f} to {100 * score.high:+.1f})",
+                   saving([one.nfe[at] for at in shown], [best.nfe[at] for at in shown])]  # fmt: skip
         if one is best:
             against = ["the best published", ""]
         return [
-            one.method, one.setting, f"{100 * fmean(self.of(half, one.right)):.1f}", against[0], f"{fmean(nfe):.2f}",
-            against[1], f"{fmean(self.of(half, self.oracle.nfe)) / fmean(nfe):.3f}",
-            f"{fmean(self.of(half, one.rows)):.1f}", f"{1000 * one.seconds / len(self.items):.0f}",
+            one.method, one.setting, f"{100 * mean_at(shown, one.right):.1f}", against[0], f"{nfe:.2f}",
+            against[1], f"{mean_at(shown, self.oracle.nfe) / nfe:.3f}",
+            f"{mean_at(shown, one.rows):.1f}", f"{1000 * one.seconds / len(self.items):.0f}",
         ]  # fmt: skip
 
-    def ablation(self) -> str:
+    def ablation(self) -> tuple[int, str]:
+        """On the items of the first seed: their number, and the table."""
+        first = self.pool.places[0].seed
+        items = [item for item, place in zip(self.items, self.pool.places, strict=True) if place.seed == first]
         lines = []
         for words, sampler in ABLATIONS.items():
-            one = self.column("", words, sampler)
+            one = self.column("", words, sampler, items)
             lines.append([words, f"{100 * fmean(one.right):.1f}", f"{fmean(one.nfe):.2f}", f"{fmean(one.rows):.1f}"])
-        return markdown.table(("what differs", "score", "NFE", "rows"), lines)
-
-
-def saving(ours: Sequence[float], other: Sequence[float]) -> str:
-    """How many per cent fewer forwards, with the 95 % interval of a ratio of paired means (delta method)."""
-    ratio, count = fmean(ours) / fmean(other), len(ours)
-    rest = [one - ratio * two for one, two in zip(ours, other, strict=True)]
-    half = 1.96 * sqrt(sum(value**2 for value in rest) / max(1, count - 1) / count) / fmean(other)
-    return f"{100 * (1 - ratio):.1f} % ±{100 * half:.1f}"
+        return len(items), markdown.table(("what differs", "score", "NFE", "rows"), lines)
 
 
 LISTS = {"copy": 6, "shuffle": 6, "replace_random": 6, "insert_random": 5, "remove_random": 6}
@@ -282,15 +249,19 @@ def perfect() -> str:
     return markdown.table(("task", *RULES), lines)
 
 
-def sections(models: Sequence[str], count: int, seed: int) -> Iterator[str]:
+def sections(models: Sequence[str], count: int, seeds: Sequence[int]) -> Iterator[str]:
     """The tables in Markdown, each as soon as it is made."""
     for name in models:
-        bench = Bench(load(name), count, seed)
+        bench = Bench(load(name), count, seeds)
+        pool = bench.pool
         for half, words in enumerate(("first", "second")):
-            items = len(bench.of(half, bench.static.right))
-            yield f"### {bench.model.name}, {words} half, {items} items\n\n{bench.table(half)}"
+            yield f"### {bench.model.name}, {words} half, {len(pool.of(half))} items\n\n{bench.table(half)}"
         yield from (f"Not run: {reason}" for reason in bench.refused.values())
-        yield f"### {bench.model.name}, ingredients, {len(bench.items)} items\n\n{bench.ablation()}"
+        size = len(pool.of(0, seeds[0]))
+        yield f"### {bench.model.name}, chosen on a half of a seed, {size} items\n\n{pool.splits()}"
+        yield f"### {bench.model.name}, by the items to choose on, {DRAWS} draws\n\n{pool.sizes()}"
+        items, table = bench.ablation()
+        yield f"### {bench.model.name}, ingredients, {items} items\n\n{table}"
     yield f"### Forwards on perfect models\n\n{perfect()}"
 
 
@@ -298,12 +269,12 @@ def sections(models: Sequence[str], count: int, seed: int) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=counted, default=16, help="items per task; there are 13 tasks")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--count", type=counted, default=4, help="items per task and seed; there are 13 tasks")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the held-back items")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    for section in sections(options.models, options.count, options.seed):
+    for section in sections(options.models, options.count, options.seeds):
         print(section, end="\n\n", flush=True)
     return 0
 

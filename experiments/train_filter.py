@@ -109,12 +109,14 @@ def within(view: View) -> Tensor:
 
 @dataclass
 class Records:
-    """What the filter learns from: confidences of whole blocks, and which of their predictions were right."""
+    """What the filter learns from: confidences of whole blocks, and which of their predictions were right. open: the
+    positions that could still be committed."""
 
     reference: Sequence[Sequence[int]]
     length: int
     confidence: list[Tensor] = field(default_factory=list)
     right: list[Tensor] = field(default_factory=list)
+    open: list[Tensor] = field(default_factory=list)
 
     def __call__(self, turn: Turn) -> None:
         view = turn.view
@@ -124,6 +126,7 @@ class Records:
             answer = torch.tensor(self.reference[number][begin - start : begin - start + self.length])
             self.confidence.append(view.scores.confidence[row, place].float().cpu())
             self.right.append((view.scores.token[row, place].cpu() == answer).float())
+            self.open.append(view.open[row, place].cpu())
 
 
 def prompts_of(options: Options) -> list[Prompt]:
@@ -138,18 +141,35 @@ def prompts_of(options: Options) -> list[Prompt]:
         raise UserError(f"prompts={options.prompts!r} {rule}.") from error
 
 
+def reference_of(model: Model, options: Options, prompts: Sequence[Prompt]) -> list[list[int]]:
+    """What one token per step decodes, which is what counts as right."""
+    rows = decoder(model, Static(), options).iterate(prompts)
+    return [row.canvas for row in track(rows, "one token per step", len(prompts), console=Console(stderr=True))]
+
+
+def records_of(
+    model: Model, rule: Sampler, options: Options, prompts: Sequence[Prompt], reference: Sequence[Sequence[int]]
+) -> Records:
+    """Every turn of ``rule`` on the prompts."""
+    records = Records(reference, options.block_length)
+    rows = decoder(model, rule, options).iterate(prompts, observe=records)
+    for _ in track(rows, "records", len(prompts), console=Console(stderr=True)):
+        pass
+    return records
+
+
+def decoder(model: Model, rule: Sampler, options: Options) -> Decoder:
+    return Decoder(
+        model, rule, Fixed(options.block_length), eos="keep", gen_length=options.gen_length,
+        batch_size=options.batch_size,
+    )  # fmt: skip
+
+
 def record(model: Model, options: Options) -> tuple[Tensor, Tensor]:
     """Confidences [n, block_length] and what was right [n, block_length], in a seeded random order."""
-    prompts, console = prompts_of(options), Console(stderr=True)
-    shared = {"eos": "keep", "gen_length": options.gen_length, "batch_size": options.batch_size}
-    blocks = Fixed(options.block_length)
-    plain = Decoder(model, Static(), blocks, **shared)  # type: ignore[arg-type]
-    rows = track(plain.iterate(prompts), "one token per step", total=len(prompts), console=console)
-    reference = [row.canvas for row in rows]
-    records = Records(reference, options.block_length)
-    replay = Decoder(model, Replay(reference), blocks, **shared)  # type: ignore[arg-type]
-    for _ in track(replay.iterate(prompts, observe=records), "replay", total=len(prompts), console=console):
-        pass
+    prompts = prompts_of(options)
+    reference = reference_of(model, options, prompts)
+    records = records_of(model, Replay(reference), options, prompts, reference)
     order = torch.randperm(len(records.right), generator=torch.Generator().manual_seed(options.seed))
     return torch.stack(records.confidence)[order], torch.stack(records.right)[order]
 

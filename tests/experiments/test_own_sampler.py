@@ -7,7 +7,8 @@ from collections import Counter
 from dllm import Result, part
 from dllm.compose.parts import choices
 from dllm.tasks.mini import tasks as mini
-from experiments.own_sampler import Bench, Column, methods, saving
+from experiments.choosing import Column, Place, Pool, saving
+from experiments.own_sampler import Bench, methods
 
 
 def column(method: str, setting: str, nfe: list[int], right: list[float]) -> Column:
@@ -19,10 +20,26 @@ def bench(*columns: Column) -> Bench:
     """Four items of two tasks, two in each half, without a model."""
     out = object.__new__(Bench)
     out.items = [item for task in mini.SHORT_ANSWERS[:2] for item in mini.generate(task, 1, 2)]
-    out.half, out.columns = [0, 1, 0, 1], list(columns)
-    out.static = column("static", "one token", [8] * 4, [1.0] * 4)
+    places = [Place(1, half) for half in (0, 1, 0, 1)]
+    out.pool = Pool(places, column("static", "one token", [8] * 4, [1.0] * 4), columns)
     out.oracle = column("oracle", "told the answer", [1, 2, 1, 2], [1.0] * 4)
     return out
+
+
+def test_single_splits_and_their_spread() -> None:
+    """Two items a half, two halves of one seed: each half shows what the other chose."""
+    pool = bench(
+        column("a", "fast here", [2, 9, 2, 9], [1.0] * 4), column("a", "fast there", [4, 3, 4, 3], [1.0] * 4),
+        column("**scout**", "only", [2, 2, 2, 2], [1.0, 1.0, 0.0, 1.0]),
+    ).pool  # fmt: skip
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in pool.splits().splitlines()[2:]]
+    assert lines[0] == ["seed 1, first half", "a: fast there", "+0.0", "50.0 % at -50.0 points"]
+    assert lines[1][1:] == ["a: fast here", "+0.0", "77.8 % at +0.0 points"]
+    assert lines[2][3] == "63.9 %, 19.6"
+    drawn = pool.shown([1, 3], [0, 2])
+    assert (drawn.best.setting, drawn.fewer["**scout**"]) == ("fast there", (50.0, -50.0))
+    assert [line.split("|")[1].strip() for line in pool.sizes().splitlines()[2:]] == ["1", "2"]
+    assert Pool(pool.places, pool.static, [column("b", "wrong", [1] * 4, [0.0] * 4)]).shown([0], [1]).lost == 0
 
 
 def test_a_setting_is_chosen_by_one_half_and_shown_on_the_other() -> None:
@@ -31,8 +48,8 @@ def test_a_setting_is_chosen_by_one_half_and_shown_on_the_other() -> None:
         column("b", "wrong there", [3, 2, 3, 2], [1.0, 0.0, 1.0, 1.0]),
         column("**scout**", "only", [2, 2, 2, 2], [1.0] * 4),
     )  # fmt: skip
-    assert {method: one.setting for method, one in found.chosen(0).items()}["a"] == "fast here"
-    assert {method: one.setting for method, one in found.chosen(1).items()}["a"] == "fast there"
+    for half, fast in enumerate(("fast here", "fast there")):
+        assert found.pool.chosen(found.pool.of(half))["a"].setting == fast
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in found.table(0).splitlines()[2:]]
     shown = {line[0]: line for line in lines}
     # By the second half b scores too little, so a is the best there; its four forwards here are twice scout's.
@@ -62,4 +79,4 @@ def test_freedave_meets_every_rule_that_scout_meets() -> None:
         word: {words.partition(" over ")[2] for _, words, rule, _ in methods() if rule == word}
         for word in ("scout", "freedave")
     }
-    assert inner["scout"] < inner["freedave"] and len(inner["scout"]) == 8
+    assert inner["scout"] < inner["freedave"] and len(inner["scout"]) == 5
