@@ -52,7 +52,7 @@ WINDOW, PER_FORWARD = 16, (2, 4, 8)
 
 
 def qwen() -> ModelConfig:
-    """Qwen2.5-0.5B's shape: 494 M weights."""
+    """Qwen2.5-0.5B's shape."""
     return ModelConfig(
         family="wedlm", width=896, layers=24, heads=14, kv_heads=2, head_dim=64, mlp_width=4864, vocab=151936,
         max_length=4096, eps=1e-6, theta=1e6, mask_id=151665, eos_id=151643, pad_id=151643, rotary_dim=64,
@@ -119,7 +119,6 @@ def mini_table(count: int, seed: int) -> str:
 def random_table(config: ModelConfig, prompt: int, answer: int, repeats: int) -> str:
     """Random weights, with so many tokens a forward."""
     wedlm = random_model(config, torch.device("cpu"), torch.float32)
-    size = sum(weight.numel() for weight in wedlm.parameters())
     if can_pack(wedlm.device, wedlm.dtype):  # as ``dllm.load`` does
         pack_weights(wedlm)
     causal = copy.copy(wedlm)  # the same weights, read as an autoregressive model
@@ -136,7 +135,7 @@ def random_table(config: ModelConfig, prompt: int, answer: int, repeats: int) ->
     ways = [way("left to right", causal, part("blocks", "whole"), 1)]
     ways += [way(f"window {WINDOW}, {many} a forward", wedlm, window, many) for many in PER_FORWARD]
     in_turn(ways, repeats, "random weights")
-    title = f"### Random weights, {size / 1e6:.0f} M, prompt {prompt}, answer {answer}, {repeats} answers"
+    title = f"### Random weights, width {config.width}, prompt {prompt}, answer {answer}, {repeats} answers"
     return f"{title}\n\n{markdown.table(HEADS, [one.cells(ways[0]) for one in ways])}"
 
 

@@ -29,7 +29,8 @@ BLOCK = 32
 FILTER, CONFIDENCE = (0.5, 0.9, 0.96, 0.99), (0.8, 0.9, 0.95)  # 0.96 and 0.9 are the samplers' own
 PUBLISHED = 0.96
 HEADS = ("turns, rule", "precision", "recall", "accuracy", "open positions", "of them right")
-CANVASES = {32: mini.SHORT_ANSWERS, 128: tuple(mini.TASKS)}  # as the filters were trained: one block, and several
+# As the filters were trained: the length of the canvas, what it is called, and the tasks.
+CANVASES = {BLOCK: ("one block", mini.SHORT_ANSWERS), 4 * BLOCK: ("four blocks", tuple(mini.TASKS))}
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,13 @@ class Judgement:
         return [f"{100 * self.precision:.2f}", f"{100 * self.recall:.1f}", f"{100 * self.accuracy:.1f}"]
 
 
-def lines(turns: str, records: Records, weights: dict[str, Tensor], all_rules: bool) -> Iterator[list[str]]:
-    """A row for each rule. all_rules: other thresholds than the published one, and those on the confidence, too."""
+def lines(turns: str, records: Records, weights: dict[str, Tensor], thresholds: Sequence[float]) -> Iterator[list[str]]:
+    """A row for each rule: the filter at these thresholds, and confidences."""
     open_, confidence = torch.stack(records.open), torch.stack(records.confidence)
     right = torch.stack(records.right)[open_].bool()
     chance = logits(weights, confidence).double().sigmoid()[open_]
-    rules = [(f"filter above {at}", chance > at) for at in FILTER if all_rules or at == PUBLISHED]
-    rules += [(f"confidence above {at}", confidence[open_] > at) for at in CONFIDENCE if all_rules]
+    rules = [(f"filter above {at}", chance > at) for at in thresholds]
+    rules += [(f"confidence above {at}", confidence[open_] > at) for at in CONFIDENCE]
     for words, accepted in rules:
         cells = Judgement.of(accepted, right).cells()
         yield [f"{turns}: {words}", *cells, f"{len(right):,}", f"{100 * right.float().mean():.1f} %"]
@@ -66,15 +67,14 @@ def lines(turns: str, records: Records, weights: dict[str, Tensor], all_rules: b
 def table(model: Model, length: int, count: int, seed: int) -> str:
     """Of canvases of ``length``, on ``count`` held-back items of each task."""
     weights, _ = read_filter(FILTERS / f"{model.name}-b{BLOCK}.safetensors")
-    prompts: list[Prompt] = [
-        sample.messages for task in CANVASES[length] for sample in mini.generate(task, seed, count)
-    ]
+    words, tasks = CANVASES[length]
+    prompts: list[Prompt] = [sample.messages for task in tasks for sample in mini.generate(task, seed, count)]
     options = Options(model.name, BLOCK, length)
     reference = reference_of(model, options, prompts)
     oracle = records_of(model, Replay(reference), options, prompts, reference)
     own = records_of(model, Learn2PD(threshold=PUBLISHED), options, prompts, reference)
-    rows = [*lines("oracle's", oracle, weights, True), *lines("its own", own, weights, False)]
-    title = f"### {model.name}, canvases of {length}, {len(prompts)} items"
+    rows = [*lines("oracle's", oracle, weights, FILTER), *lines("its own", own, weights, (PUBLISHED,))]
+    title = f"### {model.name}, {words}, {len(prompts)} items"
     return f"{title}\n\n{markdown.table(HEADS, rows)}"
 
 
@@ -82,15 +82,15 @@ def table(model: Model, length: int, count: int, seed: int) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="those with a shipped filter")
-    parser.add_argument("--count", type=counted, default=8, help="items per task on canvases of one block; half of it "
-                        "on canvases of 128")  # fmt: skip
+    parser.add_argument("--count", type=counted, default=8, help="items per task on canvases of one block; an "
+                        "eighth on those of four, whose forwards are many and wide")  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     for name in options.models:
         model = load(name)
         for length in CANVASES:
-            count = options.count if length == BLOCK else max(1, options.count // 2)
+            count = options.count if length == BLOCK else max(1, options.count // 8)
             print(table(model, length, count, options.seed), end="\n\n", flush=True)
     return 0
 

@@ -283,11 +283,21 @@ ENTRIES = [
         Tolerance(share=0.03), columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
     ),
     Entry(
-        "samplers", "docs/samplers.md", (("-m", "experiments.compare_samplers"),), 7, same_tables, Tolerance(2, 0.05)
+        "samplers", "docs/samplers.md",
+        (("-m", "experiments.compare_samplers"), ("-m", "experiments.compare_parallelism")), 12, same_tables,
+        Tolerance(2, 0.05),
+    ),
+    Entry(
+        "filters", "docs/samplers/learn2pd.md", (("-m", "experiments.judge_filter"),), 2, same_tables,
+        Tolerance(1, 0.03),
+    ),
+    Entry(
+        "wedlm", "docs/models.md", (("-m", "experiments.bench_wedlm"),), 3, same_tables, Tolerance(3, 0.05),
+        columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True,
     ),
     Entry(
         "scout", "docs/samplers/scout.md",
-        (("-m", "experiments.own_sampler"),), 25, same_tables, Tolerance(2, 0.05),
+        (("-m", "experiments.own_sampler"),), 14, same_tables, Tolerance(2, 0.05),
         columns={9: ANY},
     ),
     Entry(
