@@ -30,14 +30,21 @@ from dllm.compose.parts import composed
 from dllm.record.page import Pane, trace_page
 from dllm.view.live import LiveView
 from dllm.view.picture import Picture
+from experiments.confidence_band import HIGH, LOW, BandRecorder, Watched, text_length
 from experiments.scripts import refusing
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 SHUFFLE = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
 SORT = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
+DEAL = (
+    'Move each person to a town People: ["Cleo","Tara","Ezra","Eileen","Dora"]\n'
+    'Towns: ["Madrid", "Dublin", "Cairo", "Lima", "Delhi"]'
+)
 LETTER, ROW = 8.4, 26  # width of a monospaced letter at 14 px, height of a line
 DECODED = "() => [...document.querySelectorAll('.status')].every((p) => p.textContent.startsWith('done'))"
 TERMINAL_TURNS = 22  # of 32
+BAND_BLOCK, TAIL = 32, 12  # AdaBlock's block; positions shown behind the text
+REGION_FILLS = ("#e4e4ea", "#31688e", "#e69f00", "#1b1b1f")  # decided, and masks of the three regions of confidence
 INK, DIM, PAPER = "#1b1b1f", "#5d5d66", "#ffffff"
 
 
@@ -169,9 +176,44 @@ def terminal() -> str:
     return console.export_svg(title="dllm", unique_id="terminal")
 
 
+def confidences() -> str:
+    """Confidence of every mask in every forward of a long answer: a line per forward, a column per position."""
+    recorder = BandRecorder()
+    decoder = Decoder(
+        mini(), Watched(0.9), part("blocks", "fixed", block_length=BAND_BLOCK), eos="fill_at_once", gen_length=128
+    )
+    (result,) = decoder(DEAL, observe=recorder)
+    forwards, shown_columns = recorder.requests[0], text_length(result) + TAIL
+    wide, tall, left, top = 10.5, 18, 110.0, 34
+    drawing = Drawing.of(left + wide * shown_columns + 10, top + tall * len(forwards) + 26)
+    words = ("decided", f"{HIGH} and more", f"{LOW} to {HIGH}", f"below {LOW}")
+    for at, (word, fill) in enumerate(zip(words, REGION_FILLS, strict=True)):
+        drawing.box(left + 140 * at, 9, 12, 12, fill)
+        drawing.text(left + 140 * at + 18, 20, word)
+    for turn, seen in enumerate(forwards):
+        y = top + tall * turn
+        drawing.text(8, y + 14, f"forward {turn + 1}", DIM)
+        for at in range(shown_columns):
+            drawing.box(left + wide * at, y + 1, wide - 1, tall - 2, region_fill(seen.confidence.get(at)))
+    for border in range(0, shown_columns, BAND_BLOCK):
+        drawing.box(left + wide * border - 1.5, top - 4, 2, tall * len(forwards) + 8, INK)
+    end = left + wide * text_length(result)
+    drawing.box(end - 1.5, top - 4, 2, tall * len(forwards) + 8, "#c0392b")
+    drawing.text(end, top + tall * len(forwards) + 18, "end of the text", "#c0392b", "middle")
+    return drawing.svg("Where the masks are sure: confidence by position in every forward, in blocks of 32")
+
+
+def region_fill(confidence: float | None) -> str:
+    """The colour of a position: of its confidence if it is masked, else the first."""
+    if confidence is None:
+        return REGION_FILLS[0]
+    return REGION_FILLS[1 if confidence >= HIGH else 2 if confidence >= LOW else 3]
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "film_sorted": film_sorted, "film_shuffled": film_shuffled, "film_too_fast": film_too_fast,
     "film_one_by_one": film_one_by_one, "queries": queries, "terminal": terminal,
+    "confidences": confidences,
 }  # fmt: skip
 
 

@@ -276,6 +276,9 @@ ENTRIES = [
         all_equal,
     ),
     Entry("caches", "docs/caches.md", (("-m", "experiments.compare_caches"),), 4, same_tables, Tolerance(3)),
+    Entry(
+        "blocks", "docs/blocks.md", (("-m", "experiments.compare_blocks"),), 6, same_tables, Tolerance(3, 0.05),
+    ),
     Entry("defaults", "docs/defaults.md", (("-m", "experiments.compare_defaults"),), 10, same_tables, Tolerance(4)),
     Entry("kinds", "docs/models.md", (("-m", "experiments.compare_kinds"),), 3, same_tables, Tolerance(3, 0.05)),
     Entry(
