@@ -259,6 +259,12 @@ CARD = "dllm/models/checkpoints/{}/README.md"
 
 CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
 
+
+def claim(part: str) -> tuple[tuple[str, ...], ...]:
+    """The command of a method's claim."""
+    return (("-m", "experiments.method_claims", "--only", part),)
+
+
 SWEEP = (
     ("run.py", "-m", "experiment=small", "output=OUT", "name=small"),
     ("-m", "experiments.report", "OUT/small", "--out", "OUT/report"),
@@ -302,6 +308,14 @@ ENTRIES = [
         "scout", "docs/samplers/scout.md",
         (("-m", "experiments.own_sampler"),), 14, same_tables, Tolerance(2, 0.05),
         columns={9: ANY},
+    ),
+    Entry(
+        "claim-ete", "docs/samplers/ete.md", claim("ete"), 2, same_tables, Tolerance(0.05, 0.1),
+        columns={2: Tolerance(4), 10: Tolerance(4)},
+    ),
+    Entry(
+        "claim-credit", "docs/samplers/credit.md", claim("credit"), 1, same_tables, Tolerance(4),
+        columns={3: Tolerance(share=0.05), 5: Tolerance(share=0.05)},
     ),
     Entry(
         "constrained", "docs/constraints.md", (("-m", "experiments.constrained_tasks"),), 4, same_tables, Tolerance(3),
