@@ -57,7 +57,8 @@ class Hidden:
         places, begin = columns.new_full((count, len(columns)), -1), 0
         for candidates, hidden, place in calls:
             rows, n = hidden.shape[:2]
-            first[candidates], size[candidates] = begin + n * everyone[:rows], n
+            first[candidates] = begin + n * everyone[:rows]
+            size = size.index_fill(0, candidates, n)  # a number assigned by an index comes from the host
             places[candidates] = columns if place is None else place
             begin += rows * n
         return Hidden(torch.cat([hidden.flatten(0, 1) for _, hidden, _ in calls]), first, size, places, width)

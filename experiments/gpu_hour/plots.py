@@ -32,14 +32,16 @@ def speeds(steps: list[Figures]) -> Figure | None:
     if not steps:
         return None
     models = list(dict.fromkeys(one["model"] for one in steps))
+    names = list(dict.fromkeys(one["cache"] for one in steps))  # a cache looks the same in all panels
+    looks = dict(zip(names, zip(cycle(COLOURS), cycle(MARKERS), strict=False), strict=False))
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, len(models), figsize=(1.2 + 3.4 * len(models), 3.4), squeeze=False,
                                     layout="constrained")  # fmt: skip
         for axis, model in zip(axes[0], models, strict=True):
             mine = [one for one in steps if one["model"] == model and one["weights"] in ("bfloat16", "float32")]
             caches = dict.fromkeys(one["cache"] for one in mine)
-            for cache, colour, marker in zip(caches, cycle(COLOURS), cycle(MARKERS), strict=False):
-                line = sorted(fastest(mine, cache).items())
+            for cache in caches:
+                line, (colour, marker) = sorted(fastest(mine, cache).items()), looks[cache]
                 axis.plot(*zip(*line, strict=True), color=colour, marker=marker, label=cache)
             axis.set(title=model, xlabel="batch", ylabel="tokens/s, one token a turn", xscale="log", yscale="log")
             axis.legend()
