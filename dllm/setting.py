@@ -108,8 +108,8 @@ class Setting:
             raise UserError(f"{name}={steps} is too few for {count} blocks. Use a multiple of {count}.")
         if steps % count:
             raise UserError(
-                f"{name}={steps} does not divide evenly over {count} blocks (gen_length={self.gen_length}, "
-                f"block_length={self.blocks.fixed_length}). Use a multiple of {count}."
+                f"{name}={steps} does not divide evenly over the {count} blocks of gen_length={self.gen_length}. "
+                f"Use a multiple of {count}."
             )
 
     def require_layers(self, name: str, layers: int | None) -> None:

@@ -276,6 +276,7 @@ ENTRIES = [
         "race", "docs/pictures/race.svg", (("-m", "experiments.readme_picture", "OUT/race.svg"),), 0.2, same_story,
     ),
     Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.analysis.compatibility"),), 0.2, same_page),
+    Entry("recorded", "docs/reproducing.md", (("-m", "experiments.recorded_with"),), 0.1, same_tables),
     Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
     Entry(
         "goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS), ("tests/constraints.py", CONSTRAINED)), 1,

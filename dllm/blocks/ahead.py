@@ -34,7 +34,7 @@ class Ahead(Fixed):
     def __init__(self, block_length: int = 32, opening_share: float = 0.1, min_forwards: int = 1) -> None:
         super().__init__(block_length, min_forwards)
         in_range("blocks.opening_share", opening_share, 0.0, 1.0)
-        self.opening_share, self.fixed_length = opening_share, None
+        self.opening_share = opening_share
 
     def check(self, setting: Setting, sampler: Rule) -> None:
         super().check(setting, sampler)

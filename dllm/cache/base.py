@@ -143,7 +143,8 @@ class Cache:
                 when = "when a block opens" if need.opening else "on every one"
                 raise Unfit(
                     f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
-                    f"{need.region!r} {when} (eos=eotp: not with eos.scope=block)."
+                    f"{need.region!r} {when} (eos=eotp: not with eos.scope=block; sampler=klass: "
+                    "not with sampler.since=block)."
                 )
             if need.committed and not self.committed:
                 raise Unfit(f"{name} computes masked positions, not the committed ones that a chosen part reads.")
