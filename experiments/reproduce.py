@@ -310,6 +310,7 @@ ENTRIES = [
         (("-m", "experiments.own_sampler"),), 14, same_tables, Tolerance(2, 0.05),
         columns={9: ANY},
     ),
+    Entry("claim-prophet", "docs/samplers/prophet.md", claim("prophet"), 5, same_tables, Tolerance(4)),
     Entry(
         "claim-ete", "docs/samplers/ete.md", claim("ete"), 2, same_tables, Tolerance(0.05, 0.1),
         columns={2: Tolerance(4), 10: Tolerance(4)},

@@ -68,7 +68,8 @@ class Prophet(Wrapper):
                 f"sampler.anchor_text={self.anchor_text!r} is text, and this model has no tokenizer. Use "
                 "sampler.region=offset."
             )
-        ids = setting.ids_of(f" {self.anchor_text}")
+        lead = " " * (self.anchor_position > 0)  # as in the released code, where text stands before it
+        ids = setting.ids_of(f"{lead}{self.anchor_text}")
         return altered(wrapped, anchor=tuple(ids), begin=self.anchor_position + len(ids) + self.skip)
 
     def prepare(self, request: Request) -> Request:

@@ -8,7 +8,7 @@ at 0.78 of the canvas, have rows of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -21,7 +21,7 @@ from dllm.tasks.mini.items import Sample
 from experiments import markdown
 from experiments.markdown import percent
 from experiments.method_claims.runs import Run, items_of, less, run
-from experiments.method_claims.standing import HEADS, Standing, courses, line
+from experiments.method_claims.standing import HEADS, Course, Standing, courses, line
 
 COUNT, SHORT, LONG = 8, 32, 128
 ORDERS = {"low confidence": "low_confidence", "random": "random"}
@@ -49,31 +49,43 @@ def one_each(order: str, per_step: int = 1) -> Inner:
 
 def tables(model: Model, count: int) -> str:
     """Both tables of a model."""
-    short, listed, long = (items_of(tasks, count) for tasks in (mini.SHORT_ANSWERS, list_tasks(), mini.LONG_ANSWERS))
-    early = [
-        row for order in ORDERS for row in (
-            watched(model, short, order, never(one_each(order), **PLAIN), SHORT),
-            watched(model, listed, f"{order}, lists", never(one_each(order), **PLAIN), SHORT),
-            watched(model, listed, f"{order}, lists, anchor", never(one_each(order), **BRACKET), SHORT),
-            watched(model, long, f"{order}, 128 tokens", never(one_each(order, 4), **PLAIN), LONG),
-        )
-    ]  # fmt: skip
-    exits = [row for group in groups(short, listed) for row in group.lines(model)]
+    short, listed, long = (
+        items_of(tasks, count) for tasks in (mini.SHORT_ANSWERS, tuple(lists.TASKS), mini.LONG_ANSWERS)
+    )
+    low, random = (watched(model, short, never(one_each(order), **PLAIN)) for order in ORDERS)
+    low_long, random_long = (watched(model, long, never(one_each(order, 4), **PLAIN), LONG) for order in ORDERS)
+    early = {
+        "low confidence": low, "low confidence, lists": low.of(listed),
+        "low confidence, lists, anchor": watched(model, listed, never("static", **BRACKET)),
+        "low confidence, 128 tokens": low_long, "random": random, "random, 128 tokens": random_long,
+    }  # fmt: skip
+    exits = [row for group in groups(model, early) for row in group.lines(model)]
+    lines = [line(label, one.run, one.courses) for label, one in early.items()]
     return (
-        f"### Answers that stand early, {model.name}\n\n{markdown.table(HEADS, early)}\n\n"
+        f"### Answers that stand early, {model.name}\n\n{markdown.table(HEADS, lines)}\n\n"
         f"### Prophet on {model.name}\n\n{markdown.table(PROPHET_HEADS, exits)}\n"
     )
 
 
-def list_tasks() -> list[str]:
-    return [task for task in mini.SHORT_ANSWERS if task in lists.TASKS]
+@dataclass(frozen=True)
+class Watched:
+    """A decode that never ends early, and the course of each item."""
+
+    items: Sequence[Sample]
+    run: Run
+    courses: list[Course]
+
+    def of(self, items: Sequence[Sample]) -> Watched:
+        """Of some of the items alone."""
+        at = [self.items.index(item) for item in items]
+        run = Run([self.run.rows[number] for number in at], [self.run.right[number] for number in at])
+        return Watched(items, run, [self.courses[number] for number in at])
 
 
-def watched(model: Model, items: Sequence[Sample], label: str, sampler: Sampler, length: int) -> tuple[str, ...]:
-    """A row of the first table."""
+def watched(model: Model, items: Sequence[Sample], sampler: Sampler, length: int = SHORT, lead: str = "") -> Watched:
     seen = Standing()
-    done = run(model, items, sampler, length, eos="keep", observe=seen)
-    return line(label, done, courses(model, items, done, seen))
+    done = run(model, items, sampler, length, eos="keep", lead=lead, observe=seen)
+    return Watched(items, done, courses(model, items, done, seen, lead))
 
 
 @dataclass(frozen=True)
@@ -81,36 +93,35 @@ class Group:
     """Decodes that may end early, by label, and the one that they are measured by. lead: given text before the
     answer."""
 
-    items: Sequence[Sample]
     label: str
-    whole: Sampler | str
+    items: Sequence[Sample]
+    whole: Run
     exits: dict[str, Sampler]
     lead: str = ""
 
     def lines(self, model: Model) -> Iterator[tuple[str, ...]]:
         """Rows of the second table."""
-        base = self.decoded(model, self.whole)
         count = str(len(self.items))
-        yield self.label, count, percent(base.right), f"{base.nfe:.1f}", "", ""
+        yield self.label, count, percent(self.whole.right), f"{self.whole.nfe:.1f}", "", ""
         for label, sampler in self.exits.items():
-            done = self.decoded(model, sampler)
-            saved, same = less(done.nfe, base.nfe), percent(done.same(base))
+            done = run(model, self.items, sampler, SHORT, eos="keep", lead=self.lead)
+            saved, same = less(done.nfe, self.whole.nfe), percent(done.same(self.whole))
             yield f"{self.label}: {label}", count, percent(done.right), f"{done.nfe:.1f}", saved, same
 
-    def decoded(self, model: Model, sampler: Sampler | str) -> Run:
-        return run(model, self.items, sampler, SHORT, eos="keep", lead=self.lead)
 
+def groups(model: Model, early: Mapping[str, Watched]) -> Iterator[Group]:
+    """early: what was decoded already."""
+    short, listed = (early[f"low confidence{more}"] for more in ("", ", lists"))
+    anchored = early["low confidence, lists, anchor"].run
 
-def groups(short: Sequence[Sample], listed: Sequence[Sample]) -> list[Group]:
     def sized(inner: Inner, **options: Any) -> dict[str, Sampler]:
         return {f"region of {length}": prophet(inner, **options, length=length) for length in (5, 16)}
 
-    phrase, late = ({"region of 5": prophet("static", **options)} for options in (PHRASE, LATE_PHRASE))
-    return [
-        Group(short, "one a forward", "static", {"all masks": prophet("static"), **sized("static", **PLAIN)}),
-        Group(short, "threshold", "confidence", sized("confidence", **PLAIN)),
-        Group(listed, "lists", "static", sized("static", **PLAIN)),
-        Group(listed, "lists, anchor", never("static", **BRACKET), sized("static", **BRACKET)),
-        Group(short, "phrase first", never("static", **PHRASE), phrase, "Answer:"),
-        Group(short, "phrase late", never("static", **LATE_PHRASE), late),
-    ]
+    yield Group("one a forward", short.items, short.run, {"all masks": prophet("static"), **sized("static", **PLAIN)})
+    threshold = run(model, short.items, "confidence", SHORT, eos="keep")
+    yield Group("threshold", short.items, threshold, sized("confidence", **PLAIN))
+    yield Group("lists", listed.items, listed.run, sized("static", **PLAIN))
+    yield Group("lists, anchor", listed.items, anchored, sized("static", **BRACKET))
+    for label, options, lead in (("phrase first", PHRASE, "Answer:"), ("phrase late", LATE_PHRASE, "")):
+        whole = run(model, short.items, never("static", **options), SHORT, eos="keep", lead=lead)
+        yield Group(label, short.items, whole, {"region of 5": prophet("static", **options)}, lead)

@@ -56,8 +56,8 @@ def run(
     prompts: list[Prompt] = [item.messages for item in items]
     decoder = Decoder(model, sampler, blocks, cache, eos, gen_length=length, batch_size=BATCH)
     rows = decoder(prompts, trace=trace, observe=observe)
-    texts = [text_of(model, row.canvas, lead) if row.given_tokens else row.text for row in rows]
-    return Run(rows, [mini.score(item, text)["score"] for item, text in zip(items, texts, strict=True)])
+    pairs = zip(items, rows, strict=True)
+    return Run(rows, [mini.score(item, row.text.strip().removeprefix(lead))["score"] for item, row in pairs])
 
 
 def until_end(tokens: Sequence[int], ends: Sequence[int]) -> int:
@@ -66,8 +66,7 @@ def until_end(tokens: Sequence[int], ends: Sequence[int]) -> int:
 
 
 def text_of(model: Model, tokens: Sequence[int], lead: str = "") -> str:
-    """The text before the first end of text, without what it begins with. The text of a result with given tokens
-    begins with its prompt."""
+    """The text before the first end of text, without what it begins with."""
     assert model.tokenizer is not None, "the mini models have one"
     text = model.tokenizer.decode(list(tokens[: until_end(tokens, model.ids.ends)]))
     return text.strip().removeprefix(lead)
