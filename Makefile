@@ -25,7 +25,7 @@ laws: .venv/developer  ## Laws over as many cases as LAWS_MINUTES (30) allow, in
 	$(BIN)/python tests/laws.py
 
 image-steps:  ## The steps of the Dockerfile in an empty folder, without Docker: installs, serves, asks, stops.
-	$(PYTHON) -m experiments.image_steps $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
+	$(PYTHON) -m experiments.pages.image_steps $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 # torch goes first: anything that depends on it would otherwise pick a build by itself.
 .venv/installed: pyproject.toml constraints.txt

@@ -12,14 +12,16 @@ import torch
 from dllm.analysis.logprobs import rescored
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.canvas import Request
 from dllm.compose.parts import configuration_of, options_of_choices, part
 from dllm.compose.validate import validate
 from dllm.constraints.kinds import Constraint
 from dllm.contract import Turn
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling, Setting
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import UserError, name_of
+from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.record.collector import Collector
@@ -30,11 +32,9 @@ from dllm.record.settings import decode_settings, of_request
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.stream import Snapshot, snapshots
 from dllm.record.trace import origin_of
-from dllm.runner import Runner
 from dllm.runtime.fits import too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
-from dllm.setting import Sampling, Setting
 from dllm.words.arguments import unknown_argument
 
 Observer = Callable[[Turn], None]

@@ -9,7 +9,7 @@ from functools import cache
 from math import inf
 from typing import Any
 
-MISSPELT = 0.75  # names less alike are other words: tests/test_words.py has the words that this rests on
+MISSPELT = 0.75  # names less alike are other words: tests/words/test_words.py has the words that this rests on
 
 
 class UserError(ValueError):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from dllm.canvas import Request
+from dllm.contract.canvas import Request
 from dllm.errors import UserError
 from dllm.models.ids import Ids
 

@@ -271,43 +271,43 @@ SWEEP = (
 )
 
 ENTRIES = [
-    Entry("pictures", "docs/pictures", (("-m", "experiments.doc_pictures", "OUT"),), 0.3, same_files, Tolerance(0.2)),
+    Entry("pictures", "docs/pictures", (("-m", "experiments.pages.pictures", "OUT"),), 0.3, same_files, Tolerance(0.2)),
     Entry(
-        "race", "docs/pictures/race.svg", (("-m", "experiments.readme_picture", "OUT/race.svg"),), 0.2, same_story,
+        "race", "docs/pictures/race.svg", (("-m", "experiments.pages.race", "OUT/race.svg"),), 0.2, same_story,
     ),
     Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.analysis.compatibility"),), 0.2, same_page),
-    Entry("recorded", "docs/reproducing.md", (("-m", "experiments.recorded_with"),), 0.1, same_tables),
+    Entry("recorded", "docs/reproducing.md", (("-m", "experiments.pages.golden_sources"),), 0.1, same_tables),
     Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
     Entry(
         "goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS), ("tests/constraints.py", CONSTRAINED)), 1,
         all_equal,
     ),
-    Entry("caches", "docs/caches.md", (("-m", "experiments.compare_caches"),), 4, same_tables, Tolerance(3)),
+    Entry("caches", "docs/caches.md", (("-m", "experiments.compare.caches"),), 4, same_tables, Tolerance(3)),
     Entry(
-        "blocks", "docs/blocks.md", (("-m", "experiments.compare_blocks"),), 6, same_tables, Tolerance(3, 0.05),
+        "blocks", "docs/blocks.md", (("-m", "experiments.compare.blocks"),), 6, same_tables, Tolerance(3, 0.05),
     ),
-    Entry("defaults", "docs/defaults.md", (("-m", "experiments.compare_defaults"),), 10, same_tables, Tolerance(4)),
-    Entry("kinds", "docs/models.md", (("-m", "experiments.compare_kinds"),), 3, same_tables, Tolerance(3, 0.05)),
+    Entry("defaults", "docs/defaults.md", (("-m", "experiments.compare.defaults"),), 10, same_tables, Tolerance(4)),
+    Entry("kinds", "docs/models.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05)),
     Entry(
-        "speed", "docs/caches.md", (("-m", "experiments.bench_cache", "--window", "--threads", "2"),), 4, same_tables,
+        "speed", "docs/caches.md", (("-m", "experiments.bench.cache", "--window", "--threads", "2"),), 4, same_tables,
         Tolerance(share=0.03), columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
     ),
     Entry(
         "samplers", "docs/samplers.md",
-        (("-m", "experiments.compare_samplers"), ("-m", "experiments.compare_parallelism")), 12, same_tables,
+        (("-m", "experiments.compare.samplers"), ("-m", "experiments.compare.parallelism")), 12, same_tables,
         Tolerance(2, 0.05),
     ),
     Entry(
-        "filters", "docs/samplers/learn2pd.md", (("-m", "experiments.judge_filter"),), 2, same_tables,
+        "filters", "docs/samplers/learn2pd.md", (("-m", "experiments.distill.judge_filter"),), 2, same_tables,
         Tolerance(1, 0.03),
     ),
     Entry(
-        "wedlm", "docs/models.md", (("-m", "experiments.bench_wedlm"),), 2, same_tables, Tolerance(3, 0.05),
+        "wedlm", "docs/models.md", (("-m", "experiments.bench.wedlm"),), 2, same_tables, Tolerance(3, 0.05),
         columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True,
     ),
     Entry(
         "scout", "docs/samplers/scout.md",
-        (("-m", "experiments.own_sampler"),), 14, same_tables, Tolerance(2, 0.05),
+        (("-m", "experiments.compare.own_sampler"),), 14, same_tables, Tolerance(2, 0.05),
         columns={9: ANY},
     ),
     Entry("claim-prophet", "docs/samplers/prophet.md", claim("prophet"), 5, same_tables, Tolerance(4)),
@@ -320,11 +320,12 @@ ENTRIES = [
         columns={3: Tolerance(share=0.05), 5: Tolerance(share=0.05)},
     ),
     Entry(
-        "constrained", "docs/constraints.md", (("-m", "experiments.constrained_tasks"),), 4, same_tables, Tolerance(3),
+        "constrained", "docs/constraints.md", (("-m", "experiments.compare.constrained_tasks"),), 4, same_tables,
+        Tolerance(3),
     ),
     Entry(
         "plain", "docs/benchmarks.md",
-        (("-m", "experiments.bench_step", "--plain", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
+        (("-m", "experiments.bench.step", "--plain", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
         same_ratio, Tolerance(share=0.5), timed=True,
     ),
     *(

@@ -18,7 +18,7 @@ with suppress(ImportError):
 import pytest
 import torch
 
-from tests.tiny import make_tiny, make_written
+from tests.support.tiny import make_tiny, make_written
 
 INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
 os.environ["TRITON_INTERPRET"] = str(int(INTERPRETED))

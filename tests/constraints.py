@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
+
 import numpy as np
 from constraints_decodes import decoded, same
 

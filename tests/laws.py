@@ -18,7 +18,7 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 TESTS = Path(__file__).parent
-sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+sys.path[:0] = [str(TESTS), str(TESTS / "support"), str(TESTS / "laws"), str(TESTS.parent)]
 MINUTES = float(os.environ.get("LAWS_MINUTES", "30"))
 SEED = os.environ.get("LAWS_SEED", "0")
 STUCK = 600.0  # seconds without any case finished

@@ -20,6 +20,8 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
+
 import replay_authors
 import replay_caches
 import replay_causal
@@ -33,18 +35,18 @@ from dllm.analysis.parallelism import accuracy_under_parallelism
 from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache, Session
 from dllm.cache.passes import Pass
-from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import Owner
 from dllm.contract import Scores, View
-from dllm.denoise import TakeTurn, denoise
-from dllm.forward import Forward
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import altered
+from dllm.loop.denoise import TakeTurn, denoise
+from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from dllm.runtime.runtime import Network
 from dllm.samplers.bacd import BACD
 from dllm.samplers.prophet import given
-from dllm.setting import altered
 
 MODELS = Path(__file__).parent / "data" / "models"
 METHODS = replay_parts.METHODS | replay_caches.METHODS | replay_authors.METHODS

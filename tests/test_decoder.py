@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError, load
-from dllm.canvas import Request
 from dllm.compose.validate import ASKABLE
 from dllm.contract import Need, Scores, Turn
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
+from dllm.loop.proposals import Proposer
 from dllm.models.bundle import Model
-from dllm.proposing import Proposer
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
-from dllm.setting import Sampling
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,12 @@ from omegaconf import OmegaConf
 from dllm.common.terminal import say
 from dllm.compose.parts import build_part, choices, composed
 from dllm.compose.validate import validate
+from dllm.contract.setting import Setting
 from dllm.errors import Doubt, Unfit, UserError
 from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
 from dllm.models.order import BlockCausal, CausalByRank, ContextCausal
 from dllm.models.weights import read_model_config
-from dllm.setting import Setting
 
 PART_GROUPS = ("sampler", "blocks", "cache", "eos")
 # Options without a default. Their values do not change what fits together.

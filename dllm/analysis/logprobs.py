@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import torch
 
+from dllm.contract.setting import Sampling
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.models.experts import at_least_float32
 from dllm.record.final_commits import Commit, LogProbs, final_commits
 from dllm.record.trace import Trace
-from dllm.setting import Sampling
 
 MAX_CANVASES = 8  # canvases in a forward
 

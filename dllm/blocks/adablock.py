@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
 from dllm.common.ranking import best, one_of
 from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, Need, Scores, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting, altered
+from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_range
-from dllm.setting import Setting, altered
-from dllm.traits import Rule
 
 
 class AdaBlock(Blocks):

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
-from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.shapes import Shapes
+from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_range, name_of
-from dllm.setting import Setting
-from dllm.shapes import Shapes
-from dllm.traits import Rule
 
 
 class Ahead(Fixed):

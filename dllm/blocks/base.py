@@ -11,14 +11,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, per_row
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, Need, Scores, State
+from dllm.contract.canvas import Canvas, per_row
+from dllm.contract.checks import is_laid
+from dllm.contract.setting import Setting
+from dllm.contract.shapes import Shapes
+from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_range, name_of
-from dllm.kept import is_laid
-from dllm.setting import Setting
-from dllm.shapes import Shapes
-from dllm.traits import Rule
 
 
 class Blocks:

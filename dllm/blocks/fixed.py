@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
 from dllm.contract import State
+from dllm.contract.canvas import Canvas
 from dllm.errors import in_range
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
-from dllm.canvas import Canvas
 from dllm.contract import State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Rule
 from dllm.errors import UserError, name_of
-from dllm.setting import Setting
-from dllm.traits import Rule
 
 
 class Growing(Fixed):

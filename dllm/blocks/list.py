@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
 from dllm.contract import State
+from dllm.contract.canvas import Canvas
 from dllm.errors import UserError
 
 

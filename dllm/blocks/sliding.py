@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_range, name_of
-from dllm.setting import Setting
-from dllm.traits import Rule
 
 
 class Sliding(Blocks):

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.canvas import Canvas
 from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting, altered
+from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_range, name_of
-from dllm.setting import Setting, altered
-from dllm.traits import Rule
 
 
 class TCCF(Blocks):

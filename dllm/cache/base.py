@@ -13,15 +13,15 @@ from torch import Tensor
 
 from dllm.cache.calls import RowNumbers
 from dllm.cache.passes import Call, Pass
-from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, join, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.shapes import Known
+from dllm.contract.traits import Rule
 from dllm.errors import Unfit, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, Memory
-from dllm.setting import Setting
-from dllm.shapes import Known
-from dllm.traits import Rule
 
 
 class Session:

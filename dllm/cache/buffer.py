@@ -18,16 +18,16 @@ from dllm.cache.base import Cache, Session
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.passes import Call, Drafts, Pass, SideBySide
 from dllm.cache.rows import order_of
-from dllm.canvas import Canvas, packed
 from dllm.common import debug
 from dllm.common.rowwise import Owner, each_tensor, join, select, some
 from dllm.contract import BlockState, ForwardPlan, Scores, State
+from dllm.contract.canvas import Canvas, packed
+from dllm.contract.checks import kept_plan, kept_start
+from dllm.contract.shapes import Known, Shapes
 from dllm.errors import name_of
-from dllm.kept import kept_plan, kept_start
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Access, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
-from dllm.shapes import Known, Shapes
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.drift import attended
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import predictors
-from dllm.canvas import Canvas
 from dllm.common.density import certainty_density
 from dllm.common.ranking import best, rank, top
 from dllm.common.rowwise import some
 from dllm.contract import BlockState, ForwardPlan, Need, Scores, State
+from dllm.contract.canvas import Canvas
 from dllm.errors import in_range
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, Projected

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, Need, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.shapes import Known
+from dllm.contract.traits import Rule
 from dllm.errors import Unfit, in_choices, in_range, name_of
 from dllm.models.config import ModelConfig
-from dllm.setting import Setting
-from dllm.shapes import Known
-from dllm.traits import Rule
 
 
 class Delayed(Buffered):

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.contract import ForwardPlan, Need
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Rule
 from dllm.errors import Unfit, in_range, name_of
-from dllm.setting import Setting
-from dllm.traits import Rule
 
 
 class DKVGreedy(Buffered):

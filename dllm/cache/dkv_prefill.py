@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dllm.cache.buffer import CacheView
 from dllm.cache.dkv import DKV
 from dllm.contract import ForwardPlan, Need
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Rule
 from dllm.errors import Unfit, name_of
-from dllm.setting import Setting
-from dllm.traits import Rule
 
 
 class DKVPrefill(DKV):

@@ -13,15 +13,15 @@ from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import KeptRows, rows_of, taken
-from dllm.canvas import Canvas, packed
 from dllm.common.ranking import top
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
+from dllm.contract.canvas import Canvas, packed
+from dllm.contract.setting import Setting
 from dllm.errors import in_range
 from dllm.models.config import ModelConfig
 from dllm.models.memory import AnyLayer, Memory
 from dllm.models.transformer import Layer
-from dllm.setting import Setting
 
 SAME = 1e-24  # squared distances of unit vectors below this are rounding, which differs with the batch
 

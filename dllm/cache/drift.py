@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dllm.cache.rows import rows_of
-from dllm.canvas import packed
+from dllm.contract.canvas import packed
 from dllm.models.attention import Visible, attend, attention_weights
 from dllm.models.memory import Copies
 

@@ -14,9 +14,9 @@ from dllm.cache.calls import Group
 from dllm.cache.drift import Past, attended, strongest
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import KeptRows, places, predictors, rows_of
-from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
+from dllm.contract.canvas import Canvas, packed
 from dllm.errors import in_choices, in_range
 from dllm.kernels.attention_received import attention_received
 from dllm.kernels.attention_similarity import attention_similarity

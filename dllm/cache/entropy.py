@@ -6,9 +6,9 @@ import torch
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.rows import predictors
-from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import ForwardPlan, Need, Scores, State
+from dllm.contract.canvas import Canvas
 from dllm.errors import in_range
 
 

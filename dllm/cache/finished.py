@@ -8,11 +8,11 @@ import torch
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.rows import order_of, predictors, promised
-from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, Need, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Rule
 from dllm.errors import Unfit, name_of
-from dllm.setting import Setting
-from dllm.traits import Rule
 
 
 class Finished(Buffered):

@@ -10,10 +10,10 @@ from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import predictors, taken
-from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.common.rowwise import some
 from dllm.contract import ForwardPlan, State
+from dllm.contract.canvas import Canvas
 from dllm.errors import UserError, in_range
 from dllm.models.attention import attend
 from dllm.models.config import ModelConfig

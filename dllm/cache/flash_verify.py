@@ -10,15 +10,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.beside import Beside
 from dllm.cache.base import Session
 from dllm.cache.buffer import BufferMemory, CacheView
 from dllm.cache.flash import Drawn, Flash
 from dllm.cache.passes import Call, Pass
-from dllm.canvas import Canvas
 from dllm.common.ranking import rank
 from dllm.common.rowwise import Owner, some
 from dllm.contract import ForwardPlan, State
+from dllm.contract.beside import Beside
+from dllm.contract.canvas import Canvas
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory

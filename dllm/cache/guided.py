@@ -14,11 +14,11 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.passes import Call, Pass
-from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, each_tensor, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.shapes import Known
 from dllm.models.memory import Buffers, Memory
-from dllm.shapes import Known
 
 
 @dataclass(frozen=True)

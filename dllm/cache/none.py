@@ -12,13 +12,13 @@ from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.passes import Call, Pass
 from dllm.cache.rows import order_of, promised
 from dllm.cache.suffix import Pruning
-from dllm.canvas import Canvas, packed
 from dllm.common.rowwise import Owner, some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
+from dllm.contract.canvas import Canvas, packed
+from dllm.contract.shapes import Known
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Fresh, Memory
-from dllm.shapes import Known
 
 
 class NoCache(Pruning):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.rowwise import each_tensor, join
+from dllm.contract.canvas import Canvas
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Copies
 from dllm.models.order import AttentionOrder

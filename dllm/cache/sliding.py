@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, Need, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Rule
 from dllm.errors import Unfit, in_range, name_of
-from dllm.setting import Setting
-from dllm.traits import Rule
 
 
 class SlidingCache(Buffered):

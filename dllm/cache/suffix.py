@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from dllm.cache.base import Cache
-from dllm.canvas import Canvas
 from dllm.common.noise import uniform
 from dllm.common.ranking import top
 from dllm.contract import BlockState, Need
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Rule
 from dllm.errors import Unfit, UserError, in_choices, in_range, name_of
-from dllm.setting import Setting
-from dllm.traits import Rule
 
 DROPS = ("none", "gaussian", "uniform")
 NOISE = 21  # keeps these draws apart from those of tokens, which hash a turn after the position

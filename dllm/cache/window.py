@@ -10,13 +10,13 @@ from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.rows import predictors
-from dllm.canvas import Canvas
 from dllm.contract import ForwardPlan, Need, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.shapes import Known
+from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_choices, in_range
 from dllm.models.config import ModelConfig
-from dllm.setting import Setting
-from dllm.shapes import Known
-from dllm.traits import Rule
 
 
 class Window(Buffered):

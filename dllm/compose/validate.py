@@ -11,15 +11,15 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.compose.parts import part
 from dllm.contract import Need
+from dllm.contract.checks import needs_of
+from dllm.contract.setting import Setting
 from dllm.eos.base import EndOfText
 from dllm.errors import Unfit, UserError, in_range, name_of, nearest, warn_once
-from dllm.kept import needs_of
 from dllm.kernels import row_statistics
 from dllm.models.bundle import locate, shipped_models
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import nested
-from dllm.setting import Setting
 
 ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.contract.Scores``
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.contract import Need, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
 from dllm.models.ids import Ids
-from dllm.setting import Setting
 
 
 class EndOfText:

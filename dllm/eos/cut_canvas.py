@@ -3,8 +3,8 @@ arXiv 2601.20332)."""
 
 from __future__ import annotations
 
-from dllm.canvas import Canvas
 from dllm.contract import Step, View
+from dllm.contract.canvas import Canvas
 from dllm.eos.base import EndOfText, after_first, answer_ends
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import Need, Step, View
+from dllm.contract.canvas import Canvas
 from dllm.eos.base import EndOfText, after_first, behind_given
 from dllm.errors import in_choices
 

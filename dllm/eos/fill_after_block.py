@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dllm.canvas import Canvas
 from dllm.contract import Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
 from dllm.eos.base import EndOfText, answer_ends
 from dllm.errors import UserError, in_choices, name_of
-from dllm.setting import Setting
 
 
 class FillAfterBlock(EndOfText):

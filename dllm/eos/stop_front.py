@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import one_of
 from dllm.contract import Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting, altered
 from dllm.eos.base import EndOfText, after_first, behind_given
 from dllm.errors import UserError, in_range
 from dllm.models.ids import Ids
-from dllm.setting import Setting, altered
 
 
 class StopFront(EndOfText):

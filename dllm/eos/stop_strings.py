@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from dllm.canvas import Canvas
 from dllm.contract import Need, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
 from dllm.eos.base import EndOfText
 from dllm.errors import name_of
-from dllm.setting import Setting
 
 
 class StopStrings(EndOfText):

@@ -9,9 +9,9 @@ from math import nan
 import torch
 from torch import Tensor
 
-from dllm.canvas import Request
-from dllm.constraints.exchanged import ConstraintReport
 from dllm.contract import Turn
+from dllm.contract.canvas import Request
+from dllm.contract.constrained import ConstraintReport
 from dllm.models.ids import Ids
 from dllm.record.cost import CostModel
 from dllm.record.results import Result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from dllm.constraints.exchanged import ConstraintReport
+from dllm.contract.constrained import ConstraintReport
 from dllm.errors import UserError
 from dllm.record.final_commits import LogProbs, at_commit
 from dllm.record.notebook import coloured

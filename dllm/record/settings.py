@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dllm.canvas import Request
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
 from dllm.models.bundle import CHECKPOINTS, Model
 from dllm.runtime.runtime import Runtime
-from dllm.setting import Sampling
 
 
 def decode_settings(

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dllm.canvas import Request
 from dllm.common.whole import write_or_refuse
 from dllm.constraints.kinds import Constraint
+from dllm.contract.canvas import Request
 from dllm.errors import UserError
 from dllm.record.page import Pane, trace_page
 from dllm.record.tabular import data_frame

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from dllm.canvas import Request
+from dllm.contract.canvas import Request
 from dllm.errors import TooLarge
 
 

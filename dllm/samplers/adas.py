@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.attending import AttentionNeed, AttentionWeights
 from dllm.contract import Need, Scores, State, Step, View
+from dllm.contract.attention import AttentionNeed, AttentionWeights
+from dllm.contract.setting import Setting
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.trial import goes_by
 from dllm.samplers.wrapper import Wrapper
-from dllm.setting import Setting
 
 
 class Adas(Wrapper):

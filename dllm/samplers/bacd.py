@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
-from dllm.traits import Schedule
 
 
 class BACD(Sampler):

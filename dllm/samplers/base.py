@@ -13,13 +13,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, Request, per_row
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, Scores, State, Step, View
-from dllm.kept import kept_contents, kept_step
+from dllm.contract.canvas import Canvas, Request, per_row
+from dllm.contract.checks import kept_contents, kept_step
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.samplers.trial import puts_last, repeats_itself
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 
 class Sampler:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.contract import Need, Scores, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.kernels.credit import SLOTS, sparse_credit
 from dllm.samplers.base import Sampler, told
 from dllm.samplers.wrapper import Wrapper
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 
 class Credit(Wrapper):

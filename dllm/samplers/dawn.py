@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.attending import AttentionNeed, AttentionWeights
 from dllm.common.ranking import best, rank
 from dllm.contract import Need, State, Step, View
+from dllm.contract.attention import AttentionNeed, AttentionWeights
+from dllm.contract.setting import Setting
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
-from dllm.setting import Setting
 
 
 class Dawn(Sampler):

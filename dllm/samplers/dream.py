@@ -7,13 +7,13 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.noise import gumbel
 from dllm.common.ranking import top
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.static import Static
-from dllm.traits import Schedule
 
 # The scores by which Dream's algorithms rank positions.
 ALGORITHMS = {"maskgit_plus": "low_confidence", "topk_margin": "margin", "entropy": "entropy", "origin": "random"}

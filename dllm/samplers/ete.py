@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best, few_largest
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
-from dllm.traits import Schedule
 
 
 class ETE(Sampler):

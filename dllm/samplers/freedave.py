@@ -7,15 +7,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.common.rowwise import Owner
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper, inside
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 
 class FreeDave(Wrapper):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper, nested

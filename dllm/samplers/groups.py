@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best, rank
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.errors import in_range
 from dllm.samplers.scheduled import Scheduled
-from dllm.traits import Schedule
 
 
 class Groups(Scheduled):

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, per_row
 from dllm.common.ranking import top
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas, per_row
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.credit import laid_over
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 
 class JointThreshold(Sampler):

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best, top
 from dllm.contract import Need, Scores, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.scheduled import Scheduled
-from dllm.traits import Schedule
 
 
 class KLASS(Scheduled):

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting, altered
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, in_words, name_of
 from dllm.samplers.base import each_row
 from dllm.samplers.scheduled import Scheduled
-from dllm.setting import Setting, altered
-from dllm.traits import Schedule
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"
 WEIGHTS = ("linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias")
@@ -62,7 +62,7 @@ class Learn2PD(Scheduled):
             raise UserError(
                 f"sampler={name_of(self)} needs sampler.filter=FILE, a filter trained for this model "
                 f"({setting.name or '?'}) and block length ({length}). Make one with: "
-                f"python -m experiments.train_filter model={setting.name or 'NAME'} block_length={length}"
+                f"python -m experiments.distill.filter model={setting.name or 'NAME'} block_length={length}"
             )
         weights, trained = read_filter(file)
         return altered(self, weights=weights, trained=trained)
@@ -82,7 +82,7 @@ class Learn2PD(Scheduled):
         if model is not None and setting.name and model != setting.name:
             raise UserError(
                 f"sampler.filter was trained on {model}, the model is {setting.name}, and confidences of two models "
-                "do not compare. Train a filter for it: python -m experiments.train_filter model=NAME"
+                "do not compare. Train a filter for it: python -m experiments.distill.filter model=NAME"
             )
 
     def turns(self, canvas: Canvas) -> None:

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best, rank
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler, margin
-from dllm.traits import Schedule
 
 
 class LoPA(Sampler):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_words, name_of
 from dllm.samplers.base import Sampler
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 Answers = Sequence[Sequence[int]]
 

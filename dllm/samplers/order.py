@@ -8,14 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.noise import uniform
 from dllm.common.ranking import rank, top
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.errors import NoChoice, UserError
 from dllm.samplers.scheduled import Scheduled
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 NAMED = ("random", "left_to_right")
 

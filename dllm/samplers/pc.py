@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, in_words
 from dllm.samplers.base import each_row
 from dllm.samplers.scheduled import Scheduled
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 SMOOTHING = 1e-9  # added to a frequency before its logarithm, as in the published code
 
@@ -29,8 +29,7 @@ class PC(Scheduled):
     """Rank by exp(-decay * offset) * min(cap, -p log(f(token) + 1e-9)); commit as many as the fixed schedule says.
 
     offset counts from the block's start. frequencies: a JSON file with the frequencies f of a corpus, in the published
-    format ``{"num_token": N, "p_baseline_dict": {id: count}}`` (``python -m experiments.token_frequencies`` counts a
-    text), or ``{id: relative frequency}``. Without a file the second factor is the probability p itself. absent: f of
+    format ``{"num_token": N, "p_baseline_dict": {id: count}}`` (``experiments.mini.token_frequencies`` counts a text), or ``{id: relative frequency}``. Without a file the second factor is the probability p itself. absent: f of
     the tokens that the file lacks (None: that of a token that occurs once, or of the rarest one where the file has no
     counts). steps None: one token per forward.
     """
@@ -55,7 +54,7 @@ class PC(Scheduled):
             raise UserError(
                 f"sampler.frequencies={str(self.frequencies.file)!r} counts token {last}, but the vocabulary of this "
                 f"model ends at {setting.model.vocab - 1}: it was counted with another tokenizer. Count a text with "
-                "this one: python -m experiments.token_frequencies FILE --model MODEL."
+                "this one: python -m experiments.mini.token_frequencies FILE --model MODEL."
             )
 
     def doubt(self, setting: Setting) -> str | None:

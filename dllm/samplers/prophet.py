@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas, Request
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Setting, altered
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.samplers.base import Sampler, each_row
 from dllm.samplers.wrapper import Wrapper, alone
-from dllm.setting import Setting, altered
-from dllm.traits import Schedule
 
 
 class Prophet(Wrapper):

@@ -12,13 +12,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.errors import in_choices
 from dllm.samplers.base import ranking, ranking_statistics
 from dllm.samplers.scheduled import Scheduled
-from dllm.traits import Schedule
 
 # Share of a block's masks that is left after the share r of its forwards; masks: how many it had.
 CURVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -8,13 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import top
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range
 from dllm.samplers.scheduled import Scheduled
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 
 class ReMDM(Scheduled):

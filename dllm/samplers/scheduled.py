@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.contract import State, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 
 class Scheduled(Sampler):

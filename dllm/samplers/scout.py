@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.best_first import Addition, Weighed, best_first
 from dllm.common.ranking import few_largest
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 from dllm.samplers.freedave import FreeDave
-from dllm.traits import Schedule
 
 
 class Scout(FreeDave):

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best, top
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
 from dllm.samplers.klass import divergence, in_block
-from dllm.traits import Schedule
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dllm.attending import AttentionWeights
-from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, Scores, State, Step, View
+from dllm.contract.attention import AttentionWeights
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.logits import Logits, Lookup
+from dllm.contract.shapes import Shapes
+from dllm.contract.traits import Schedule
 from dllm.kernels.row_statistics import ROW_STATISTICS
-from dllm.logits import Logits, Lookup
-from dllm.shapes import Shapes
-from dllm.traits import Schedule
 
 _ROWS, _PROMPT, _VOCAB, _TURNS = 3, 2, 16, 24
 _LENGTH = 20  # more than a gate of 16 columns is wide

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best, top
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
-from dllm.setting import Setting
-from dllm.traits import Schedule
 
 FIRST = 30  # commits that a block's first turn reckons the one before it had
 

@@ -8,13 +8,13 @@ from functools import cached_property
 
 from torch import Tensor
 
-from dllm.canvas import Canvas, Request
 from dllm.common.rowwise import Owner, select
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Setting, altered
+from dllm.contract.traits import Schedule
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler
-from dllm.setting import Setting, altered
-from dllm.traits import Schedule
 
 INNER = "inner."
 

@@ -11,6 +11,7 @@ from typing import Any
 from dllm.blocks.base import Blocks
 from dllm.compose.parts import build_part, choice_of, configurations, with_options
 from dllm.compose.validate import validate
+from dllm.contract.setting import Sampling, Setting
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
@@ -18,7 +19,6 @@ from dllm.samplers.base import Sampler
 from dllm.serve.jobs import Chosen
 from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, sound_options
 from dllm.serve.refused import as_refusal
-from dllm.setting import Sampling, Setting
 
 KEPT_SETTINGS = 256  # settings, and parts, that stay built
 # Groups whose choices may bring one of another group, the nearest first.

@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from dllm.canvas import Request
 from dllm.constraints.kinds import Constraint
 from dllm.constraints.languages.limits import TooSlow
-from dllm.runner import Runner
+from dllm.contract.canvas import Request
+from dllm.loop.runner import Runner
 from dllm.serve.jobs import Chosen, Full, Job
 
 MOMENT = 0.5  # seconds of a thread; 95 of 100 schemas that people write take less

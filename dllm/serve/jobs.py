@@ -10,11 +10,11 @@ from typing import Any
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.canvas import Request
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
 from dllm.eos.base import EndOfText
 from dllm.record.results import Result
 from dllm.samplers.base import Sampler
-from dllm.setting import Sampling
 
 
 @dataclass(frozen=True)

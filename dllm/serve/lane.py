@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from dllm.contract import Turn
 from dllm.errors import UserError
+from dllm.loop.rows import Rows
+from dllm.loop.runner import Runner
 from dllm.prompts import Prompts
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
 from dllm.record.stopwatch import Stopwatch
-from dllm.rows import Rows
-from dllm.runner import Runner
 from dllm.serve.jobs import Event, Job, Progress
 from dllm.serve.progress import progress_of
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.contract import Turn
+from dllm.contract.canvas import Canvas
 from dllm.serve.jobs import Job, Progress
 
 Guesses = dict[int, tuple[int, float]]  # token and probability by position

@@ -20,9 +20,9 @@ from dataclasses import replace
 import torch
 
 from dllm.errors import UserError
+from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
-from dllm.runner import Runner
 from dllm.runtime.runtime import Runtime
 from dllm.serve.jobs import Chosen, Closing, Done, Event, Failed, Figures, Full, Job, Limits
 from dllm.serve.lane import Entry, Lane

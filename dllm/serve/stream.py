@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from dllm.canvas import Request
+from dllm.contract.canvas import Request
 from dllm.record.collector import first_stop, within
 from dllm.record.results import Result
 

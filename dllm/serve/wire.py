@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from dllm.canvas import Request
 from dllm.common.kinds import is_whole, of_kind
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
 from dllm.prompts import Message, Prompts
 from dllm.serve.body import check_values
 from dllm.serve.choose import SHORT, Defaults
@@ -26,7 +27,6 @@ from dllm.serve.fields import (
 from dllm.serve.formats import asked_constraint
 from dllm.serve.jobs import Job
 from dllm.serve.refused import Refused, as_refusal, as_sent
-from dllm.setting import Sampling
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 DRAWN = 2**31  # seeds that are drawn lie below

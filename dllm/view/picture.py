@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.canvas import Canvas
 from dllm.common.rowwise import padded
 from dllm.contract import Turn
+from dllm.contract.canvas import Canvas
 
 MARKS = ("steered", "refused", "replaced")  # what a constraint may do in a column: tensors of a picture
 

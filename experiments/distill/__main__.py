@@ -33,7 +33,7 @@ from experiments.distill import chunks, curve, decoding, student
 from experiments.distill.data import Data, Example
 from experiments.distill.recipe import RECIPES, Place, Recipe, parse
 from experiments.distill.train import LOG, STATE, Run
-from experiments.scripts import refusing
+from experiments.support.scripts import refusing
 
 RECIPE, REPORT = "recipe.json", "report.json"
 BARRIER = timedelta(days=7)  # a process waits for the others' answers

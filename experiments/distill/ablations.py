@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from dllm.errors import UserError
-from experiments import markdown
 from experiments.distill import __main__ as distill
 from experiments.distill.recipe import parse
-from experiments.scripts import refusing
+from experiments.support import markdown
+from experiments.support.scripts import refusing
 
 STUDENTS: dict[str, tuple[str, ...]] = {
     "student": (), "no-entropy": ("beta=0",), "entropy-everywhere": ("certain=all",),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dllm.errors import UserError, not_installed
 from experiments.distill.train import LOG, log_of
-from experiments.scripts import refusing
+from experiments.support.scripts import refusing
 
 SHOWN = {"cross_entropy": "cross entropy, nats", "entropy": "entropy where right, nats", "right": "share right"}
 

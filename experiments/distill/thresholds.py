@@ -17,9 +17,9 @@ from rich.progress import track
 from dllm import Model, load
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
-from experiments import markdown
-from experiments.compare_kinds import line
-from experiments.scripts import counted, refusing
+from experiments.compare.kinds import line
+from experiments.support import markdown
+from experiments.support.scripts import counted, refusing
 
 MODELS = ("mini-llada", "mini-llada-distilled")
 THRESHOLDS = (0.1, 0.2, 0.5)  # nats; as published: 0.5

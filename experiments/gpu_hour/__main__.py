@@ -27,7 +27,7 @@ from experiments.gpu_hour.parts import Setup, parts
 from experiments.gpu_hour.report import write_report
 from experiments.gpu_hour.store import ROOT, Store, identity, parts_in
 from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, crashed, lost, report_failures, work
-from experiments.scripts import refusing
+from experiments.support.scripts import refusing
 
 NAMES = ("machine", "tests", "kernels", "steps", "profile")
 

@@ -20,7 +20,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.quantize import QUANTIZATIONS
 from dllm.record.cost import CostModel, Machine
 from dllm.runtime.runtime import COMPILED, FIXED, RECORDED
-from experiments.bench_step import MODELS, SMALL, Workload
+from experiments.bench.step import MODELS, SMALL, Workload
 
 TINY = replace(SMALL, width=64, layers=2, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300, mask_id=298,
                eos_id=299, pad_id=299, rotary_dim=16)  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 from dllm.errors import UserError
 from experiments.gpu_hour.report import body
-from experiments.marked import write_marked
+from experiments.support.marked import write_marked
 
 NOTHING = "**Nothing has been measured on a GPU yet.** The development machine has none.\n"
 PICTURES = ("gpu_steps.svg", "gpu_kernels.svg")

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from dllm.canvas import Canvas
 from dllm.common.ranking import best
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
 from dllm.samplers.base import Sampler
-from dllm.traits import Schedule
 
 FILE = Path(__file__).with_name("trace.json")
 LENGTH = 32  # tokens of a recorded block

@@ -12,7 +12,7 @@ import torch
 
 from dllm.kernels.choose import obstacle, use_triton
 from dllm.record.cost import Machine, measured
-from experiments import bench_kernels
+from experiments.bench import kernels as bench_kernels
 from experiments.gpu_hour.cards import peak_bytes
 from experiments.gpu_hour.cells import BUILD, Cell, dry_grid, grid
 from experiments.gpu_hour.profiled import PROFILED, profile_cell

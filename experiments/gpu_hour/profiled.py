@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dllm.recorded import prepared
-from experiments.bench_step import KEEP, decode
+from dllm.loop.recorded import prepared
+from experiments.bench.step import KEEP, decode
 from experiments.gpu_hour.cells import Cell
 from experiments.gpu_hour.store import Store
 from experiments.gpu_hour.targets import best_turn, turn_target

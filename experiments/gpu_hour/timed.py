@@ -16,7 +16,7 @@ from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
-from experiments.bench_step import named, parts_for, random_model, time_turns
+from experiments.bench.step import named, parts_for, random_model, time_turns
 from experiments.gpu_hour.cells import CONFIGS, Cell
 from experiments.gpu_hour.follow import Follow, useful_share
 from experiments.gpu_hour.work import tidy

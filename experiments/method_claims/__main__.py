@@ -16,7 +16,7 @@ import torch
 
 from dllm import Model, load
 from experiments.method_claims import bits, credit, early_end, prophet
-from experiments.scripts import counted, refusing
+from experiments.support.scripts import counted, refusing
 
 # The tables of a model with so many items of each task, and how many the page has.
 PARTS: dict[str, tuple[Callable[[Model, int], str], int]] = {

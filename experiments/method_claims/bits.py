@@ -14,9 +14,9 @@ from dllm import Model, Result, part
 from dllm.analysis.limits import bits
 from dllm.analysis.logprobs import rescored
 from dllm.tasks.mini import tasks as mini
-from experiments import markdown
-from experiments.markdown import percent
 from experiments.method_claims.runs import Run, items_of, run
+from experiments.support import markdown
+from experiments.support.markdown import percent
 
 COUNT, LENGTH = 8, 32
 FACTORS = (0.5, 0.7, 1.0)

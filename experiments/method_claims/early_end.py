@@ -8,9 +8,9 @@ from typing import Any
 from dllm import Model, part
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
-from experiments import markdown
-from experiments.markdown import percent
 from experiments.method_claims.runs import Run, items_of, less, run
+from experiments.support import markdown
+from experiments.support.markdown import percent
 
 COUNT, CACHES = 2, ("none", "prefix", "dual")
 SAMPLERS: dict[str, tuple[str, dict[str, Any], int]] = {  # and the length of the canvas

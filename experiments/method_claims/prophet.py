@@ -18,10 +18,10 @@ from dllm.samplers.base import Sampler
 from dllm.tasks.mini import lists
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
-from experiments import markdown
-from experiments.markdown import percent
 from experiments.method_claims.runs import Run, items_of, less, run
 from experiments.method_claims.standing import HEADS, Course, Standing, courses, line
+from experiments.support import markdown
+from experiments.support.markdown import percent
 
 COUNT, SHORT, LONG = 8, 32, 128
 ORDERS = {"low confidence": "low_confidence", "random": "random"}

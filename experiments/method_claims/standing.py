@@ -13,8 +13,8 @@ from dllm import Model, Result
 from dllm.contract import Turn
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
-from experiments.markdown import percent
 from experiments.method_claims.runs import Run, text_of, until_end
+from experiments.support.markdown import percent
 
 SHARES = (0.25, 0.5, 0.75)  # of the forwards
 HEADS = (

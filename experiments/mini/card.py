@@ -25,15 +25,15 @@ from dllm.errors import UserError
 from dllm.models.bundle import locate, shipped_models
 from dllm.models.weights import read_model_config
 from dllm.tasks.mini import tasks
-from experiments import markdown
 from experiments.distill.decoding import LABELS
-from experiments.markdown import percent
 from experiments.mini.data import ALONE, MIXES, TURN, Mix
 from experiments.mini.evaluate import COUNTS, LONG, SEED, Asked, Right, weights_digest
 from experiments.mini.evaluate import PARTS as MEASURES
 from experiments.mini.masks import BLOCK
 from experiments.mini.recipe import recipe_of
-from experiments.scripts import refusing
+from experiments.support import markdown
+from experiments.support.markdown import percent
+from experiments.support.scripts import refusing
 
 DIFFUSION = "A masked diffusion language model"
 

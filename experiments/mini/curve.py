@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dllm.errors import UserError
-from experiments.scripts import refusing
+from experiments.support.scripts import refusing
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from dllm import Decoder, Model
 from dllm.app.command_line.options import checked_sampling
 from dllm.app.runs.plan import Parts
 from dllm.compose.parts import composed, plain_config
+from dllm.contract.setting import Sampling
 from dllm.models.order import CausalByRank, ContextCausal
-from dllm.setting import Sampling
 
 # The first of a kind takes one forward for each token; the others commit what the model is sure of.
 LEFT_TO_RIGHT = {"left to right": ("experiment=ar",)}

@@ -1,6 +1,6 @@
 """What is made from a mini model: ``python -m experiments.mini.derive FOLDER`` writes, beside the weights,
 
-filter-b32.safetensors   a Learn2PD filter (experiments.train_filter) of prompts of the training split, on canvases of
+filter-b32.safetensors   a Learn2PD filter (experiments.distill.filter) of prompts of the training split, on canvases of
                          one block and of several
 frequencies.json         how often each token comes up in the answers of training, for sampler=pc
 """
@@ -19,9 +19,9 @@ import torch
 from dllm import load
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Sample
-from experiments import token_frequencies
-from experiments.scripts import counted, refusing
-from experiments.train_filter import Options, fit, record
+from experiments.distill.filter import Options, fit, record
+from experiments.mini import token_frequencies
+from experiments.support.scripts import counted, refusing
 
 
 def corpus(count: int, seed: int) -> Iterator[Sample]:

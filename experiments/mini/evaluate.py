@@ -30,7 +30,7 @@ from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks, wordings
 from dllm.tasks.mini.items import Sample
 from experiments.mini.decoders import decoder, settings_of
-from experiments.scripts import refusing
+from experiments.support.scripts import refusing
 
 TOKENS_PER_STEP = (1, 2, 4, 8, 32)
 WORDINGS = ("plain", *wordings.SOURCES)

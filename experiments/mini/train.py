@@ -52,7 +52,7 @@ from experiments.mini.recipe import (
     recipe_of,
 )
 from experiments.mini.redraw import redraw_of
-from experiments.scripts import refusing
+from experiments.support.scripts import refusing
 
 STATE, LOG, REPORT = "training.pt", "log.jsonl", "training.json"
 BASE = "base"  # the folder of the base that a command trains first

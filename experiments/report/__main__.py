@@ -17,7 +17,7 @@ from experiments.report.labels import settings
 from experiments.report.older import Codes
 from experiments.report.origin import mixed_versions, origin, refusals
 from experiments.report.page import Heading, Note, Piece, html, markdown
-from experiments.scripts import refusing
+from experiments.support.scripts import refusing
 
 try:
     from experiments.report.section import Section

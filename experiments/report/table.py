@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from io import StringIO
 
-from experiments import markdown
+from experiments.support import markdown
 
 LONG = 60  # characters of a text that is wrapped
 LATEX = {

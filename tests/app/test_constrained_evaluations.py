@@ -14,8 +14,8 @@ from dllm.app.command_line.main import resolved
 from dllm.app.command_line.options import checked_settings
 from dllm.app.engines.replica import Replica
 from dllm.app.runs.evaluation import Evaluation
-from dllm.canvas import Request
 from dllm.compose.parts import composed, part, part_of
+from dllm.contract.canvas import Request
 from dllm.tasks import shapes
 from tests.app.conftest import Run, rows_of, timeless
 

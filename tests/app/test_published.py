@@ -27,12 +27,12 @@ from dllm.app.runs.plan import Parts
 from dllm.app.runs.reference import with_reference
 from dllm.compose.parts import choices, composed, plain_config
 from dllm.compose.validate import validate
+from dllm.contract.setting import Setting
 from dllm.models.weights import read_model_config
 from dllm.record.folders import relevant
-from dllm.setting import Setting
 from tests.app.conftest import ROOT, Run
-from tests.harness import full
-from tests.tiny import make_tiny
+from tests.support.harness import full
+from tests.support.tiny import make_tiny
 
 T = TypeVar("T")
 CONF, MODELS = ROOT / "dllm" / "conf" / "experiment", ROOT / "tests" / "data" / "models"

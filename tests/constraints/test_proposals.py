@@ -17,10 +17,10 @@ from harness import full
 from small_languages import Case, random_case
 
 from dllm.common.noise import gumbel
+from dllm.constrained.joint import highest_of_classes
 from dllm.constraints.filling import class_maxima
 from dllm.contract import Turn
-from dllm.setting import Sampling
-from dllm.steering.joint import highest_of_classes
+from dllm.contract.setting import Sampling
 
 SEEDS = range(600 if full() else 60)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dllm.models.tokenizer import Tokenizer
-from experiments import bench_constraints
+from experiments.bench import constraints as bench_constraints
 
 MINI = Path(bench_constraints.__file__).parents[1] / "dllm" / "models" / "checkpoints" / "mini-llada"
 

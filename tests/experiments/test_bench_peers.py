@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import bench_peers
+from experiments.bench import peers as bench_peers
 
 SIZES = ["--width=64", "--layers=1", "--mlp=32", "--vocabulary=500", "--prompt=9", "--answer=6", "--block=3",
          "--rounds=1"]  # fmt: skip

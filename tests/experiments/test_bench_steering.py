@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import bench_steering
+from experiments.bench import steering as bench_steering
 
 MINI = Path(bench_steering.__file__).parents[1] / "dllm" / "models" / "checkpoints" / "mini-llada"
 

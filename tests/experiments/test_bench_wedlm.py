@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dllm import Result
-from experiments.bench_wedlm import Way, qwen, random_table
+from experiments.bench.wedlm import Way, qwen, random_table
 
 
 def test_cells_by_hand() -> None:

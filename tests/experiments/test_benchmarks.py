@@ -9,7 +9,12 @@ import torch
 
 from dllm.record.cost import Machine
 from dllm.runtime.runtime import Runtime
-from experiments import bench_attention, bench_cache, bench_fused, bench_kernels, bench_scheduler, bench_step
+from experiments.bench import attention as bench_attention
+from experiments.bench import cache as bench_cache
+from experiments.bench import fused as bench_fused
+from experiments.bench import kernels as bench_kernels
+from experiments.bench import scheduler as bench_scheduler
+from experiments.bench import step as bench_step
 
 CPU = torch.device("cpu")
 QUICK = ("add_norm", "rope_scatter", "sparse_credit", "attention_received")

@@ -7,8 +7,8 @@ from statistics import stdev
 import pytest
 
 from dllm import Result, load
-from experiments.compare_blocks import Bench, fixed, watched_cells
-from experiments.confidence_band import Seen, by_distance, pooled, regions, text_length, widths
+from experiments.compare.blocks import Bench, fixed, watched_cells
+from experiments.compare.confidence_band import Seen, by_distance, pooled, regions, text_length, widths
 
 
 def seen(*confidence: float | None, open_: int = 4) -> Seen:

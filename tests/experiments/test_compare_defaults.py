@@ -10,9 +10,10 @@ import pytest
 
 from dllm.compose.parts import configurations
 from dllm.tasks.mini import tasks as mini
-from experiments import compare_defaults, published_settings
-from experiments.compare_defaults import Row, Scores, beside, main
-from experiments.published_settings import differences
+from experiments.compare import defaults as compare_defaults
+from experiments.compare import published_settings
+from experiments.compare.defaults import Row, Scores, beside, main
+from experiments.compare.published_settings import differences
 
 TASKS = len(mini.SHORT_ANSWERS)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dllm import Result, load
-from experiments import compare_kinds
-from experiments.compare_kinds import HEAD, Line, one_forward_each
+from experiments.compare import kinds as compare_kinds
+from experiments.compare.kinds import HEAD, Line, one_forward_each
 from experiments.mini.decoders import CACHES, LEFT_TO_RIGHT, NBDIFF, WEDLM, settings_of
-from tests.tiny import MODELS, make_tiny
+from tests.support.tiny import MODELS, make_tiny
 
 
 def result(tokens: int, nfe: int, queries: int, reason: str = "eos") -> Result:

@@ -9,7 +9,7 @@ from dllm import part
 from dllm.compose.parts import choices
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
-from experiments.compare_parallelism import KNOBS, Curve, Setting, areas_of, line
+from experiments.compare.parallelism import KNOBS, Curve, Setting, areas_of, line
 
 ONCE = torch.ones(1, 4, dtype=torch.float64)
 

@@ -7,8 +7,8 @@ import pytest
 from dllm import load
 from dllm.compose.parts import choices
 from dllm.tasks.mini import tasks as mini
-from experiments.compare_samplers import Comparison, interval
-from experiments.markdown import percent
+from experiments.compare.samplers import Comparison, interval
+from experiments.support.markdown import percent
 
 
 def test_intervals() -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from experiments import constrained_tasks
+from experiments.compare import constrained_tasks
 
 
 def test_constrained_answers_are_all_valid_in_as_many_forwards(capsys: pytest.CaptureFixture[str]) -> None:

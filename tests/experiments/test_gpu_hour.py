@@ -16,8 +16,8 @@ from harness import full
 
 from dllm.models.quantize import QUANTIZATIONS
 from dllm.record.cost import Machine
-from experiments import bench_kernels
-from experiments.bench_step import decode, random_model
+from experiments.bench import kernels as bench_kernels
+from experiments.bench.step import decode, random_model
 from experiments.gpu_hour import __main__ as command
 from experiments.gpu_hour import cells, parts, profiled, suite, timed
 from experiments.gpu_hour.cards import peak_bytes
@@ -27,7 +27,7 @@ from experiments.gpu_hour.report import drawn
 from experiments.gpu_hour.store import ROOT, Store, parts_in
 from experiments.gpu_hour.targets import verdicts
 from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, Task, work
-from experiments.marked import marks
+from experiments.support.marked import marks
 
 CPU = torch.device("cpu")
 BEGIN, END = marks("gpu_hour")

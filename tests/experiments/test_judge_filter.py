@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from experiments.judge_filter import Judgement, main
+from experiments.distill.judge_filter import Judgement, main
 
 
 def test_shares_by_hand() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dllm import UserError
-from experiments.marked import marks, write_marked
+from experiments.support.marked import marks, write_marked
 
 
 def test_what_stood_between_the_lines_goes(tmp_path: Path) -> None:

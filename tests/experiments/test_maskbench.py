@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from experiments.maskbench import main
+from experiments.bench.maskbench import main
 
 PLAIN = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 

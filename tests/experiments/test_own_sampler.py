@@ -7,8 +7,8 @@ from collections import Counter
 from dllm import Result, part
 from dllm.compose.parts import choices
 from dllm.tasks.mini import tasks as mini
-from experiments.choosing import Column, Place, Pool, saving
-from experiments.own_sampler import Bench, methods
+from experiments.compare.choosing import Column, Place, Pool, saving
+from experiments.compare.own_sampler import Bench, methods
 
 
 def column(method: str, setting: str, nfe: list[int], right: list[float]) -> Column:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import package_size
+from experiments.pages import package_size
 
 SOURCE = '''"""Head.
 

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from rich.style import Style
 
-from experiments import readme_picture
-from experiments.readme_picture import FILE, main, svg
+from experiments.pages import race as readme_picture
+from experiments.pages.race import FILE, main, svg
 from experiments.reproduce import ENTRIES, same_story
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dllm.compose.parts import choices
-from experiments.recorded_with import CODE, GOLDENS, table
+from experiments.pages.golden_sources import CODE, GOLDENS, table
 
 ROOT = Path(__file__).parents[2]
 RECORDED = {code for file in GOLDENS.glob("*.json") for code in CODE.findall(json.loads(file.read_text())["source"])}

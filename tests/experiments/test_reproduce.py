@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import doc_pictures, reproduce
+from experiments import reproduce
+from experiments.pages import pictures as doc_pictures
 from experiments.reproduce import (
     ANY,
     ENTRIES,

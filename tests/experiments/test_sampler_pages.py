@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from experiments.pages.samplers import BEFORE, DOCS, MARK, pages, paragraph, with_paragraph
 from experiments.reproduce import tables
-from experiments.sampler_pages import BEFORE, DOCS, MARK, pages, paragraph, with_paragraph
 
 
 def test_every_page_is_current() -> None:
     measured = {name for heading, name in tables((DOCS / "samplers.md").read_text()) if heading.startswith("mini-")}
     for file, text in pages().items():
-        assert file.read_text() == text, f"{file.name}: run python -m experiments.sampler_pages"
+        assert file.read_text() == text, f"{file.name}: run python -m experiments.pages.samplers"
         assert text.count(MARK) == ("% right with" in text) == (file.stem in measured), file.name
         assert "**The paper's numbers.**" in text
 

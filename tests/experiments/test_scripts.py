@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from dllm import UserError
-from experiments.scripts import refusing
+from experiments.support.scripts import refusing
 
 NOWHERE = {  # commands that take a model, and how they are told of one
     "bench_overhead": ["--model", "nosuch"], "compare_caches": ["nosuch"], "compare_kinds": ["nosuch"],

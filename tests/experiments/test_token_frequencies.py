@@ -10,7 +10,7 @@ import pytest
 
 from dllm import UserError
 from dllm.samplers.pc import Frequencies
-from experiments.token_frequencies import counts, main
+from experiments.mini.token_frequencies import counts, main
 
 
 def test_the_command_writes_what_the_sampler_reads(tmp_path: Path) -> None:

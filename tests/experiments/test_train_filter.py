@@ -10,7 +10,7 @@ from safetensors import safe_open
 from dllm import Decoder, UserError, load
 from dllm.blocks.fixed import Fixed
 from dllm.samplers.learn2pd import Learn2PD
-from experiments.train_filter import Options, Records, Replay, main
+from experiments.distill.filter import Options, Records, Replay, main
 from tests.samplers.game import PROMPT, Game
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dllm.words.table import INSTEAD, SETTINGS
-from experiments.words_page import PAGE, section
+from experiments.pages.words import PAGE, section
 
 
 def test_the_page_is_current_and_has_every_word() -> None:
-    assert section() in PAGE.read_text(), "run python -m experiments.words_page"
+    assert section() in PAGE.read_text(), "run python -m experiments.pages.words"
     missing = [word for word in (*SETTINGS, *INSTEAD) if f"`{word}`" not in section() and f"`{word}=" not in section()]
     assert missing == []
 

@@ -1,4 +1,4 @@
-"""A seeded sample of the laws of ``tests/test_laws.py``, with every tensor on the device."""
+"""A seeded sample of the laws of ``tests/laws/test_laws.py``, with every tensor on the device."""
 
 from __future__ import annotations
 

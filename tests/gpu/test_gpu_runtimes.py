@@ -16,9 +16,9 @@ from test_law_runtimes import Case, cases
 from under import RUNTIMES, model, on_any_device, way
 
 from dllm import Decoder, load
+from dllm.contract.setting import Sampling
 from dllm.models.bundle import Model
 from dllm.runtime.runtime import COMPILED, RECORDED, Runtime
-from dllm.setting import Sampling
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Draw
 

@@ -13,11 +13,11 @@ from harness import DATA
 from place import DEVICE, GPU
 from recording import FakeGraph
 
-from dllm.denoise import TakeTurn
 from dllm.eos.base import EndOfText
+from dllm.loop.denoise import TakeTurn
+from dllm.loop.recorded import prepared
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
-from dllm.recorded import prepared
 from dllm.runtime import compiled as module
 from dllm.runtime.runtime import FIXED, Network, Runtime
 from dllm.samplers.base import Sampler
@@ -45,7 +45,7 @@ def on_any_device() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(module, "Compiled", compiled))
         if not GPU:
-            for place in ("dllm.runtime.graphs.Recorder", "dllm.recorded.Recorder"):
+            for place in ("dllm.runtime.graphs.Recorder", "dllm.loop.recorded.Recorder"):
                 stack.enter_context(patch(place, lambda device: lambda: FakeGraph([])))
         yield
 

@@ -9,7 +9,7 @@ from dllm.kernels.credit import reference, sparse_credit
 from dllm.kernels.row_statistics import reference as statistics
 from dllm.kernels.slot_logits import reference as slot_logits_reference
 from dllm.kernels.slot_logits import slot_logits
-from tests.dense_credit import dense_credit
+from tests.support.dense_credit import dense_credit
 
 ROWS, VOCABULARY = 11, 9
 

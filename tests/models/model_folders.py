@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
-from tests.random_models import random_model
+from tests.support.random_models import random_model
 
 DATA = Path(__file__).parents[1] / "data" / "models"
 PARITY = sorted(folder for folder in DATA.iterdir() if (folder / "logits.safetensors").is_file())

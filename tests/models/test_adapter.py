@@ -20,7 +20,7 @@ from dllm.models.files import read_contents
 from dllm.models.fused import apart
 from dllm.models.names import parameter_source
 from dllm.models.weights import load_model
-from tests.adapters import DATA, adapted
+from tests.support.adapters import DATA, adapted
 
 
 def loaded(source: Path, adapter: Path) -> dict[str, tuple[Tensor, tuple[int, int] | None]]:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from dllm.errors import UserError
 from dllm.models.bundle import CHECKPOINTS, shipped_models
 from dllm.models.tokenizer import Tokenizer
-from tests.tiny import TEMPLATE
+from tests.support.tiny import TEMPLATE
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<|mask|>", "pad_token": "<|pad|>"}
 # The manner of LLaDA2's and SDAR's published templates: statements on lines of their own, a namespace, thoughts.

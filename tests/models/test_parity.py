@@ -16,7 +16,7 @@ from dllm.models.order import AttentionOrder
 from dllm.models.transformer import Rotary, Transformer
 from dllm.models.weights import load_model
 from tests.parity import GATES, case_error, cases_of, main
-from tests.random_models import random_model
+from tests.support.random_models import random_model
 
 CASES = [(folder, case, dtype) for folder in PARITY for case in cases_of(folder) for dtype in GATES]
 

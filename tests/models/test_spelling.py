@@ -18,7 +18,7 @@ from dllm.models.bundle import CHECKPOINTS, describe, shipped_models
 from dllm.models.tokenizer import Tokenizer
 from dllm.prompts import PrefilledPrompt, Prompts
 from dllm.tasks.mini.tasks import TASKS, generate
-from tests.tiny import EOS, make_tiny
+from tests.support.tiny import EOS, make_tiny
 
 SHIPPED = [CHECKPOINTS / name for name in shipped_models()]
 MAKERS = [llada_tokenizer, sdar_tokenizer, dream_tokenizer]

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.attending import AttentionWeights
 from dllm.blocks.fixed import Fixed
-from dllm.canvas import Canvas, Request, packed
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import Scores, Step, View
-from dllm.logits import Logits
-from dllm.proposing import stored
+from dllm.contract.attention import AttentionWeights
+from dllm.contract.canvas import Canvas, Request, packed
+from dllm.contract.logits import Logits
+from dllm.loop.proposals import stored
 from dllm.samplers.base import Sampler
 
 PROMPT, MASK, PAD = 2, 60, 61

@@ -17,6 +17,7 @@ from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.compose.validate import validate
 from dllm.contract import View
+from dllm.contract.setting import Setting
 from dllm.eos.keep import Keep
 from dllm.samplers.adas import Adas
 from dllm.samplers.bacd import BACD
@@ -32,7 +33,6 @@ from dllm.samplers.localleap import LocalLeap
 from dllm.samplers.pc import PC
 from dllm.samplers.saber import Saber
 from dllm.samplers.static import Static
-from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, with_attention
 
 LENGTH = 7

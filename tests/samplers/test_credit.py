@@ -10,18 +10,18 @@ import torch
 from harness import Combination, forward_of, model, parts_of, requests
 
 from dllm import UserError
-from dllm.canvas import Canvas
 from dllm.contract import Step, Turn, View
-from dllm.denoise import denoise
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Sampling
+from dllm.loop.denoise import denoise
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
 from dllm.samplers.saber import Saber
-from dllm.setting import Sampling
-from tests.dense_credit import dense_credit
 from tests.samplers.game import PROMPT, Game
+from tests.support.dense_credit import dense_credit
 
 
 class Seen(Sampler):

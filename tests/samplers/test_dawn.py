@@ -17,9 +17,9 @@ from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
 from dllm.compose.validate import validate
 from dllm.contract import View
+from dllm.contract.setting import Setting
 from dllm.eos.keep import Keep
 from dllm.samplers.dawn import Dawn
-from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, positions, with_attention
 
 LENGTH = 7

@@ -10,17 +10,17 @@ from harness import Combination, forward_of, model, parts_of, requests, results,
 from replay_caches import InPairs, VerifiesAlways
 
 from dllm import UserError
-from dllm.beside import Beside
 from dllm.blocks.whole import Whole
 from dllm.cache.flash import Flash
 from dllm.cache.flash_verify import VerifiedFlash
-from dllm.canvas import Canvas, Request
-from dllm.denoise import denoise
+from dllm.contract.beside import Beside
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling
 from dllm.eos.cut_last import CutLast
 from dllm.eos.keep import Keep
+from dllm.loop.denoise import denoise
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.flash_verify import FlashVerify, run_of
-from dllm.setting import Sampling
 
 OURS = Combination("flash_verify", "whole", "flash_verify")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dllm import UserError
-from dllm.canvas import Canvas, Request
+from dllm.contract.canvas import Canvas, Request
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit

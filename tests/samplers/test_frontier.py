@@ -9,8 +9,8 @@ from harness import build, full, model, requests, results
 from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
-from dllm.canvas import Request
 from dllm.compose.parts import choices
+from dllm.contract.canvas import Request
 from dllm.eos.keep import Keep
 from dllm.record.results import Result
 from dllm.samplers.base import Sampler

@@ -22,19 +22,19 @@ from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.list import ListBlocks
 from dllm.blocks.tccf import TCCF
-from dllm.canvas import Canvas, move
 from dllm.common.noise import gumbel, uniform
 from dllm.compose.parts import choices
 from dllm.contract import View
+from dllm.contract.canvas import Canvas, move
+from dllm.contract.setting import Sampling
+from dllm.contract.shapes import Bounded
 from dllm.eos.stop_strings import StopStrings
+from dllm.loop.proposals import Proposer, stored
 from dllm.models.ids import Ids
-from dllm.proposing import Proposer, stored
 from dllm.samplers.base import Sampler
 from dllm.samplers.dream import Dream
 from dllm.samplers.pc import PC
 from dllm.samplers.static import Static
-from dllm.setting import Sampling
-from dllm.shapes import Bounded
 from tests.samplers.game import Game, with_attention
 
 VARIANTS: dict[str, Callable[[], Sampler]] = {

@@ -18,9 +18,9 @@ from dllm.cache.base import Cache
 from dllm.cache.dkv import DKV
 from dllm.cache.finished import Finished
 from dllm.cache.none import NoCache
-from dllm.canvas import Canvas, Request
 from dllm.compose.validate import validate
-from dllm.denoise import denoise
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling, Setting
 from dllm.eos.base import EndOfText
 from dllm.eos.cut_canvas import CutCanvas
 from dllm.eos.cut_open import CutOpen
@@ -30,13 +30,13 @@ from dllm.eos.keep import Keep
 from dllm.eos.stop_front import StopFront
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import Doubt, warn_once
+from dllm.loop.denoise import denoise
 from dllm.models.ids import Ids
 from dllm.record.collector import Collector
 from dllm.record.results import Result
 from dllm.record.trace import Trace
 from dllm.samplers.frontier import Frontier
 from dllm.samplers.joint_threshold import JointThreshold
-from dllm.setting import Sampling, Setting
 from tests.samplers.game import MASK, PROMPT, Game, applied, positions
 
 NAME, EOS = "tiny-llada21", 61

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
+from dllm.contract.setting import Setting
 from dllm.models.weights import read_model_config
 from dllm.samplers.learn2pd import Learn2PD
-from dllm.setting import Setting
 from tests.samplers.game import Game
 
 

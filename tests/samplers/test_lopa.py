@@ -15,9 +15,9 @@ from harness import Combination, model, requests, results, turns
 from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
-from dllm.canvas import Canvas
 from dllm.common.rowwise import Owner, select
 from dllm.contract import Step
+from dllm.contract.canvas import Canvas
 from dllm.eos.keep import Keep
 from dllm.samplers.lopa import LoPA
 from tests.samplers.game import Game, applied, positions

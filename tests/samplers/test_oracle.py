@@ -10,9 +10,9 @@ from harness import DATA
 
 from dllm import Decoder, UserError, load
 from dllm.blocks.fixed import Fixed
+from dllm.contract.setting import Setting
 from dllm.models.weights import read_model_config
 from dllm.samplers.oracle import Oracle
-from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game
 
 

@@ -11,8 +11,8 @@ from harness import model
 
 from dllm import UserError
 from dllm.blocks.whole import Whole
+from dllm.contract.setting import Setting
 from dllm.samplers.pc import PC, Frequencies
-from dllm.setting import Setting
 from tests.samplers.game import Game
 
 

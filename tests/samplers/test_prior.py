@@ -9,6 +9,7 @@ from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.compose.validate import validate
+from dllm.contract.setting import Sampling, Setting
 from dllm.eos.keep import Keep
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
@@ -18,9 +19,8 @@ from dllm.samplers.klass import KLASS
 from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
-from dllm.setting import Sampling, Setting
+from tests.cache.test_density import summed
 from tests.samplers.game import Game
-from tests.test_density import summed
 
 
 def test_it_ranks_by_confidence_times_density() -> None:

@@ -13,8 +13,9 @@ from harness import DATA
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
-from dllm.canvas import Canvas, Request
 from dllm.compose.validate import validate
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Setting
 from dllm.eos.keep import Keep
 from dllm.errors import Doubt, warn_once
 from dllm.models.weights import read_model_config
@@ -25,7 +26,6 @@ from dllm.samplers.learn2pd import Learn2PD
 from dllm.samplers.order import Order
 from dllm.samplers.prophet import Prophet, given
 from dllm.samplers.static import Static
-from dllm.setting import Setting
 from tests.samplers.game import Game
 from tests.samplers.test_learn2pd import passing
 

@@ -9,13 +9,13 @@ from harness import Combination, forward_of, model, requests, turns
 from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
-from dllm.canvas import Canvas
-from dllm.denoise import denoise
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Sampling, Setting
 from dllm.eos.keep import Keep
+from dllm.loop.denoise import denoise
 from dllm.models.attention import Visible
 from dllm.models.memory import Fresh
 from dllm.samplers.wino import WINO
-from dllm.setting import Sampling, Setting
 
 
 def by_hand(tokens: torch.Tensor, columns: list[int]) -> torch.Tensor:

@@ -14,10 +14,11 @@ from harness import build, full, model, requests, results
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
-from dllm.canvas import Canvas, Request
 from dllm.compose.parts import build_part as build_part
 from dllm.compose.parts import choices, composed
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Setting
 from dllm.eos.keep import Keep
 from dllm.errors import name_of
 from dllm.record.results import Result
@@ -34,7 +35,6 @@ from dllm.samplers.prophet import Prophet
 from dllm.samplers.scout import Scout
 from dllm.samplers.static import Static
 from dllm.samplers.wrapper import Wrapper
-from dllm.setting import Setting
 from tests.samplers.game import PROMPT, Game, positions
 
 WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {

@@ -12,8 +12,8 @@ from typing import Any
 
 from dllm import Decoder
 from dllm.contract import Turn
+from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
-from dllm.runner import Runner
 from dllm.runtime.runtime import Runtime
 from dllm.serve.jobs import Chosen, Closing, Done, Event, Failed, Figures, Full, Job, Limits, Progress
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dllm import Decoder
+from dllm.contract.setting import Sampling
 from dllm.models.bundle import Model
 from dllm.serve import wire
-from dllm.setting import Sampling
 from tests.serve.conftest import CHAT, HOT, Place, defaults_of, events, streamed_text
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dllm import UserError
+from dllm.contract.setting import Sampling
 from dllm.errors import Doubt, warn_once
 from dllm.models.bundle import Model
 from dllm.serve.choose import Defaults
 from dllm.serve.refused import in_requests
-from dllm.setting import Sampling
 from tests.serve.bodies import GROUPS, MESSAGES, SAME, alike, chat, mini_defaults, plan_of, refusal
 
 

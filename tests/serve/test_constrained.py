@@ -15,9 +15,9 @@ import pytest
 
 from dllm.models.bundle import Model
 from dllm.serve.jobs import Limits
-from tests.harness import full
 from tests.serve.conftest import Place, error_of, events, streamed_text, writing
 from tests.serve.live import Live, live
+from tests.support.harness import full
 
 openai = pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")

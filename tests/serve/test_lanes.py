@@ -10,12 +10,12 @@ import pytest
 from harness import Combination, full
 from recording import FakeGraph
 
-from dllm import runner
-from dllm.canvas import Request
 from dllm.compose.parts import part
 from dllm.constraints import Regex
+from dllm.contract.canvas import Request
+from dllm.loop import runner
+from dllm.loop.recorded import RecordedTurns
 from dllm.models.bundle import Model
-from dllm.recorded import RecordedTurns
 from dllm.runtime.runtime import Runtime
 from dllm.serve.jobs import Chosen, Done, Limits
 from dllm.serve.scheduler import Scheduler

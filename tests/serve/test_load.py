@@ -17,11 +17,11 @@ import pytest
 
 from dllm import load
 from dllm.models.bundle import Model
-from tests.harness import full
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import defaults_of
 from tests.serve.live import Live, live
 from tests.serve.load import MINI, TINY, drawn, reply_of
+from tests.support.harness import full
 
 RUNTIMES = ("eager", "static")
 CASES = [(name, runtime) for name in (("mini-llada", "mini-dream") if full() else ("tiny",)) for runtime in RUNTIMES]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dllm import load
+from dllm.contract.setting import Sampling
 from dllm.models.pieces import BYTE_OF
-from dllm.setting import Sampling
 from tests.serve.conftest import CHAT, Place, events, writing
-from tests.tiny import make_written
+from tests.support.tiny import make_written
 
 SIGN = {byte: sign for sign, byte in BYTE_OF.items()}
 # Bytes of a few characters, so that many make up one and some are lost; tokens that begin or end within a character.

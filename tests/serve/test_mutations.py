@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from tests.harness import full
 from tests.serve.conftest import ASK, CHAT, JSON, Place, error_of
 from tests.serve.test_malformed import ODD
+from tests.support.harness import full
 
 WRONG = [None, True, "", "x", -1, 1.5, 10**30, [], [[]], {}, {"a": 1}, [None]]
 FIELDS = [

@@ -13,8 +13,8 @@ import pytest
 
 from dllm import load
 from dllm.serve.settings import ServeSettings
+from tests.repo.test_docs import code
 from tests.serve.live import Live, live
-from tests.test_docs import code
 
 PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
 TEXT = PAGE.read_text(encoding="utf-8")

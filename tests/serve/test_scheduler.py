@@ -17,9 +17,10 @@ import pytest
 import torch
 from harness import MODELS, Combination, allowed, drawn, full, model, parts_of, results
 
-from dllm.canvas import Request
 from dllm.compose.parts import choices
 from dllm.contract import State, Step, Turn, View
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.models.ids import Ids
@@ -27,7 +28,6 @@ from dllm.samplers.confidence import Confidence
 from dllm.serve.jobs import Chosen, Closing, Done, Event, Failed, Full, Job, Limits, Progress
 from dllm.serve.lane import Lane
 from dllm.serve.scheduler import Scheduler
-from dllm.setting import Sampling
 
 TIMEOUT = 60.0
 

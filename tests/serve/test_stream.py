@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dllm.canvas import Request
+from dllm.contract.canvas import Request
 from dllm.serve.stream import AnswerText, first_stop, open_tail
 
 END, MASK = 256, 257

@@ -19,7 +19,7 @@ from dllm.tasks.mini import tasks as mini
 from dllm.tasks.parallelbench.catalog import SUITES
 from dllm.tasks.parallelbench.scoring import write_list
 from dllm.tasks.parallelbench.suite import ParallelBench, chosen
-from tests.tiny import make_tiny
+from tests.support.tiny import make_tiny
 
 
 def configured(*overrides: str) -> Task:

@@ -12,19 +12,19 @@ from rich.console import Console
 
 from dllm import Decoder, load, part
 from dllm.app.commands import prompt as command
-from dllm.canvas import Canvas, Request
-from dllm.denoise import denoise
-from dllm.forward import Forward
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling
+from dllm.loop.denoise import denoise
+from dllm.loop.forward import Forward
 from dllm.models.bundle import Model
 from dllm.record.stopwatch import Stopwatch
-from dllm.setting import Sampling
 from dllm.view import race
 from dllm.view.brush import Brush
 from dllm.view.race import DURATION, Film, Race, Racer
 from tests.app.command_line.conftest import Run, run  # noqa: F401  a fixture
-from tests.device_cases import on_gpus
-from tests.fake_gpu import CPU, FakeGPUs, place_of
-from tests.harness import Combination, forward_of, parts_of, with_mask
+from tests.support.device_cases import on_gpus
+from tests.support.fake_gpu import CPU, FakeGPUs, place_of
+from tests.support.harness import Combination, forward_of, parts_of, with_mask
 
 RUNS = {"one token per step": (12, 0.25), "wide": (4, 1.5)}  # forwards, and seconds of each on the clock of the test
 

@@ -12,7 +12,7 @@ from dllm.common.kinds import of_kind
 from dllm.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from dllm.setting import Sampling
+    from dllm.contract.setting import Sampling
 
 MAX_NAME_BYTES = 200  # bytes of a folder's name; most disks take 255, and a number may follow
 DEFAULT_GEN_LENGTH = 32  # where neither the user nor a task sets the length of an answer
@@ -96,7 +96,9 @@ def check_name(name: str) -> None:
 
 def checked_sampling(config: Mapping[str, Any]) -> Sampling:
     """How tokens are proposed. Raises UserError for values out of range, and for what is no setting of it."""
-    from dllm.setting import Sampling  # here, since it imports torch, which takes longer than refusing a misspelt name
+    from dllm.contract.setting import (
+        Sampling,  # here, since it imports torch, which takes longer than refusing a misspelt name
+    )
 
     if unknown := [key for key in config if key not in SAMPLING_KINDS]:
         raise UserError(f"sampling.{unknown[0]} does not exist.{nearest(unknown[0], SAMPLING_KINDS)}")

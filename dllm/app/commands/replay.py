@@ -14,10 +14,10 @@ from dllm.app.command_line.options import checked_settings
 from dllm.app.runs.code_hash import targets
 from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
-from dllm.canvas import Request
 from dllm.common.kinds import of_kind
 from dllm.common.terminal import say
 from dllm.compose.parts import options_of_choices, part_of
+from dllm.contract.canvas import Request
 from dllm.errors import UserError
 from dllm.record.page import PARTS
 from dllm.record.trace import ADVICE, Trace, read_trace

@@ -23,11 +23,13 @@ from dllm.app.runs.samples import (
 )
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.canvas import Request
 from dllm.common.kinds import of_kind
 from dllm.compose.parts import build_part, part
 from dllm.compose.validate import validate
+from dllm.constrained.requests import Constraints
 from dllm.constraints.kinds import Constraint, OfItem
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling, Setting
 from dllm.decoder import Decoder, refuse_stop
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
@@ -39,8 +41,6 @@ from dllm.record.fingerprint import fingerprint
 from dllm.record.folders import key_of
 from dllm.runtime.runtime import COMPILED, Runtime
 from dllm.samplers.base import Sampler
-from dllm.setting import Sampling, Setting
-from dllm.steering.requests import Constraints
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dllm.analysis.limits import GuessRecorder, lossless_minimum
-from dllm.canvas import Request
+from dllm.contract.canvas import Request
 from dllm.decoder import Decoder
 from dllm.samplers.base import Sampler
 from dllm.samplers.oracle import Oracle

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dllm.canvas import Request
 from dllm.common.digest import digest
 from dllm.common.terminal import complain
 from dllm.common.texts import refuse_unwritable
 from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
+from dllm.contract.canvas import Request
 from dllm.errors import UserError
 from dllm.prompts import Prompt, Prompts
 from dllm.record.folders import SampleKey

@@ -12,8 +12,8 @@ from dllm.app.runs.evaluation import loaded_model
 from dllm.app.runs.plan import weights_of
 from dllm.blocks.fixed import Fixed
 from dllm.models import weights
-from tests.adapters import DATA, adapted
 from tests.app.command_line.conftest import Run
+from tests.support.adapters import DATA, adapted
 
 
 def test_a_run_decodes_with_its_adapter_and_goes_on_with_no_other(run: Run, tiny: Path, tmp_path: Path) -> None:

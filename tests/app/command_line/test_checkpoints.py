@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from dllm.errors import warn_once
 from tests.app.command_line.conftest import Run
-from tests.tiny import MODELS, make_tiny
+from tests.support.tiny import MODELS, make_tiny
 
 pytestmark = pytest.mark.filterwarnings("always::dllm.errors.Doubt")  # pyproject.toml ignores them elsewhere
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:aaaa\nsize 12\n"

@@ -12,8 +12,8 @@ from dllm.models import weights
 from experiments.distill import __main__ as distill
 from experiments.distill import student as students
 from experiments.distill.recipe import RECIPES, parse
-from tests.adapters import DATA
 from tests.experiments.distill.conftest import options
+from tests.support.adapters import DATA
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import torch
 from experiments.distill import __main__ as distill
 from experiments.distill import chunks
 from tests.experiments.distill.conftest import options
-from tests.harness import full
+from tests.support.harness import full
 
 
 def killed(arguments: list[str], module: Any, name: str, call: int) -> None:

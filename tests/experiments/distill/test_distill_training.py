@@ -27,9 +27,9 @@ from experiments.distill.loss import Loss
 from experiments.distill.masking import complementary
 from experiments.distill.recipe import Place, Recipe
 from experiments.distill.train import Run, drawn, pack, rate_factor, seeded
-from tests.adapters import DATA, Tree, matrices
 from tests.experiments.distill.conftest import options
-from tests.fake_gpu import GPU, FakeGPUs, place_of, put
+from tests.support.adapters import DATA, Tree, matrices
+from tests.support.fake_gpu import GPU, FakeGPUs, place_of, put
 
 
 @pytest.mark.parametrize(("name", "clip"), [("llada", 1.0), ("dream", 1e9)])

@@ -18,7 +18,7 @@ from dllm.models.bundle import locate
 from dllm.tasks.mini import tasks
 from experiments.mini import card, data, evaluate, masks, recipe, tokenizer, train
 from experiments.mini.recipe import Recipe, recipe_of
-from tests.killing import killed_after
+from tests.support.killing import killed_after
 
 SMALL = {"width": 16, "head_dim": 8, "mlp_width": 24, "batch": 3, "steps": 6, "hard_share": 0.34}
 TINY = Recipe(**SMALL, layers=1)

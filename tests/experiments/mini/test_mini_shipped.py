@@ -12,7 +12,7 @@ from dllm.models.order import FULL
 from dllm.models.weights import read_model_config
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks
-from experiments.compare_kinds import line, one_forward_each
+from experiments.compare.kinds import line, one_forward_each
 from experiments.mini.decoders import settings_of
 from experiments.mini.evaluate import answers, fixed, whole
 

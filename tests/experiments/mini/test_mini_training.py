@@ -26,8 +26,8 @@ from experiments.mini.muon import Muon
 from experiments.mini.objectives import masked
 from experiments.mini.recipe import Recipe, build_model, embeddings, published_config, recipe_of
 from experiments.mini.redraw import redraw_of
-from tests.fake_gpu import GPU, FakeGPUs, place_of, put
-from tests.killing import killed_after
+from tests.support.fake_gpu import GPU, FakeGPUs, place_of, put
+from tests.support.killing import killed_after
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=3, steps=16, hard_share=0.34)
 

@@ -1,0 +1,147 @@
+"""Rows under constraints in the loop: what is proposed fits, what is committed goes together, what is cut stays a text.
+
+The sets live on the host. Ids and masks come down every turn; up goes what is not as the model and the rule would have
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dllm.common.rowwise import Owner, update_rows
+from dllm.constrained.admission import admitted
+from dllm.constrained.fits import SteeredCell, banned, proposed_anew
+from dllm.constrained.joint import jointly
+from dllm.constrained.steered import Ints, Steered, clock, told_rows
+from dllm.constraints.rows import RowSets
+from dllm.contract import Scores, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.constrained import ConstraintReport
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Candidate ``number`` of a steered row, on the host. told: which columns are scored, and what is proposed [L].
+    hot: the row draws its proposals."""
+
+    number: int
+    row: Steered
+    sets: RowSets
+    masked: Ints
+    told: list[Ints]
+    hot: bool
+
+
+@dataclass(frozen=True)
+class Steering:
+    """What steers each row of a batch. rows: None where a row is free."""
+
+    rows: tuple[Steered | None, ...]
+
+    @property
+    def free(self) -> bool:
+        """Whether no row is under a constraint."""
+        return not any(self.rows)
+
+    @staticmethod
+    def none(rows: int) -> Steering:
+        """Of free rows."""
+        return Steering((None,) * rows)
+
+    def select(self, kept: Sequence[int]) -> Steering:
+        return Steering(tuple(self.rows[row] for row in kept))
+
+    def join(self, other: Steering) -> Steering:
+        return Steering(self.rows + other.rows)
+
+    def propose(self, canvas: Canvas, owner: Owner, scores: Scores) -> tuple[Scores, Tensor]:
+        """The scores of all candidates [N] with proposals that fit, and where these are not the model's own [N, L]."""
+        if self.free:
+            return scores, canvas.nothing
+        with clock(self._steered()):
+            seen = list(self._seen(canvas, owner, scores))
+            cells = [cell for one in seen for cell in cells_of(one, scores)]
+            scores, other = proposed_anew(banned(scores, cells), cells)
+            counts = other.sum(1).tolist() if any(cell.anew for cell in cells) else [0] * len(other)
+            for one in seen:
+                one.row.steered += counts[one.number]
+        return scores, other
+
+    def admit(self, step: Step, view: View, tried: Owner, chosen: Tensor) -> tuple[Step, Tensor, Tensor]:
+        """The step without commits that do not go together: which of them wait, and which are made with other tokens
+        [N, L]. tried, chosen: the candidates that the forward ran on, and that each row goes on with [B]."""
+        if self.free:
+            nothing = step.owner.each(view.canvas.nothing)
+            return step, nothing, nothing
+        with clock(self._steered()):
+            self._keep(tried, chosen)
+            return admitted(self.rows, step, view)
+
+    def settle(self, before: Canvas, after: Canvas, owner: Owner) -> Canvas:
+        """The candidates [N] after an end-of-text policy; as they were before it where it has left no text."""
+        if self.free or after is before:
+            return after
+        fine = [True] * len(after.request)
+        with clock(self._steered()):
+            for seen in self._seen(after, owner):
+                fine[seen.number] = seen.sets.feasible()
+                seen.row.restored += not fine[seen.number]
+        return after if all(fine) else update_rows(torch.tensor(fine, device=after.start.device), after, before)
+
+    def report(self, row: int) -> ConstraintReport | None:
+        """What a row's constraint has done so far; None: the row is free."""
+        steered = self.rows[row]
+        return None if steered is None else steered.report()
+
+    def _steered(self) -> list[Steered]:
+        return [row for row in self.rows if row]
+
+    def _keep(self, tried: Owner, chosen: Tensor) -> None:
+        """Go on with the chosen candidates."""
+        if tried.is_single:
+            return
+        places = (chosen - tried.first).tolist()
+        for row, place in zip(self.rows, places, strict=True):
+            if row:
+                row.keep(place)
+
+    def _seen(self, canvas: Canvas, owner: Owner, scores: Scores | None = None) -> Iterator[Seen]:
+        """The candidates of steered rows, their sets brought up to date, in one copy from the device."""
+        rows = list(range(len(self.rows))) if owner.is_single else owner.row.tolist()
+        numbers = [number for number, row in enumerate(rows) if self.rows[row]]
+        parts = [canvas.tokens, canvas.masked, *([] if scores is None else [scores.scored, scores.token])]
+        ends = canvas.end[:, None], canvas.temperature[:, None] > 0
+        told = told_rows(torch.cat([*parts, *ends], 1), numbers)
+        places: dict[int, int] = {}
+        for number, line in zip(numbers, told, strict=True):
+            row = self.rows[rows[number]]
+            assert row is not None
+            place = places[rows[number]] = places.get(rows[number], -1) + 1
+            tokens, masked, *more = line[:-2].reshape(len(parts), -1)
+            sets = row.candidate(place)
+            sets.become(row.cells(tokens, masked, int(line[-2])))
+            yield Seen(number, row, sets, masked, more, bool(line[-1]))
+
+
+def cells_of(seen: Seen, scores: Scores) -> Sequence[SteeredCell]:
+    """The scored masks of a candidate, with what may stand there."""
+    row, (scored, proposed), begin = seen.row, seen.told, seen.row.begin
+    end = begin + len(seen.sets.cells)
+    columns = begin + np.flatnonzero(scored[begin:end] & seen.masked[begin:end])
+    if not len(columns):
+        return []
+    allowed = seen.sets.allowed((columns - begin).tolist())
+    # What is drawn from the likeliest ids depends on which of them fit, even where the free draw does.
+    always = row.compiled.renormalised or (seen.hot and scores.again is not None and scores.again.narrow)
+    own = proposed[columns].tolist()
+    symbols = [row.compiled.language.symbol(token) for token in own]
+    cells = [
+        SteeredCell(row.compiled, seen.number, column, fits, always or not fits.bits[symbol])
+        for column, fits, symbol in zip(columns.tolist(), allowed, symbols, strict=True)
+    ]
+    return jointly(scores, seen.sets, begin, cells, own) if row.compiled.joint else cells

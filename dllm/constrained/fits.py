@@ -1,0 +1,100 @@
+"""Proposals that fit: where the model's own does not, the best of those that do, with an honest confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from dllm.constrained.compiled import CompiledConstraint
+from dllm.constraints.sets import ClassSet
+from dllm.contract import Scores
+from dllm.contract.constrained import Again
+from dllm.contract.logits import Logits
+
+CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of float32 for 126,000 ids
+
+
+@dataclass(frozen=True)
+class SteeredCell:
+    """A scored mask of a candidate, and what may stand there. anew: the proposal is made anew. token: it is this one
+    (None: the best of what may stand there)."""
+
+    compiled: CompiledConstraint
+    candidate: int
+    column: int
+    allowed: ClassSet
+    anew: bool
+    token: int | None = None
+
+
+def proposed_anew(scores: Scores, cells: Sequence[SteeredCell]) -> tuple[Scores, Tensor]:
+    """The scores [N] with proposals that fit, and where these are not the model's own [N, L]."""
+    assert scores.again is not None, "the forward offers its logits to rows under constraints"
+    values = {"token": scores.token, "confidence": scores.confidence, **scores.statistics}
+    asked = list(chunks([cell for cell in cells if cell.anew]))
+    if asked:
+        values = {name: value.clone() for name, value in values.items()}
+    for part in asked:
+        row, column = cell_places(part, scores.token.device)
+        for name, new in anew(scores.again, part, row, column, scores.token[row, column]).items():
+            values[name][row, column] = torch.where(new.isnan(), values[name][row, column], new).to(values[name].dtype)
+    other = values["token"] != scores.token
+    token, confidence = values.pop("token"), values.pop("confidence")
+    return replace(scores, token=token, confidence=confidence, statistics=values), other
+
+
+def anew(again: Again, cells: Sequence[SteeredCell], row: Tensor, column: Tensor, own: Tensor) -> dict[str, Tensor]:
+    """Proposals and statistics [k] of cells of one constraint, float64; nan where those of the model's ``own`` [k]
+    proposals stay."""
+    compiled, logits = cells[0].compiled, again.logits(row, column)
+    allowed = compiled.ids([cell.allowed for cell in cells], logits.device, logits.shape[-1])
+    if cells[0].token is None:
+        token = again.pick(row, column, logits, allowed)
+    else:
+        token = torch.tensor([cell.token for cell in cells]).to(own)
+    found = again.statistics(logits, row, token, allowed if compiled.renormalised else None)
+    stays = (token == own) & (not compiled.renormalised)
+    return {name: value.double().masked_fill(stays, torch.nan) for name, value in ({"token": token} | found).items()}
+
+
+def banned(scores: Scores, cells: Sequence[SteeredCell]) -> Scores:
+    """The scores with -inf for what does not fit, in all logits that samplers read."""
+    logits, lookup = scores.logits, scores.lookup
+    if logits is not None:
+        out = unfit(cells, logits.columns, logits.values.shape[-1])
+        logits = Logits(logits.values.masked_fill(out, -torch.inf), logits.columns)
+    if lookup is not None:
+        assert scores.again is not None
+        lookup = replace(lookup, banned=unfit(cells, lookup.columns, scores.again.vocab))
+    return replace(scores, logits=logits, lookup=lookup)
+
+
+def unfit(cells: Sequence[SteeredCell], columns: Tensor, vocab: int) -> Tensor:
+    """Which ids fit nowhere [N, n, V], at ``columns`` [N, n]."""
+    out = torch.zeros(*columns.shape, vocab, dtype=torch.bool, device=columns.device)
+    for part in chunks(cells):
+        row, column = cell_places(part, columns.device)
+        at = (columns[row] == column[:, None]).long().argmax(1)
+        out[row, at] = ~part[0].compiled.ids([cell.allowed for cell in part], columns.device, vocab)
+    return out
+
+
+def chunks(cells: Sequence[SteeredCell]) -> Iterator[list[SteeredCell]]:
+    """The cells in parts of one language and one way to propose, of whichever rows, of at most CELLS_AT_ONCE."""
+
+    def kind(cell: SteeredCell) -> tuple[int, bool, bool]:
+        return id(cell.compiled.language), cell.compiled.renormalised, cell.token is None
+
+    for _, group in groupby(cells, key=kind):
+        same = list(group)
+        yield from (same[at : at + CELLS_AT_ONCE] for at in range(0, len(same), CELLS_AT_ONCE))
+
+
+def cell_places(cells: Sequence[SteeredCell], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Candidate and column [k] of each cell."""
+    both = torch.tensor([(cell.candidate, cell.column) for cell in cells]).to(device)
+    return both[:, 0], both[:, 1]

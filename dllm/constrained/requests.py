@@ -1,0 +1,99 @@
+"""The constraints of a model's requests: compiled, and checked against each canvas before anything is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from dllm.constrained.batch import Steering
+from dllm.constrained.compiled import CompiledConstraint
+from dllm.constrained.steered import Steered
+from dllm.constraints.compiler import Compiler
+from dllm.constraints.kinds import Constraint
+from dllm.constraints.refusals import check
+from dllm.constraints.rows import RowSets
+from dllm.constraints.sets import MASK
+from dllm.constraints.vocabulary import Vocabulary
+from dllm.contract.canvas import Request
+from dllm.errors import UserError
+
+if TYPE_CHECKING:
+    from dllm.models.ids import Ids
+    from dllm.models.tokenizer import Tokenizer
+
+Silent = tuple[int, ...]
+COMPILERS: WeakKeyDictionary[Tokenizer, dict[tuple[int, Silent, Silent], Compiler]] = WeakKeyDictionary()
+LOCK = Lock()
+
+
+class Constraints:
+    """What constraints mean for one model. It may be asked from several threads.
+
+    size: columns of the model's logits. forbid_eos: no end of text is ever proposed, so that a text fills its canvas.
+    name: the model's, for messages.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, size: int, ids: Ids, forbid_eos: bool, name: str = "") -> None:
+        self.tokenizer, self.size, self.name = tokenizer, size, name
+        self.silent = (ids.mask, *ids.ends)
+        self.ends: Silent = () if forbid_eos else self.silent[1:]
+        self._compiler: Compiler | None = None
+
+    def compiled(self, constraint: Constraint) -> CompiledConstraint:
+        """A constraint for this model. Raises UserError for what cannot be compiled within its limits, allows no text,
+        or cannot be written by the tokenizer."""
+        language = self._shared(constraint).language(constraint)
+        renormalised = constraint.confidence == "admissible"
+        return CompiledConstraint(language, constraint.kind, language.seconds, renormalised, constraint.joint)
+
+    def knows(self, constraint: Constraint) -> bool:
+        """Whether it is compiled, and at hand. Raises UserError as ``compiled`` for a model that takes none."""
+        return self._shared(constraint).knows(constraint)
+
+    def steering(self, requests: Sequence[Request]) -> Steering:
+        """What steers these rows. Raises UserError as ``steered``."""
+        return Steering(tuple(self.steered(request) for request in requests))
+
+    def steered(self, request: Request) -> Steered | None:
+        """A request's row before its first turn; None: it is free. Raises UserError where no text fits its canvas, and
+        as ``compiled``."""
+        constraint = request.constraint
+        if constraint is None:
+            return None
+        assert isinstance(constraint, Constraint), "a request's constraint is one of dllm.constraints"
+        compiled, begin = self.compiled(constraint), self._first(request)
+        pairs = list(zip(request.tokens, request.masked, strict=True))[begin:]
+        cells = [MASK if masked else token for token, masked in pairs]
+        given = [at for at, cell in enumerate(cells) if cell != MASK]
+        gaps = given[-1] if given and request.head is not None else 0
+        sets = RowSets(compiled.language, cells, gaps, request.begun.encode())
+        check(sets, constraint.kind)
+        return Steered(compiled, begin, [sets])
+
+    def _first(self, request: Request) -> int:
+        """The first column of a row's text: that of its answer, or in infilling the row's, behind special tokens."""
+        if not request.head or self._compiler is None:
+            return request.answer_start
+        texts = self._compiler.vocabulary.texts
+        columns = enumerate(zip(request.tokens, request.masked, strict=True))
+        return next(at for at, (token, masked) in columns if masked or texts[token] is not None)
+
+    def _shared(self, constraint: Constraint) -> Compiler:
+        """The compiler of all that decodes with this tokenizer, made once, with what each id writes."""
+        if self._compiler is not None:
+            return self._compiler
+        if self.tokenizer is None:
+            raise UserError(
+                f"constraint={constraint.kind}: model {self.name} has no tokenizer, so nothing says what its tokens "
+                "write. Give a model with a tokenizer, or drop the constraint."
+            )
+        with LOCK:
+            known, alike = COMPILERS.setdefault(self.tokenizer, {}), (self.size, self.silent)
+            if (*alike, self.ends) not in known:
+                tables = [one.vocabulary for key, one in known.items() if key[:2] == alike]
+                vocabulary = tables[0] if tables else Vocabulary.of(self.tokenizer, *alike)
+                known[*alike, self.ends] = Compiler(vocabulary, self.ends)
+            self._compiler = known[*alike, self.ends]
+        return self._compiler

@@ -1,0 +1,75 @@
+"""One row under a constraint, as the loop carries it: the sets of its candidates, and what has been done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dllm.constrained.compiled import CompiledConstraint
+from dllm.constraints.rows import RowSets
+from dllm.constraints.sets import MASK
+from dllm.contract.constrained import ConstraintReport
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Steered:
+    """begin: the column of its first cell. sets: of each candidate. The counts are those of ``ConstraintReport``.
+    seconds: of the host, shared with its neighbours."""
+
+    compiled: CompiledConstraint
+    begin: int
+    sets: list[RowSets]
+    steered: int = 0
+    refused: int = 0
+    replaced: int = 0
+    restored: int = 0
+    seconds: float = 0.0
+
+    def candidate(self, place: int) -> RowSets:
+        """The sets of the row's candidate at this place. A new one is like the first."""
+        while len(self.sets) <= place:
+            self.sets.append(self.sets[0].copy())
+        return self.sets[place]
+
+    def keep(self, place: int) -> RowSets:
+        """Go on with the candidate at this place alone."""
+        self.sets = [self.candidate(place)]
+        return self.sets[0]
+
+    def cells(self, tokens: Ints, masked: Ints, end: int) -> Ints:
+        """The row's cells, of its tokens [L] and masks [L] and the column that decides no more."""
+        part = slice(self.begin, end)
+        return np.where(masked[part] != 0, MASK, tokens[part])
+
+    def report(self) -> ConstraintReport:
+        """What has been done to the row so far."""
+        compiled, language = self.compiled, self.compiled.language
+        return ConstraintReport(
+            compiled.kind, language.tokens.states, language.end, language.fewest, compiled.seconds, self.seconds,
+            self.steered, self.refused, self.replaced, self.restored)
+
+
+def told_rows(parts: Tensor, numbers: Sequence[int]) -> NDArray[Any]:
+    """Some of the rows of ``parts`` [N, ...], in one copy from the device."""
+    if len(numbers) < len(parts):
+        parts = parts[torch.tensor(numbers, device=parts.device)]
+    return parts.cpu().numpy()
+
+
+@contextmanager
+def clock(rows: list[Steered]) -> Iterator[None]:
+    """Share the time of what happens inside between the rows."""
+    began = perf_counter()
+    yield
+    for row in rows:
+        row.seconds += (perf_counter() - began) / len(rows)

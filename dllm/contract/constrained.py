@@ -1,0 +1,69 @@
+"""What the loop and the constraints of its rows exchange. Letters as in ``dllm/contract/types.py``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+class Again(Protocol):
+    """What a forward offers to rows under constraints: its logits at a few of the positions that it scored.
+
+    vocab: V. narrow: a draw looks at the likeliest ids only, so that what is drawn depends on what else fits.
+    """
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def narrow(self) -> bool: ...
+
+    def logits(self, row: Tensor, column: Tensor) -> Tensor:
+        """Logits [k, V] of candidates ``row`` at ``column`` [k], -inf for banned ids."""
+
+    def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        """The proposal [k] among the ``allowed`` [k, V], as this forward makes them."""
+
+    def compared(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        """The numbers [k, V] of which a proposal has the highest; -inf outside the ``allowed`` [k, V]."""
+
+    def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
+        """Confidence and statistics [k] of proposals that are not the likeliest. allowed: over these ids alone."""
+
+
+@dataclass(frozen=True)
+class ConstraintMarks:
+    """What a constraint changed in a turn. steered [B, L]: proposals that are not the model's own. refused, replaced
+    [N, L]: commits that wait because they do not go together with others, and those of another token that does."""
+
+    steered: Tensor
+    refused: Tensor
+    replaced: Tensor
+
+
+@dataclass(frozen=True)
+class ConstraintReport:
+    """What a constraint did to a row. kind: its name. states, classes: of its automaton over tokens. fewest: tokens of
+    its shortest text. compile_seconds; seconds: of the host while the row decoded. steered: cells whose proposal was
+    not the model's own, counted in every turn. refused, replaced: as in ``ConstraintMarks``. restored: cuts
+    that were undone."""
+
+    kind: str
+    states: int
+    classes: int
+    fewest: int | None
+    compile_seconds: float
+    seconds: float
+    steered: int
+    refused: int
+    replaced: int
+    restored: int
+
+
+class Constrained(Protocol):
+    """The constraints of the rows of a batch, as others see them."""
+
+    def report(self, row: int) -> ConstraintReport | None:
+        """What a row's constraint has done so far; None: the row is free."""

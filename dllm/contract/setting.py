@@ -1,0 +1,139 @@
+"""What is known before weights are read: the model, lengths, and how a token is proposed. Parts check themselves
+against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from dllm.contract import Need
+from dllm.contract.canvas import Canvas, PerRequest, Request
+from dllm.contract.traits import Rule, Schedule
+from dllm.errors import UserError, in_range, name_of
+from dllm.models.config import ModelConfig
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is proposed at a position.
+
+    temperature: of the requests that name none of their own; 0 is the argmax. guidance: weight of classifier-free
+    guidance; 0 is off. suppress_mask: never propose the mask token. forbid_eos: never propose what ends a text or a
+    turn (LLaDA's ``logits_eos_inf`` bans the end of text alone). eos_last: commit such proposals after everything else
+    (the intent of LLaDA's ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered
+    distribution (Dream, NBDiff) instead of the model's own (LLaDA). Raises UserError for values out of range.
+    """
+
+    temperature: PerRequest = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    guidance: float = 0.0
+    suppress_mask: bool = True
+    forbid_eos: bool = False
+    eos_last: bool = False
+    tempered: bool = False
+
+    def __post_init__(self) -> None:
+        in_range("sampling.temperature", self.temperature, 0.0, advice="0 is the argmax.")
+        in_range("sampling.guidance", self.guidance, 0.0, advice="0 is off.")
+        in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
+        in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
+
+    def under(self, rule: Rule) -> Sampling:
+        """The same under a rule, whose own convention may be tempered confidences."""
+        return replace(self, tempered=self.tempered or rule.tempered)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the proposal is the argmax of the model's own logits."""
+        cold = isinstance(self.temperature, int | float) and self.temperature == 0
+        return cold and self.top_p is None and self.top_k is None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """model, blocks, sampling: the choices made. gen_length: masks behind the prompt (None: infilling, where only the
+    prompts tell). name: the model's. ids_of: plain token ids of a text (None: there is no tokenizer)."""
+
+    model: ModelConfig
+    blocks: Schedule
+    gen_length: int | None
+    sampling: Sampling = Sampling()
+    name: str = ""
+    ids_of: Callable[[str], list[int]] | None = None
+
+    def check_attention(self, sampler: Rule, needs: Sequence[Need]) -> None:
+        """Raise UserError for parts that read what a model of this attention does not tell."""
+        kind, name = self.model.attention, f"sampler={name_of(sampler)}"
+        called = f"this model's attention is {kind.is_called}"
+        if kind.causal and self.sampling.guidance:
+            raise UserError(
+                f"sampling.guidance={self.sampling.guidance:g} needs a prompt of masks, which means nothing where, as "
+                f"here, {called}. Set sampling.guidance=0."
+            )
+        if kind.causal and any("shadow" in need.statistics for need in needs):
+            raise UserError(
+                f"{name} computes extra rows that stand in for committed tokens, but {called}. Use sampler=confidence.")
+        if not kind.judges and any(need.committed for need in needs):
+            raise UserError(f"{name} scores committed tokens, but {called}, and it predicts masks alone. Use "
+                            "sampler=confidence.")  # fmt: skip
+        if kind.everywhere:
+            return
+        if sampler.edits:
+            raise UserError(f"{name} goes on with a block that is full, but {called}, and a full block is predicted no "
+                            "more. Use sampler=confidence.")  # fmt: skip
+        if sampler.branches or sampler.lookahead:
+            raise UserError(f"{name} tries tokens of several blocks, but {called}, and it predicts one block at a time."
+                            " Use sampler=confidence.")  # fmt: skip
+        if any(need.region not in ("block", "before") for need in needs):
+            raise UserError(
+                f"a chosen part reads what lies behind the open block, but {called}, and it predicts one block at a "
+                "time. Use blocks=fixed, and another sampler or eos policy.")  # fmt: skip
+
+    def require_steps(self, name: str, steps: int | None) -> None:
+        """Raise UserError if ``steps`` do not divide evenly over the blocks (the published loops assert the same)."""
+        if steps is None or self.gen_length is None:
+            return
+        count = self._block_count()
+        if count is None:
+            raise UserError(
+                f"{name}={steps} cannot be split over blocks whose number is known only after decoding. "
+                f"Use {name}=null (one token per step) or blocks=fixed."
+            )
+        if steps < count:
+            raise UserError(f"{name}={steps} is too few for {count} blocks. Use a multiple of {count}.")
+        if steps % count:
+            raise UserError(
+                f"{name}={steps} does not divide evenly over the {count} blocks of gen_length={self.gen_length}. "
+                f"Use a multiple of {count}."
+            )
+
+    def require_layers(self, name: str, layers: int | None) -> None:
+        """Raise UserError if the model has fewer than ``layers`` layers to read attention from."""
+        in_range(name, layers, 1, advice="It counts layers from the last one; null is the last quarter of them.")
+        if layers is not None and layers > self.model.layers:
+            raise UserError(
+                f"{name}={layers} is more than the {self.model.layers} layers of this model. Use a smaller number, or "
+                f"{name}=null for the last quarter of them."
+            )
+
+    def _block_count(self) -> int | None:
+        length, block = self.gen_length or 0, self.blocks.fixed_length
+        if block is not None and length % block:
+            raise UserError(
+                f"gen_length={length} must be a multiple of blocks.block_length={block} if the number of steps is "
+                "fixed. Change one of them, or set the steps to null."
+            )
+        count = self.blocks.count(Canvas.of([Request.answer([0], length, 0)], 0))
+        return None if count is None else int(count[0])
+
+
+def altered(part: P, **changes: Any) -> P:
+    """A copy of ``part`` with ``changes`` to its attributes. Parts never change: other decodes may use them."""
+    new = copy(part)
+    vars(new).update(changes)
+    return new

@@ -1,0 +1,293 @@
+"""One forward: the cache plans it, the network computes it, and the head scores the positions that parts need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache, Session
+from dllm.cache.guided import Guided
+from dllm.cache.passes import Call, Pass
+from dllm.common.rowwise import some
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores
+from dllm.contract.attention import AttentionWeights
+from dllm.contract.canvas import Canvas, packed
+from dllm.contract.logits import Logits, Lookup
+from dllm.contract.setting import Sampling
+from dllm.eos.base import EndOfText
+from dllm.loop.probe import Probe
+from dllm.loop.proposals import Proposer, Revisited, spread, stored
+from dllm.loop.rows import Rows
+from dllm.models.ids import Ids
+from dllm.models.memory import Memory
+from dllm.models.stream import Inputs, run_together
+from dllm.models.transformer import Transformer
+from dllm.runtime.runtime import Network
+from dllm.samplers.base import Sampler
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The rows that one forward of N candidates computed.
+
+    rows [T, D]: hidden states. first, size [N]: which of them are a candidate's. place [N, L]: where each column lies
+    among these (-1: nowhere; None: in order). width: the most rows of any candidate.
+    """
+
+    rows: Tensor
+    first: Tensor
+    size: Tensor
+    place: Tensor | None
+    width: int
+
+    @staticmethod
+    def of(calls: Sequence[tuple[Tensor | None, Tensor, Tensor | None]], columns: Tensor, count: int) -> Hidden:
+        """From each call: which of ``count`` candidates it ran [b] (None: all), hidden states [b, n, D], place [b, L].
+        ``columns`` [L]: 0 to L - 1."""
+        width, everyone = max(hidden.shape[1] for _, hidden, _ in calls), torch.arange(count, device=columns.device)
+        candidates, hidden, place = calls[0]
+        if candidates is None:
+            return Hidden(hidden.flatten(0, 1), everyone * width, torch.full_like(everyone, width), place, width)
+        first, size = torch.zeros_like(everyone), torch.full_like(everyone, width)
+        places, begin = columns.new_full((count, len(columns)), -1), 0
+        for candidates, hidden, place in calls:
+            assert candidates is not None, "only a single call runs all of them"
+            rows, n = hidden.shape[:2]
+            first[candidates] = begin + n * everyone[:rows]
+            size = size.index_fill(0, candidates, n)  # a number assigned by an index comes from the host
+            places[candidates] = columns if place is None else place
+            begin += rows * n
+        return Hidden(torch.cat([hidden.flatten(0, 1) for _, hidden, _ in calls]), first, size, places, width)
+
+    def take(self, at: Tensor) -> Tensor:
+        """Hidden rows ``at`` [N, r] of each candidate: [N, r, D]."""
+        return self.rows[self.first[:, None] + at]
+
+    def last(self, count: int) -> Tensor:
+        """The last ``count`` rows of every candidate: [N, count, D]."""
+        return self.take((self.size - count)[:, None] + torch.arange(count, device=self.size.device))
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the head said of columns [N, r]. statistics: of its proposals, by name. ``find`` makes logits [..., V] from
+    what ``source`` keeps of each column, so that a steered turn can ask anew."""
+
+    statistics: dict[str, Tensor]
+    source: Tensor
+    find: Callable[[Tensor], Tensor]
+    logits: Logits | None
+    lookup: Lookup | None
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The network as the loop sees it. With guidance w > 0 logits are u + (w + 1) (c - u), where u comes from a canvas
+    whose given positions are masked (classifier-free guidance as in LLaDA); that doubles the rows of the same plan."""
+
+    model: Transformer
+    cache: Cache
+    proposer: Proposer
+    needs: tuple[Need, ...]
+    shrinks: bool
+    network: Network
+
+    @staticmethod
+    def of(
+        model: Transformer, cache: Cache, ids: Ids, sampling: Sampling, sampler: Sampler, blocks: Blocks,
+        eos: EndOfText, network: Network | None = None,
+    ) -> Forward:  # fmt: skip
+        """The forward that serves the needs of all parts. network: what runs the model (None: the model itself)."""
+        needs = (*sampler.needs(), *blocks.needs(), *eos.needs(), *cache.needs())
+        wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
+        proposer = Proposer.of(sampling, ids, wanted, model)
+        return Forward(model, cache, proposer, needs, eos.shrinks, network or model)
+
+    def start(self, canvas: Canvas) -> Session:
+        """The cache's session for the rows of ``canvas`` [B]."""
+        guided = bool(self.proposer.sampling.guidance)
+        session = self.cache.start(self._guided(canvas) if guided else canvas, self.model.config, self.shrinks)
+        session.row_numbers.streams = self.streams
+        return Guided(session, len(canvas.request)) if guided else session
+
+    @property
+    def streams(self) -> bool:
+        """Whether the calls of a forward run as one stream. A network that is compiled or recorded for the shapes of
+        one call runs them one after the other: pairs of shapes would multiply what is recorded."""
+        return self.network is self.model
+
+    def __call__(self, rows: Rows) -> tuple[Scores, Tensor, Pass, ForwardCost]:
+        """Run a forward of the candidates [N] of ``rows``. Returns their scores, the positions that the cache forces
+        [N, L], the pass, and its cost."""
+        owner, canvas = rows.owner, rows.candidates
+        plan = owner.each(rows.session.plan(owner.one(canvas), rows.blocks, rows.announced))
+        blocks = owner.each(rows.blocks)
+        wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
+        if not self.model.config.attention.everywhere:  # a mask that this forward does not predict has no score
+            wanted = wanted & (plan.committable | ~canvas.masked)
+        if blocks.shapes.waits:  # nothing is scored in rows that wait, so nothing can be decided
+            wanted, plan = wanted & blocks.active[:, None], replace(plan, forced=plan.forced & blocks.active[:, None])
+        if "shadow" in self.proposer.wanted:
+            plan = replace(plan, shadows=packed(blocks.in_block & canvas.valid, canvas.columns))
+        if plan.beside is not None:  # a draft is what was proposed there last
+            canvas = plan.beside.on(canvas, owner.each(rows.ledger.guess))
+        asked = next((need.attention for need in self.needs if need.attention is not None), None)
+        probe = None if asked is None else Probe.of(asked, self.model.config, canvas, blocks)
+        forward, hidden, attention = self._hidden(rows, canvas, plan, probe)
+        scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.steering.free)
+        drafts = None if plan.beside is None else plan.beside.drafts
+        scores = replace(scores, attention=attention, drafts=drafts)
+        if self.cache.needs():
+            rows.session.scored(scores)
+        cost = rows.session.cost(forward, scores.scored.sum(1))
+        return scores, plan.forced, forward, self._cost(cost, blocks)
+
+    def _cost(self, cost: ForwardCost, blocks: BlockState) -> ForwardCost:
+        """The cost, in which rows that wait count in ``computed`` only: they ran, for nothing."""
+        if not blocks.shapes.waits:
+            return cost
+        asked = {name: getattr(cost, name) * blocks.active[:, None] for name in ("queries", "keys", "refreshed")}
+        return replace(cost, **asked)
+
+    def _score(
+        self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: Hidden, wanted: Tensor, steered: bool
+    ) -> Scores:
+        scored, columns, at = self._columns(canvas, blocks, hidden, wanted)
+        read, length = self._read(canvas, blocks, hidden, columns, at), len(canvas.columns)
+        again = None
+        if steered:
+            vocab = self.model.config.vocab
+            again = Revisited(self.proposer, read.find, read.source, columns, canvas, blocks.turn, vocab)
+        statistics = spread(read.statistics, columns, length)
+        token, confidence = statistics.pop("token"), statistics.pop("confidence")
+        if "shadow" in self.proposer.wanted:
+            statistics |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
+        committable = scored & plan.committable
+        return Scores(scored, token, confidence, committable, statistics, read.logits, read.lookup, again)
+
+    def _columns(
+        self, canvas: Canvas, blocks: BlockState, hidden: Hidden, wanted: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Which of the ``wanted`` [N, L] are scored [N, L] (those that were computed), their columns [N, r], and the
+        hidden rows that predict them [N or 2N, r]."""
+        place, halves = hidden.place, len(hidden.first) // len(canvas.request)
+        places = [None] * halves if place is None else place.split(len(canvas.request))
+        slots, scored = [self._slot(canvas, place) for place in places], wanted
+        for slot, place in zip(slots, places, strict=True):
+            scored = scored if place is None or slot is None else scored & (slot >= 0)
+        in_blocks = all(need.region == "block" for need in self.needs)
+        columns = packed(scored, canvas.columns, blocks.shapes.most(scored, hidden.width, in_blocks))
+        inside = columns.clamp(max=len(canvas.columns) - 1)
+        ats = [inside if slot is None else slot.gather(1, inside).clamp(min=0) for slot in slots]
+        return scored, columns, ats[0] if len(ats) == 1 else torch.cat(ats)
+
+    def _read(self, canvas: Canvas, blocks: BlockState, hidden: Hidden, columns: Tensor, at: Tensor) -> Read:
+        """What is proposed at ``columns`` [N, r], from logits where a part or the sampling needs them, else from the
+        hidden rows ``at`` [N or 2N, r] without storing any."""
+        inside, length = columns.clamp(max=len(canvas.columns) - 1), len(canvas.columns)
+        keep, few = any(need.logits for need in self.needs), any(need.lookup for need in self.needs)
+        weight, sampling = self.model.head_weight, self.proposer.sampling
+        if keep or (few and weight is None) or sampling.guidance or not sampling.plain:
+            logits = Logits(self._logits(hidden, at, len(columns)), columns)
+            found = self.proposer(logits.values, canvas, blocks.turn, inside)
+            lookup = stored(logits, self.proposer.triton) if few else None
+            return Read(found, logits.values, unchanged, logits if keep else None, lookup)
+        rows, lookup = hidden.take(at), None
+        found = self.proposer.unstored(rows, self.model, canvas, inside, blocks.shapes.entries(columns < length))
+        if few and weight is not None:
+            lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
+        return Read(found, rows, self.model.logits, None, lookup)
+
+    def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
+        """Index of the hidden row that predicts each column [N, L]; -1: not computed; None: in order.
+
+        With a prediction shift it is the one of the column before; the first position of a canvas row predicts itself.
+        """
+        if self.model.config.prediction_shift == 0:
+            return place
+        source = (canvas.columns - self.model.config.prediction_shift).clamp(min=0).expand_as(canvas.tokens)
+        return source if place is None else place.gather(1, source)
+
+    def _hidden(
+        self, rows: Rows, canvas: Canvas, plan: ForwardPlan, probe: Probe | None
+    ) -> tuple[Pass, Hidden, AttentionWeights | None]:
+        """Run all calls, for the N candidates, or for 2 N under guidance. The session may compute the columns of the
+        two halves in different orders. ``probe`` reads along."""
+        canvas = self._guided(canvas) if self.proposer.sampling.guidance else canvas
+        forward = rows.session.begin(plan, canvas, rows.owner)
+        extra, memories = plan.shadows.shape[1], [rows.session.memory(forward, call) for call in forward.calls]
+        watches = [] if probe is None else probe.watch(forward, memories)
+        found = self._run(
+            [self._inputs(canvas, call, memory, extra) for call, memory in zip(forward.calls, memories, strict=True)]
+        )
+        calls = [self._found(call, *one, len(canvas.columns), extra)
+                 for call, one in zip(forward.calls, found, strict=True)]  # fmt: skip
+        weights = None if probe is None else probe.weights(forward, watches)
+        return forward, Hidden.of(calls, canvas.columns, len(canvas.request)), weights
+
+    def _inputs(self, canvas: Canvas, call: Call, memory: Memory, extra: int) -> Inputs:
+        """What the network takes for the queries [b, n] of a call's candidates, or of their rows if these lie side by
+        side. The last ``extra`` queries are masks that stand in for committed tokens."""
+        tokens, positions = some(canvas.tokens, call.candidates), some(canvas.positions, call.candidates)
+        queries, beside = call.columns, call.side_by_side
+        if queries is not None:
+            tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
+        if extra:
+            tokens[:, tokens.shape[1] - extra :] = self.proposer.ids.mask
+        if call.masks is not None:
+            tokens = tokens.masked_fill(call.masks, self.proposer.ids.mask)
+        if beside is None or queries is None:
+            return Inputs(tokens, positions, memory, queries)
+        return Inputs(beside.lay(tokens), positions[beside.candidates[:, 0]], memory, beside.lay(queries))
+
+    def _run(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
+        """Hidden rows of each call and their columns."""
+        if len(calls) > 1 and self.streams:
+            return [(hidden, call.columns) for hidden, call in zip(run_together(self.model, calls), calls, strict=True)]
+        return [self.network(call.tokens, call.positions, call.memory, call.columns) for call in calls]
+
+    def _found(
+        self, call: Call, hidden: Tensor, columns: Tensor | None, length: int, extra: int
+    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """What ``Hidden`` takes of a call, of which ``columns`` ran (more than planned if its memory widened it)."""
+        if call.side_by_side is not None:
+            hidden, columns = call.side_by_side.back(hidden), call.columns
+        if columns is None:
+            return call.candidates, hidden, None
+        columns = columns[:, : columns.shape[1] - extra]
+        if call.masks is not None:
+            columns = columns.masked_fill(~call.masks, length)
+        place = columns.new_full((len(columns), length + 1), -1)
+        order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
+        return call.candidates, hidden, place.scatter(1, columns, order)[:, :-1]
+
+    def _shadow(self, hidden: Hidden, shadows: Tensor, canvas: Canvas) -> Tensor:
+        """Log-probability [N, x] of the canvas's token at the column of each shadow, from the last x hidden rows."""
+        logits = self.model.head(hidden.last(shadows.shape[1]))
+        token = canvas.tokens.gather(1, shadows.clamp(max=len(canvas.columns) - 1)).unsqueeze(-1)
+        return logits.double().log_softmax(-1).gather(-1, token).squeeze(-1)
+
+    def _logits(self, hidden: Hidden, at: Tensor, rows: int) -> Tensor:
+        """Logits [N, r, V] of the hidden rows ``at`` [N or 2N, r]; guidance mixes the two halves."""
+        weight = self.proposer.sampling.guidance
+        logits = self.model.logits(hidden.take(at))
+        if not weight:
+            return logits
+        conditional, unconditional = logits.split(rows)
+        return unconditional + (weight + 1) * (conditional - unconditional)
+
+    def _guided(self, canvas: Canvas) -> Canvas:
+        """The canvas twice: as it is, and with its given positions masked."""
+        rows = torch.arange(len(canvas.request), device=canvas.request.device)
+        both = canvas.select(torch.cat([rows, rows]))
+        blank = both.given & (torch.arange(len(both.request), device=rows.device) >= len(rows))[:, None]
+        return replace(both, tokens=both.tokens.masked_fill(blank, self.proposer.ids.mask))
+
+
+def unchanged(rows: Tensor) -> Tensor:
+    return rows

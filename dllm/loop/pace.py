@@ -1,0 +1,80 @@
+"""Whether rows get on: a decode ends, because every turn decides a position of every row that has one open.
+
+The host counts what rows report anyway (``Rows.numbers``), so it waits for nothing. Under ``lag`` it knows of a row
+that stands still so many turns later.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dllm.contract import BlockState, Turn
+from dllm.contract.canvas import Canvas
+from dllm.errors import UserError, name_of
+
+
+class Pace(NamedTuple):
+    """left: positions that a row has left to decide. fewest: the least that it ever had. turns: those it has had.
+    still: turns in a row that have brought no fewer. behind: turns since there were ``fewest``. patience: how many
+    still turns its parts may take; limit: how many turns they may take to come back to ``fewest``, where they take
+    back what they commit."""
+
+    left: int
+    fewest: int
+    turns: int
+    still: int
+    behind: int
+    patience: int
+    limit: int
+
+    @staticmethod
+    def start(canvas: Canvas, blocks: BlockState, patience: Tensor) -> tuple[Pace, ...]:
+        """Of the rows of ``canvas`` before their first turn. patience [B]: of the sampler."""
+        left, hold = canvas.undecided.sum(1).tolist(), blocks.shapes.hold + blocks.shapes.lag
+        waits = torch.maximum(patience, blocks.own.get("min_forwards", patience)).tolist()
+        bounds = [hold + int(wait) for wait in waits]
+        return tuple(Pace(now, now, 0, 0, 0, bound, max(bound, 4 * now + 16))
+                     for now, bound in zip(left, bounds, strict=True))  # fmt: skip
+
+    def after(self, left: int) -> Pace:
+        """After another turn, which leaves so many."""
+        still = 0 if left < self.left else self.still + 1
+        further = left < self.fewest
+        return Pace(left, left if further else self.fewest, self.turns + 1, still, 0 if further else self.behind + 1,
+                    self.patience, self.limit)  # fmt: skip
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.still > self.patience or self.behind > self.limit
+
+
+def never_ends(turn: Turn, row: int, pace: Pace, sampler: Any, blocks: Any, cache: Any) -> UserError:
+    """Says which part keeps a row from its end, and what that part must keep to."""
+    view = turn.view
+    rule, number = f"sampler={name_of(sampler)}", int(view.canvas.number[row])
+    since = f"{pace.still} forwards in a row (forwards {pace.turns - pace.still + 1} to {pace.turns} of row {number})"
+    left = f"{pace.left} positions are left, and the decode would never end"
+    if pace.still <= pace.patience:
+        return UserError(
+            f"{rule} with blocks={name_of(blocks)} takes back as much as it commits: row {number} has come no further "
+            f"in {pace.behind} forwards of {pace.turns}; {left}. Take back fewer positions than a turn commits."
+        )
+    if bool(view.open[row].any()):
+        return UserError(
+            f"{rule} decided nothing in {since}; {left}. A rule commits at least one position of view.open in every "
+            "row of every turn: add best(confidence, view.open) to what it commits, or say in its class by "
+            f"patience = N how many turns it may wait ({sampler.patience} now)."
+        )
+    if bool((view.canvas.undecided & view.blocks.in_block)[row].any()):
+        return UserError(
+            f"cache={name_of(cache)} let nothing of the open block be committed in {since}; {left}. A plan computes "
+            "and leaves committable at least one masked position of the open blocks in every forward."
+        )
+    held = f"{rule} held a full block" if sampler.edits else f"blocks={name_of(blocks)} did not close a full block"
+    return UserError(
+        f"{held} for {since}; {left}. A rule that holds a block open bounds how often, and says so by patience; "
+        "a schedule closes a block that is full."
+    )

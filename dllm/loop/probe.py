@@ -1,0 +1,156 @@
+"""Attention weights as a statistic: what some rows of a forward attend to.
+
+Fused attention returns no weights. So a probe multiplies the rows that were asked for with the keys of a layer once
+more, beside the attention itself. m rows over S keys cost 2 m S H h operations and m S H exponentials a layer: for
+LLaDA-8B, 32 rows and 600 keys 0.16 GFLOP, against 16 GFLOP for every row of the forward. No map of all heads or layers
+is stored: both are averaged as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.cache.passes import Call, Pass
+from dllm.cache.rows import rows_of
+from dllm.common.rowwise import some
+from dllm.contract import BlockState
+from dllm.contract.attention import AttentionNeed, AttentionWeights
+from dllm.contract.canvas import Canvas, packed
+from dllm.models.attention import Visible, attention_weights
+from dllm.models.config import ModelConfig
+from dllm.models.memory import Memory
+
+ROWS_AT_ONCE = 64  # of which the weights of all heads exist together: 34 MB for 32 heads over 4,096 keys
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What to read in a forward of N candidates. columns [N, m]: the masks of the open blocks (L: no column). rows
+    [N, m]: the columns whose rows are read for them. received: what every column gets, too."""
+
+    layers: range
+    columns: Tensor
+    rows: Tensor
+    received: bool
+
+    @staticmethod
+    def of(asked: AttentionNeed, config: ModelConfig, canvas: Canvas, blocks: BlockState) -> Probe:
+        where, length = canvas.undecided & blocks.in_open & blocks.active[:, None], len(canvas.columns)
+        columns = packed(where, canvas.columns, blocks.shapes.most(where, length, True))
+        shift = 0 if asked.unshifted else config.prediction_shift
+        rows = torch.where(columns < length, (columns - shift).clamp(min=0), length)
+        return Probe(asked.of(config.layers), columns, rows, asked.received)
+
+    def watch(self, forward: Pass, memories: Sequence[Memory]) -> list[Watch]:
+        """Read along in every call of the forward, whose memories these are. Under guidance it runs 2 N candidates, of
+        which both halves are read."""
+        rows, extra = self.rows.repeat(len(forward.queries) // len(self.rows), 1), forward.shadows.shape[1]
+        watches = [
+            Watch(self, call, some(rows, call.candidates), some(forward.queries, call.candidates), extra)
+            for call in forward.calls
+        ]
+        for watch, memory in zip(watches, memories, strict=True):
+            memory.reader = watch
+        return watches
+
+    def weights(self, forward: Pass, watches: Sequence[Watch]) -> AttentionWeights:
+        """What the watches have read by the end of the forward; under guidance for the canvas as it is."""
+        parts = [watch.means() for watch in watches]
+        weights = self._gathered(forward, [one for one, _ in parts])
+        received = self._gathered(forward, [one for _, one in parts]) if self.received else None
+        return AttentionWeights(self.columns, weights, received)
+
+    def _gathered(self, forward: Pass, parts: Sequence[Tensor]) -> Tensor:
+        """[N, ...] from the parts [b, ...] of the forward's calls; 0 for a candidate in no call."""
+        count = len(self.columns)
+        if len(parts) == 1 and forward.calls[0].candidates is None:
+            return parts[0][:count]
+        out = parts[0].new_zeros(len(forward.queries), *parts[0].shape[1:])
+        for call, part in zip(forward.calls, parts, strict=True):
+            out[slice(None) if call.candidates is None else call.candidates] = part
+        return out[:count]
+
+
+class Watch:
+    """Reads along in one call, layer by layer. rows [b, m]: the columns to read of its candidates. planned [b, L]: what
+    these compute. In the call they lie in R rows, K candidates side by side. extra: rows at the call's end that are no
+    column's own."""
+
+    def __init__(self, probe: Probe, call: Call, rows: Tensor, planned: Tensor, extra: int) -> None:
+        self.probe, self.call, self.length, self.extra, self.layers = probe, call, planned.shape[1], extra, 0
+        beside, nowhere = call.side_by_side, torch.zeros_like(planned[:, :1])
+        planned = torch.cat([planned, nowhere], 1)
+        self.rows = rows[:, None] if beside is None else rows[beside.candidates]  # [R, K, m]
+        self.planned = planned[:, None] if beside is None else planned[beside.candidates]  # [R, K, L + 1]
+        self.total = self.received = torch.zeros((), device=rows.device)
+
+    def reads(self, layer: int) -> bool:
+        return layer in self.probe.layers
+
+    def read(self, layer: int, query: Tensor, keys: Tensor, visible: Visible, columns: Tensor | None) -> None:
+        """Add a layer: queries [R, K n, H, h] at their columns [R, K n] (None: all in order), keys [R, H_kv, S, h]."""
+        home, (count, several) = self.rows.device, self.rows.shape[:2]
+        everything = torch.arange(query.shape[1], device=home).expand(count, -1)
+        columns = everything if columns is None else columns.to(home)
+        ran, mask = query.shape[1] - self.extra, visible.mask
+        query, mask = query[:, :ran], mask[:, :ran] if mask is not None and mask.dim() == 3 else mask
+        by = columns[:, :ran].unflatten(1, (several, ran // several))  # [R, K, n]
+        at = self._places(by)
+        first = torch.arange(several, device=home)[:, None] * by.shape[2]
+        index = (at.clamp(min=0) + first).flatten(1).to(query.device)
+        if self.probe.received:
+            whole = averaged(query, keys, mask)
+            mine, whole = rows_of(whole, index).to(home), whole.to(home)
+            counts = self.planned.gather(2, by)[..., None]
+            got = torch.where(counts, whole.unflatten(1, by.shape[1:]), 0).sum(2) / counts.sum(2).clamp(min=1)
+            self.received = self.received + self._by_column(got, columns)
+        else:
+            seen = rows_of(mask, index) if mask is not None and mask.dim() == 3 else mask
+            mine = averaged(rows_of(query, index), keys, seen).to(home)
+        mine = torch.where((at >= 0).flatten(1)[..., None], mine, 0)
+        self.total, self.layers = self.total + self._by_column(mine, columns), self.layers + 1
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Weights [b, m, L], and what each column received [b, L], as means over the layers."""
+        assert self.layers == len(self.probe.layers), "a cache that shows its keys shows those of every layer"
+        weights, received = self.total.unflatten(1, self.rows.shape[1:]) / self.layers, self.received / self.layers
+        beside = self.call.side_by_side
+        if beside is None:
+            return weights[:, 0], received[:, 0] if self.probe.received else received
+        place = beside.row, beside.place
+        return weights[place], received[place] if self.probe.received else received
+
+    def _places(self, by: Tensor) -> Tensor:
+        """Where the rows to read are among the computed columns ``by`` [R, K, n]: [R, K, m]; -1: not computed."""
+        order = torch.arange(by.shape[2], device=by.device).expand_as(by)
+        place = torch.full_like(self.planned, -1, dtype=torch.int64).scatter(2, by, order)
+        place[..., self.length] = -1
+        return place.gather(2, self.rows)
+
+    def _by_column(self, weights: Tensor, columns: Tensor) -> Tensor:
+        """Weights [R, r, S] of the call's keys by the columns of these [R, r, L]. A call without buffers attends to its
+        own rows. Behind the columns of a buffer lie a slot for padding and the candidates' own rows."""
+        slots = columns
+        if self.call.reach:
+            slots = torch.arange(weights.shape[2], device=weights.device).clamp(max=self.length)
+            slots = slots.expand(len(columns), -1)
+            if self.call.side_by_side is not None:
+                slots = torch.cat([slots[:, : self.length + 1], columns], 1)
+        out = weights.new_zeros(*weights.shape[:2], self.length + 1)
+        return out.scatter_add(2, slots[:, None].expand_as(weights), weights)[..., :-1]
+
+
+def averaged(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:
+    """Attention weights [B, r, S], averaged over the heads; arguments as of ``attention_weights``."""
+    masks = [visible] * max(-(-query.shape[1] // ROWS_AT_ONCE), 1)
+    if visible is not None and visible.dim() == 3:
+        masks = list(visible.split(ROWS_AT_ONCE, 1))
+    parts = [
+        attention_weights(some_rows, keys, mask).mean(1)
+        for some_rows, mask in zip(query.split(ROWS_AT_ONCE, 1), masks, strict=True)
+    ]
+    return torch.cat(parts, 1)

@@ -1,0 +1,233 @@
+"""From rows of logits to proposals: the token at each position, its confidence, and the statistics that parts ask for.
+
+Probabilities are float64, or float32 sums with a float64 last step. In float32 many confidences would be exactly 1.0,
+and their order arbitrary. The largest entry is left out of the sum, so that 1 - p stays precise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from dllm.common.noise import gumbel_of, mixed
+from dllm.common.ranking import one_of
+from dllm.common.rowwise import Rowwise, some
+from dllm.contract.canvas import Canvas
+from dllm.contract.logits import Logits, Lookup
+from dllm.contract.setting import Sampling
+from dllm.kernels.gumbel_argmax import gumbel_argmax
+from dllm.kernels.head_statistics import can_fuse, head_statistics
+from dllm.kernels.nucleus import nucleus
+from dllm.kernels.row_statistics import ALL_STATISTICS, first_largest, row_statistics
+from dllm.kernels.slot_logits import slot_logits
+from dllm.models.ids import Ids
+from dllm.models.transformer import Transformer
+
+
+def statistics(
+    logits: Tensor, wanted: frozenset[str], token: Tensor | None = None, current: Tensor | None = None,
+    triton: bool = False,
+) -> dict[str, Tensor]:
+    """The ``wanted`` statistics of logit rows [..., V] under plain softmax, with token and confidence, each [...].
+
+    token: the proposal (None: the argmax). confidence = softmax(logits)[token]. current: the token now on the canvas.
+    ``dllm.kernels.row_statistics`` defines the others.
+    """
+    found = row_statistics(logits, required(wanted), triton)
+    if token is not None:
+        chosen, best = (logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (token, found["token"]))
+        found |= {"token": token, "confidence": (chosen - best).double().exp() * found["first"]}
+    if current is not None:
+        found["logit"] = logits.gather(-1, current.unsqueeze(-1)).squeeze(-1).double()
+    return renamed(found, wanted)
+
+
+def required(wanted: frozenset[str]) -> frozenset[str]:
+    """The row statistics from which the ``wanted`` ones follow."""
+    return (wanted & ALL_STATISTICS) | {"first"} | ({"logsumexp"} if "current" in wanted else set())
+
+
+def renamed(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tensor]:
+    """Row statistics under the names of ``Scores``. The confidence is the proposal's, by default the argmax's."""
+    out = {"confidence": found["first"], **found}
+    if "logit" in found:
+        out["current"] = found["logit"] - found["logsumexp"]
+    return {name: value for name, value in out.items() if name in wanted or name in ("token", "confidence")}
+
+
+def filtered(logits: Tensor, top_p: float | None, top_k: int | None, triton: bool = False) -> Tensor:
+    """Logits [..., V] with -inf outside the nucleus, then outside the k largest (Dream's order).
+
+    A token is dropped if the mass of all larger ones already exceeds ``top_p``; the largest always stays.
+    """
+    if top_p is not None and top_p < 1:
+        logits = nucleus(logits, top_p, triton)
+    if top_k is not None and top_k < logits.shape[-1]:
+        logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[..., -1:], -torch.inf)
+    return logits
+
+
+def over(logits: Tensor, temperature: Tensor) -> Tensor:
+    """Logits [..., V] over their ``temperature`` [..., 1], as they are where it is 0."""
+    return torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
+
+
+@dataclass(frozen=True)
+class Proposer:
+    """Turns rows of logits into proposals and statistics, by the sampler's ``tempered`` convention.
+
+    wanted: the statistics that parts asked for.
+    """
+
+    sampling: Sampling
+    ids: Ids
+    wanted: frozenset[str] = frozenset()
+    triton: bool = False
+
+    @staticmethod
+    def of(sampling: Sampling, ids: Ids, wanted: frozenset[str], model: Transformer) -> Proposer:
+        return Proposer(sampling, ids, wanted, model.triton)
+
+    def __call__(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> dict[str, Tensor]:
+        """Token and statistics, each [B, n], of logits [B, n, V] for target ``columns`` [B, n] in ``turn`` [B].
+
+        Banned ids become -inf in ``logits`` itself: it must be the caller's own copy.
+        """
+        self.ban(logits)
+        token, scored = (None, logits) if self.sampling.plain else self.draw(logits, canvas, turn, columns)
+        current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
+        return self.ends_last(statistics(scored, self.wanted, token, current, self.triton))
+
+    def unstored(
+        self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor, entries: Tensor | None
+    ) -> dict[str, Tensor]:
+        """The same for hidden rows [B, n, D], without storing more than a chunk of their logits. For plain sampling
+        only. entries [k]: which of the B n rows are no padding (None: all may be); the head runs on no others."""
+        current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
+        hidden, current = some((hidden.flatten(0, 1), current), entries)
+        found = head_statistics(
+            hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self._banned(),
+            model.config.logit_scale, required(self.wanted), current, self.triton,
+        )  # fmt: skip
+        out = self.ends_last(renamed(found, self.wanted))
+        if entries is not None:
+            blank = {name: value.new_zeros(columns.numel()) for name, value in out.items()}
+            out = {name: blank[name].index_copy(0, entries, value) for name, value in out.items()}
+        return {name: value.view(columns.shape) for name, value in out.items()}
+
+    def lookup(self, columns: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
+        """A lookup of logits of a few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""
+        triton = self.triton and can_fuse(hidden, weight)
+
+        def find(source: Tensor, ids: Tensor) -> Tensor:
+            found = slot_logits(source, weight, ids, triton)
+            return found if scale == 1.0 else found * scale
+
+        return Lookup(columns, hidden, find, self.triton)
+
+    def _banned(self) -> tuple[int, ...]:
+        return self.ids.banned(self.sampling.suppress_mask, self.sampling.forbid_eos)
+
+    def ban(self, logits: Tensor) -> Tensor:
+        for banned in self._banned():
+            logits.select(-1, banned).fill_(-torch.inf)
+        return logits
+
+    def ends_last(self, out: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Under ``eos_last``, end-of-text proposals get confidence -1."""
+        if not self.sampling.eos_last:
+            return out
+        ends = one_of(out["token"], self.ids.ends)
+        return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
+
+    def draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens [B, n] drawn by Gumbel-max from the filtered logits, and the logits [B, n, V] that confidences come
+        from: argmax(z / T + g) is a draw from softmax(z / T)."""
+        kept = self.kept(logits, canvas.temperature[:, None, None])
+        hashed = mixed(canvas.seed[:, None], columns, turn[:, None])
+        random = (canvas.temperature[:, None] > 0).expand_as(hashed)
+        return gumbel_argmax(kept, hashed, random, self.triton), kept if self.sampling.tempered else logits
+
+    def kept(self, logits: Tensor, temperature: Tensor) -> Tensor:
+        """What is drawn from: logits [..., V] over their ``temperature`` [..., 1] where it is not 0, filtered."""
+        return filtered(over(logits, temperature), self.sampling.top_p, self.sampling.top_k, self.triton)
+
+
+@dataclass(frozen=True)
+class Revisited(Rowwise):
+    """The logits of a forward at a few of the positions that it scored (``contract.Again``).
+
+    source [N, n, ...]: what ``find`` makes logits of, at ``columns`` [N, n], ascending (L: no column). turn [N].
+    """
+
+    shared: ClassVar[tuple[str, ...]] = ("proposer", "find", "vocab")
+
+    proposer: Proposer
+    find: Callable[[Tensor], Tensor]
+    source: Tensor
+    columns: Tensor
+    canvas: Canvas
+    turn: Tensor
+    vocab: int
+
+    @property
+    def narrow(self) -> bool:
+        sampling = self.proposer.sampling
+        return sampling.top_p is not None or sampling.top_k is not None
+
+    def logits(self, row: Tensor, column: Tensor) -> Tensor:
+        at = (self.columns[row] == column[:, None]).long().argmax(1)
+        return self.proposer.ban(self.find(self.source[row, at]))
+
+    def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        fitting = logits.masked_fill(~allowed, -torch.inf)
+        if self.proposer.sampling.plain:
+            return first_largest(fitting).squeeze(-1)
+        canvas, turn = self.canvas.select(row), self.turn[row]
+        return self.proposer.draw(fitting[:, None], canvas, turn, column[:, None])[0].squeeze(1)
+
+    def compared(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
+        fitting = logits.masked_fill(~allowed, -torch.inf)
+        if self.proposer.sampling.plain:
+            return fitting
+        temperature, seed = (value[row, None] for value in (self.canvas.temperature, self.canvas.seed))
+        hashed = mixed(seed, column[:, None], self.turn[row, None])
+        vocabulary = torch.arange(self.vocab, device=logits.device)
+        noise = gumbel_of(mixed(vocabulary, after=hashed)) * (temperature > 0)
+        return self.proposer.kept(fitting, temperature) + noise
+
+    def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
+        """Over all ids, ``first`` is the proposal's own probability, ``second`` the model's largest, ``gap`` is not
+        positive, and the entropy at least the proposal's surprise: samplers put it off until its neighbours are known.
+        """
+        proposer, temperature = self.proposer, self.canvas.temperature[row, None]
+        if allowed is not None:
+            fitting = logits.masked_fill(~allowed, -torch.inf)
+            scored = proposer.kept(fitting, temperature) if proposer.sampling.tempered else fitting
+            return proposer.ends_last(statistics(scored, proposer.wanted, token))
+        if proposer.sampling.tempered:
+            logits = over(logits, temperature)
+        raw = row_statistics(logits, required(proposer.wanted) - {"second", "gap"}, proposer.triton)
+        behind = logits.gather(-1, torch.stack([token, raw["token"]], -1)).double()
+        gap = behind[:, 0] - behind[:, 1]
+        own = raw["first"] * gap.exp()
+        out = raw | {"token": token, "confidence": own, "first": own, "second": raw["first"], "gap": gap}
+        if "entropy" in raw:
+            out["entropy"] = torch.maximum(raw["entropy"], -own.clamp(min=1e-300).log())
+        kept = proposer.wanted | {"token", "confidence"}
+        return proposer.ends_last({name: value for name, value in out.items() if name in kept})
+
+
+def spread(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:
+    """Values [B, n] at columns ``rows`` [B, n] (L: padding), laid out as [B, L], zero elsewhere."""
+    shape = (rows.shape[0], length + 1)
+    return {name: value.new_zeros(shape).scatter(1, rows, value)[:, :length] for name, value in values.items()}
+
+
+def stored(logits: Logits, triton: bool) -> Lookup:
+    """A lookup in logits that are stored for another part."""
+    return Lookup(logits.columns, logits.values, lambda source, ids: source.gather(-1, ids), triton)

@@ -1,0 +1,159 @@
+"""The rows of a running batch: everything that belongs to a request, in one value.
+
+Rows leave when they finish, and others join between turns. What the parts remember of a row leaves and joins with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Session
+from dllm.common.rowwise import Owner, join, select
+from dllm.constrained.batch import Steering
+from dllm.contract import BlockState, Ledger, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.checks import kept_start
+from dllm.contract.shapes import Known, Shapes
+from dllm.errors import name_of
+from dllm.loop.pace import Pace
+from dllm.samplers.base import Sampler
+
+
+@dataclass(frozen=True)
+class RowReport:
+    """Numbers of the rows after a turn, on their way to the host.
+
+    numbers [k, B]: on the host, as soon as ``arrived`` is reached (None: they are there). rows: which of them each row
+    of the batch has (-1: it joined later).
+    """
+
+    numbers: Tensor
+    arrived: Any
+    rows: tuple[int, ...]
+
+    @staticmethod
+    def of(numbers: Tensor) -> RowReport:
+        """Send the numbers [k, B]. The device goes on meanwhile."""
+        there = numbers.to("cpu", non_blocking=True, copy=True)  # from a GPU into pinned memory
+        arrived = None
+        if numbers.is_cuda and torch.cuda.is_available():
+            arrived = torch.cuda.Event()
+            arrived.record(torch.cuda.current_stream(numbers.device))
+        return RowReport(there, arrived, tuple(range(numbers.shape[1])))
+
+    def read(self) -> list[list[int] | None]:
+        """The numbers of each row (None: it joined later). Waits until they have arrived."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        found = self.numbers.T.tolist()
+        return [None if row < 0 else found[row] for row in self.rows]
+
+    def select(self, rows: Sequence[int]) -> RowReport:
+        return replace(self, rows=tuple(self.rows[row] for row in rows))
+
+    def join(self, count: int) -> RowReport:
+        return replace(self, rows=(*self.rows, *(-1,) * count))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """N candidates of B rows.
+
+    candidates [N]: their canvases. owner: the row of each. blocks [B]: where the blocks stand. state: the sampler's
+    memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. ledger [B]:
+    what is written down of them. steering: the constraints that they are under. known: what the host knows of each row
+    (empty if shapes are exact). paces: how each row gets on. reports: of the last turns, those that it has not read
+    yet, the oldest first. The session and the steering change in place: whoever has selected or joined goes on with the
+    result alone.
+    """
+
+    candidates: Canvas
+    owner: Owner
+    blocks: BlockState
+    state: State
+    session: Session
+    announced: Tensor
+    ledger: Ledger
+    steering: Steering
+    known: tuple[Known, ...]
+    paces: tuple[Pace, ...]
+    reports: tuple[RowReport, ...] = ()
+
+    @staticmethod
+    def start(
+        canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, shapes: Shapes, steering: Steering
+    ) -> Rows:
+        """Rows before their first turn, one candidate each."""
+        first, known = blocks.start(canvas, sampler.lookahead, shapes), tuple[Known, ...]()
+        if shapes.waits:
+            known = tuple(map(Known, first.begin.tolist()))
+        state = kept_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
+        return Rows(
+            canvas, Owner.single(len(canvas.request), canvas.request.device), first, state, session,
+            torch.zeros_like(canvas.tokens), Ledger.start(canvas), steering, known,
+            Pace.start(canvas, first, sampler.may_wait(canvas)),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return self.owner.rows
+
+    def select(self, kept: Sequence[int]) -> Rows:
+        """The rows numbered ``kept``, ascending, with all that belongs to them."""
+        left = torch.tensor(kept, dtype=torch.int64, device=self.announced.device)
+        owner, candidates = self.owner.select(left)
+        blocks = replace(select(self.blocks, left), shapes=self.blocks.shapes.select(kept))
+        return Rows(
+            self.candidates.select(candidates), owner, blocks, select(self.state, left), self.session.select(left),
+            self.announced[left], select(self.ledger, left), self.steering.select(kept),
+            tuple(self.known[row] for row in kept if self.known), tuple(self.paces[row] for row in kept),
+            tuple(report.select(kept) for report in self.reports),
+        )  # fmt: skip
+
+    def without(self, gone: Sequence[int]) -> Rows:
+        """The rows but those numbered ``gone``."""
+        return self.select([row for row in range(len(self)) if row not in gone]) if gone else self
+
+    def join(self, fresh: Rows) -> Rows:
+        """These rows, then those of ``fresh``, which were started with the same parts and have had no turn yet."""
+        blocks = replace(join(self.blocks, fresh.blocks), shapes=self.blocks.shapes.join(fresh.blocks.shapes))
+        return Rows(
+            self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
+            join(self.state, fresh.state), self.session.join(fresh.session), join(self.announced, fresh.announced),
+            join(self.ledger, fresh.ledger), self.steering.join(fresh.steering), self.known + fresh.known,
+            self.paces + fresh.paces,
+            tuple(report.join(len(fresh)) for report in self.reports),
+        )  # fmt: skip
+
+    def bounded(self) -> Rows:
+        """The rows with the bounds of the coming forward, if shapes are bounded."""
+        shapes = self.blocks.shapes.bounded(lambda width: self.session.bounds(self.known, width))
+        return self if shapes is self.blocks.shapes else replace(self, blocks=replace(self.blocks, shapes=shapes))
+
+    def numbers(self) -> Tensor:
+        """What the rows report after a turn [k, B]: whether they are done, how many positions the first candidate has
+        left to decide, which has every mask of the others, and what ``Known.of`` takes."""
+        blocks, counted = self.blocks, self.session.counts()
+        told = [blocks.done.long(), self.owner.one(self.candidates.undecided).sum(1)]
+        if blocks.shapes.waits:
+            counted = torch.zeros_like(blocks.turn) if counted is None else counted
+            told += [blocks.begin, blocks.opened.long(), blocks.turn, counted]
+        return torch.stack(told)
+
+    def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:
+        """The rows after they have reported their ``numbers``, and which of them the host knows to be done: after this
+        turn, or ``lag`` turns ago."""
+        lag = self.blocks.shapes.lag
+        reports, known = (*self.reports, RowReport.of(numbers)), tuple(row.later() for row in self.known)
+        if len(reports) <= lag:
+            return replace(self, known=known, reports=reports), ()
+        found, age = reports[0].read(), lag
+        known = tuple(Known.of(new[2:], age) if new else old for old, new in zip(known, found, strict=False))
+        paces = tuple(pace.after(new[1]) if new else pace for pace, new in zip(self.paces, found, strict=True))
+        done = tuple(row for row, numbers in enumerate(found) if numbers and numbers[0])
+        return replace(self, known=known, paces=paces, reports=reports[1:]), done

@@ -1,0 +1,125 @@
+"""Parts put together with a model: what offline decoding and the server run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache
+from dllm.constrained.requests import Constraints
+from dllm.contract import Turn
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling
+from dllm.eos.base import EndOfText
+from dllm.errors import UserError
+from dllm.loop.denoise import TakeTurn, fresh, refuse, turns
+from dllm.loop.forward import Forward
+from dllm.loop.recorded import prepared
+from dllm.loop.rows import Rows
+from dllm.models.bundle import Model
+from dllm.models.quantize import check_runtime
+from dllm.runtime.runtime import Runtime
+from dllm.samplers.base import Sampler
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One setting, checked and resolved, on one model. runtime: that of these parts. take: takes a turn. constraints:
+    what those of its requests mean for the model."""
+
+    model: Model
+    sampler: Sampler
+    blocks: Blocks
+    eos: EndOfText
+    sampling: Sampling
+    runtime: Runtime
+    forward: Forward
+    take: TakeTurn
+    constraints: Constraints
+
+    @staticmethod
+    def of(
+        model: Model, sampler: Sampler, blocks: Blocks, cache: Cache, eos: EndOfText, sampling: Sampling,
+        runtime: Runtime,
+    ) -> Runner:  # fmt: skip
+        """Raises UserError if the runtime cannot run these parts, this model or this device."""
+        network = model.transformer
+        check_runtime(model.quantize, runtime.name, network.device)
+        chosen = runtime.resolved(cache, sampler, model.config, network.device, blocks)
+        runs, take = prepared(chosen, network, sampler, eos)
+        forward = Forward.of(network, cache, model.ids, sampling, sampler, blocks, eos, runs)
+        constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, sampling.forbid_eos, model.name)
+        return Runner(model, sampler, blocks, eos, sampling, chosen, forward, take, constraints)
+
+    def traced(self) -> Runner:
+        """The same with the entropy, which a trace needs and the sampler may not."""
+        proposer = self.forward.proposer
+        proposer = replace(proposer, wanted=proposer.wanted | {"entropy"})
+        return replace(self, forward=replace(self.forward, proposer=proposer))
+
+    @torch.inference_mode()
+    def start(
+        self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1,
+        sampler: Sampler | None = None, blocks: Blocks | None = None,
+    ) -> Rows:  # fmt: skip
+        """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. sampler, blocks:
+        a request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where
+        everything is the argmax, and for one whose constraint leaves it no text."""
+        hot = next((one.temperature for one in requests if one.temperature), None)
+        if hot and self.sampling.plain:
+            raise UserError(
+                f"a request names temperature={hot}, but sampling.temperature=0 takes the argmax for all. Set "
+                "sampling.temperature, too; requests may then name others, 0 included."
+            )
+        pad = self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
+        at_zero = self.model.config.attention.grid_at_zero
+        device = self.model.transformer.device
+        canvas = Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
+        return fresh(
+            canvas, self.forward, sampler or self.sampler, blocks or self.blocks, self.runtime.reads,
+            self.constraints.steering(requests))
+
+    @torch.inference_mode()
+    def stream(
+        self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]
+    ) -> Iterator[Turn]:
+        """Decode requests in their order, at most so many rows at once: as one ends, the next joins. ``joined`` is told
+        when, with the request's place."""
+        left = deque(enumerate(requests))
+
+        def refilled(rows: Rows | None) -> Rows:
+            while rows is None or (left and len(rows) < most):
+                taken = [left.popleft() for _ in range(min(len(left), most - (0 if rows is None else len(rows))))]
+                for place, request in taken:
+                    joined(place, request)
+                new = self.start([request for _, request in taken], [place for place, _ in taken])
+                rows = rows.join(new) if rows else new
+            return rows
+
+        yield from self.turns(refilled(None), refilled)
+
+    @torch.inference_mode()
+    def turns(
+        self, rows: Rows, between: Callable[[Rows], Rows] | None = None,
+        stuck: Callable[[int, UserError], None] = refuse,
+    ) -> Iterator[Turn]:  # fmt: skip
+        """Denoise the rows to the end; others may join, and some leave, ``between`` turns. stuck: as in ``turns`` of
+        the loop. Raises UserError if the model's weights are damaged."""
+        running = turns(rows, self.forward, self.sampler, self.blocks, self.eos, self.take, between, stuck)
+        yield from finite(running, self.model.name)
+
+
+def finite(running: Iterator[Turn], name: str) -> Iterator[Turn]:
+    """The turns. Raises UserError if a confidence of the first forward is not finite; that takes one copy from the
+    device."""
+    for number, turn in enumerate(running):
+        if number == 0 and not bool(turn.view.scores.confidence.isfinite().all()):
+            raise UserError(
+                f"model={name} answers with numbers that are not finite: its weights are damaged, or model.dtype is "
+                "too narrow for them. Run task=check, fetch the checkpoint again, or set model.dtype=float32."
+            )
+        yield turn

@@ -1,0 +1,95 @@
+"""Measure what attention weights as a statistic cost a forward: ``python -m experiments.bench.attention``.
+
+The model is that of ``bench_cache`` (142 M parameters, 12 layers, float32, random), the prompt has 512 tokens, the
+answer 256 in blocks of 32, and every forward commits one. One decode for each line of the table goes beside one without
+weights, a forward of each in turn, so all are slowed alike by other work. Times are of the CPU. Prints the median of a
+forward and of what the weights add to it, in milliseconds, and this over that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from dllm import part
+from dllm.contract import Need
+from dllm.contract.attention import AttentionNeed
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Sampling
+from dllm.eos.keep import Keep
+from dllm.loop.denoise import denoise
+from dllm.loop.forward import Forward
+from dllm.models.ids import Ids
+from dllm.models.transformer import Transformer
+from dllm.samplers.static import Static
+from experiments.bench.cache import BLOCK, CONFIG, random_model, request
+from experiments.support import markdown
+from experiments.support.scripts import counted, refusing
+
+ANSWER = 256
+ASKED = {
+    "a quarter of the layers (adas)": AttentionNeed(), "half of them": AttentionNeed(6), "all": AttentionNeed(12),
+    "a quarter, and what every column gets (dawn)": AttentionNeed(received=True),
+}  # fmt: skip
+HEADS = ("cache", "weights of", "forward", "added", "share")
+
+
+class Asking(Static):
+    """One token per forward, and attention weights that nobody uses."""
+
+    def __init__(self, asked: AttentionNeed | None) -> None:
+        super().__init__()
+        self.asked = asked
+
+    def needs(self) -> tuple[Need, ...]:
+        return (*super().needs(), Need(attention=self.asked))
+
+
+def forwards(model: Transformer, cache: str, asked: AttentionNeed | None, answer: int) -> Iterator[float]:
+    """Milliseconds of CPU time of each forward of the middle block, the first left out: it fills the cache."""
+    assert CONFIG.mask_id is not None and CONFIG.eos_id is not None
+    sampler, blocks, memory = Asking(asked), part("blocks", "fixed", block_length=BLOCK), part("cache", cache)
+    ids, keep = Ids(CONFIG.mask_id, CONFIG.eos_id, ()), Keep()
+    canvas = Canvas.of([request(answer, answer // 2 // BLOCK * BLOCK, model.config.vocab)], CONFIG.eos_id)
+    loop = denoise(canvas, Forward.of(model, memory, ids, Sampling(), sampler, blocks, keep), sampler, blocks, keep)
+    with torch.inference_mode():
+        next(loop)
+        while True:
+            began = time.process_time()
+            if next(loop, None) is None:
+                return
+            yield 1000 * (time.process_time() - began)
+
+
+def line(model: Transformer, cache: str, words: str, count: int, answer: int = ANSWER) -> str:
+    pair = zip(forwards(model, cache, None, answer), forwards(model, cache, ASKED[words], answer), strict=False)
+    times = [one for _, one in zip(range(count), pair, strict=False)]
+    plain, added = statistics.median(one for one, _ in times), statistics.median(other - one for one, other in times)
+    return markdown.line((cache, words, f"{plain:.1f}", f"{added:.1f}", f"{100 * added / plain:.1f} %"))
+
+
+@refusing
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--caches", nargs="+", default=["none", "dual"])
+    parser.add_argument("--count", type=counted, default=25, help="forwards of each line")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    model = random_model(CONFIG)
+    print(f"{options.threads} threads, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}\n")
+    print(markdown.head(HEADS, words=2))
+    for cache in options.caches:
+        for words in ASKED:
+            print(line(model, cache, words, options.count), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The mini models of all kinds of attention on held-back items: ``python -m experiments.compare.kinds``.
+
+Prints a Markdown table with a row for each way to decode each model: the autoregressive one from left to right, those
+of WeDLM and NBDiff by their published decoders, LLaDA's with its caches. The exit code is 1 when a model takes more
+forwards from left to right than there are tokens, an answer's end counted.
+
+Query tokens: rows that the network computes for an item. Useful: tokens of the answers over query tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from dllm import Model, Result, load
+from dllm.prompts import Prompt
+from dllm.tasks.mini import tasks as mini
+from dllm.tasks.mini.items import Sample
+from experiments.mini.decoders import decoder, settings_of
+from experiments.support import markdown
+from experiments.support.markdown import percent
+from experiments.support.scripts import counted, refusing
+
+MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff", "mini-llada")
+BATCH = 52
+HEAD = markdown.head(("model, decoding", "score", "NFE", "TPF", "query tokens", "useful"))
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one way to decode did on all items. right: the score of each."""
+
+    label: str
+    rows: list[Result]
+    right: list[float]
+
+    def __str__(self) -> str:
+        nfe, tpf = fmean(row.nfe for row in self.rows), fmean(row.tpf for row in self.rows)
+        queries, useful = (sum(getattr(row, key) for row in self.rows) for key in ("query_tokens", "useful_tokens"))
+        cells = (self.label, percent(self.right), f"{nfe:.1f}", f"{tpf:.2f}", f"{queries / len(self.rows):.0f}",
+                 f"{100 * useful / queries:.1f} %")  # fmt: skip
+        return markdown.line(cells)
+
+
+def line(model: Model, label: str, words: Sequence[str], items: list[Sample]) -> Line:
+    """Raises UserError for words that do not fit the model."""
+    rows: list[Result] = []
+    for length, group in groupby(items, lambda item: mini.longest(item.task)):
+        prompts: list[Prompt] = [sample.messages for sample in group]
+        rows += decoder(model, words, length, BATCH)(prompts)
+    right = [mini.score(sample, row.text)["score"] for sample, row in zip(items, rows, strict=True)]
+    return Line(f"{model.name}, {label}", rows, right)
+
+
+def lines(names: Sequence[str], items: list[Sample]) -> list[Line]:
+    """Every way to decode every model. Raises UserError for a model that there is not."""
+    asked = [(model, *one) for model in map(load, names) for one in settings_of(model).items()]
+    return [line(model, label, words, items)
+            for model, label, words in track(asked, "decoding", console=Console(stderr=True))]  # fmt: skip
+
+
+def one_forward_each(one: Line) -> bool:
+    """Whether no row took more forwards than its tokens, its end included."""
+    return all(row.nfe <= row.useful_tokens + (row.stop_reason == "eos") for row in one.rows)
+
+
+@refusing
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=list(MODELS), help="names or folders")
+    parser.add_argument("--count", type=counted, default=16, help="items per task")
+    parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS), choices=mini.TASKS, metavar="TASK")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    items = [sample for task in given.tasks for sample in mini.generate(task, given.seed, given.count)]
+    found = lines(given.models, items)
+    print("\n".join([HEAD, *map(str, found)]))
+    return int(not all(one_forward_each(one) for one in found if one.label.endswith("left to right")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Flash-Cache: what it computes, what it ranks by, and the end of text that it was published with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from harness import Combination, model, requests, turns
+from test_cache_choosing import run
+from test_caches import Windowed, canvases
+
+from dllm import UserError
+from dllm.blocks.fixed import Fixed
+from dllm.blocks.whole import Whole
+from dllm.cache.flash import Flash, products
+from dllm.common.rowwise import Owner
+from dllm.contract import Scores, View
+from dllm.contract.canvas import Canvas, Request
+from dllm.eos.cut_last import CutLast
+from dllm.eos.cut_open import CutOpen
+from dllm.models.attention import Visible
+from dllm.models.memory import Fresh, Projected
+from dllm.samplers.confidence import Confidence
+
+BOTH = ["tiny-llada", "tiny-dream"]
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_full_forwards_are_no_cache_over_the_same_window(name: str) -> None:
+    for blocks in (Whole(), Fixed(8)):
+        expected = canvases(name, Confidence(), blocks, Windowed())
+        assert canvases(name, Confidence(), blocks, Flash(5, track_windows=-1)) == expected
+        assert canvases(name, Confidence(), blocks, Flash(5, 1, 1)) != expected
+
+
+@pytest.mark.parametrize(("name", "shift"), [("tiny-llada", 0), ("tiny-dream", 1)])
+def test_masks_commits_and_the_budget_are_computed(name: str, shift: int) -> None:
+    """11 + 24 columns, two tokens a forward, windows of 4: 8 masks, what predicts them, and 8 decided columns, of which
+    the last commits are two."""
+    committed: list[int] = []
+    for number, (turn, columns) in enumerate(run(name, Flash(4, 2, 2), requests()[0])):
+        masks = turn.canvas.masked[0].nonzero()[:, 0].tolist()
+        if number == 0:
+            assert columns == list(range(35))
+        else:
+            near = {at - back for at in masks[:8] for back in {0, shift}}
+            assert near | set(committed) <= set(columns)
+            decided = set(columns) - set(masks)
+            assert 8 <= len(decided) <= 8 + len({at for at in near if at not in masks})
+            assert set(columns) & set(masks) == set(masks[:8])
+        committed = turn.step.commit[0].nonzero()[:, 0].tolist()
+        assert set(committed) <= set(masks[:4])
+
+
+def test_positions_rank_by_raw_products_of_queries_and_keys() -> None:
+    noise = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 5, 4, 6, generator=noise, dtype=torch.float64)
+    keys = torch.randn(2, 2, 7, 6, generator=noise, dtype=torch.float64)
+    window = torch.tensor([[True, False, True, False, False], [False] * 5])
+    found = products(query, keys, window)
+    for column in range(7):
+        expected = sum(float(query[0, row, head] @ keys[0, head // 2, column]) for row in (0, 2) for head in range(4))
+        assert abs(float(found[0, column]) - expected) < 1e-12
+    assert bool(found[1].eq(0).all())
+
+
+def test_the_most_attended_columns_are_computed_once_more() -> None:
+    """One forward later, against the attention of an ordinary run of the network."""
+    request, network = requests()[0], model("tiny-llada")
+    (first, _), (_, columns), *_ = run("tiny-llada", Flash(4, 1, 1), request)
+    totals = torch.zeros(35, dtype=torch.float64)
+
+    class Watching(Fresh):
+        def attend(self, layer: int, fresh: Projected, columns: torch.Tensor | None) -> torch.Tensor:
+            query, keys, _ = fresh.rotated()
+            if layer >= 2:
+                heads = keys.repeat_interleave(query.shape[2] // keys.shape[1], 1)[0]
+                totals.add_(torch.einsum("nhd,hsd->s", query[0, 11:15], heads))
+            return super().attend(layer, fresh, columns)
+
+    tokens = torch.tensor([request.tokens])
+    with torch.inference_mode():
+        network(tokens, torch.arange(35)[None], Watching(Visible()))
+    new = first.step.commit[0].nonzero()[:, 0].tolist()
+    known = [column for column in range(11) if column not in new]
+    strongest = sorted(known, key=lambda column: -float(totals[column]))[: 4 - len(new)]
+    masks = [column for column in range(11, 35) if column not in new][:4]
+    assert columns == sorted({*strongest, *new, *masks})
+
+
+def view_of(canvas: Canvas) -> View:
+    blocks = Whole().start(canvas)
+    nothing = torch.zeros_like(canvas.tokens)
+    scores = Scores(canvas.masked, nothing, nothing.double(), canvas.masked)
+    return View.of(canvas, scores, blocks, canvas.nothing, Owner.single(len(canvas.request), canvas.start.device))
+
+
+def test_the_first_turn_with_an_end_cuts_behind_its_last_one() -> None:
+    """61 ends a text. Two ends in one turn: ``cut_open`` goes by the first of them. A later one changes nothing."""
+    canvas = Canvas.of([Request.answer([62, 55], 8, 60), Request.answer([62, 61, 55], 6, 60)], 61)
+    view = view_of(canvas)
+    commit = canvas.nothing.clone()
+    commit[0, [3, 5, 7]] = True
+    tokens = torch.zeros_like(canvas.tokens).index_fill(1, torch.tensor([3, 5]), 61)
+    step, after = view.step(commit, tokens=tokens), canvas.commit(commit, tokens)
+    cut = CutLast().cut(after, view, step, 61)
+    assert cut.end.tolist() == [6, 9] and cut.cut.tolist() == [True, False]
+    assert bool(cut.valid.eq(canvas.valid).all()) and cut.undecided[0].nonzero()[:, 0].tolist() == [2, 4]
+    assert CutOpen().cut(after, view, step, 61).end.tolist() == [4, 9]
+    again = commit & False
+    again[0, 4] = again[1, 8] = True
+    ends = torch.full_like(tokens, 61)
+    later = CutLast().cut(cut.commit(again, ends), view, view.step(again, tokens=ends), 61)
+    assert later.end.tolist() == [6, 9] and later.cut.tolist() == [True, True]
+
+
+def test_an_end_in_a_gap_does_not_end_what_is_given_behind() -> None:
+    tokens = [62, 60, 60, 7, 60, 60]
+    canvas = Canvas.of([Request(tokens, [token == 60 for token in tokens])], 61)
+    view, commit = view_of(canvas), canvas.nothing.clone()
+    commit[0, 2] = True
+    ends = torch.full_like(canvas.tokens, 61)
+    assert not CutLast().cut(canvas.commit(commit, ends), view, view.step(commit, tokens=ends), 61).cut.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"track_windows": 0}, "track_windows=0 leaves no room"), ({"track_windows": -2}, "-1 is no cache"),
+        ({"window_length": 0}, "window_length=0"), ({"mask_windows": 0}, "mask_windows=0 must be at least 1"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Flash(**options)
+
+
+@pytest.mark.parametrize(("sampler", "message"), [("wino", "no room for the extra"), ("ete", "several candidates")])
+def test_what_cannot_work_is_refused(sampler: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"cache=flash .*{message}"):
+        list(turns(Combination(sampler, "fixed", "flash"), requests()[:1]))

@@ -1,0 +1,396 @@
+"""Caches: refreshing everything is no cache at all, what a forward computes is what it reports, candidates share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import starmap
+from typing import Any
+
+import pytest
+import torch
+from harness import (
+    Combination,
+    Decoded,
+    allowed,
+    build,
+    choices,
+    decode,
+    drawn,
+    forward_of,
+    model,
+    parts_of,
+    requests,
+    turns,
+)  # fmt: skip
+from law import law
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from dllm import UserError
+from dllm.blocks.base import Blocks
+from dllm.blocks.fixed import Fixed
+from dllm.blocks.whole import Whole
+from dllm.cache.base import Cache, Session
+from dllm.cache.blockwise import Blockwise
+from dllm.cache.buffer import BufferSession, CacheView
+from dllm.cache.dkv import DKV
+from dllm.cache.dkv_greedy import DKVGreedy, neighbours
+from dllm.cache.dual import Dual
+from dllm.cache.elastic import Elastic
+from dllm.cache.none import Everything, NoCache
+from dllm.cache.passes import Call, Drafts, Pass
+from dllm.cache.prefix import Prefix
+from dllm.cache.recap import Recap
+from dllm.cache.window import Window
+from dllm.common.rowwise import some
+from dllm.compose.validate import validate
+from dllm.constrained.batch import Steering
+from dllm.contract import BlockState, ForwardPlan
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling, Setting
+from dllm.contract.shapes import Shapes
+from dllm.eos.keep import Keep
+from dllm.loop.denoise import denoise
+from dllm.loop.rows import Rows
+from dllm.models.attention import Visible
+from dllm.models.config import ModelConfig
+from dllm.samplers.base import Sampler
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.order import Order
+
+POLICIES = ["prefix", "dual"]
+BOTH = ["tiny-llada", "tiny-dream"]
+
+
+def everything(self: Blockwise, view: CacheView, begin: Tensor) -> Tensor:
+    return ~view.canvas.nothing
+
+
+@pytest.fixture
+def refreshing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every forward computes every column."""
+
+    for policy in (Prefix, Dual):
+        monkeypatch.setattr(policy, "part", everything)
+    yield
+
+
+def canvases(name: str, sampler: Sampler, blocks: Blocks, cache: Cache, sampling: Sampling | None = None) -> list[Any]:
+    """What every turn of a ragged batch leaves."""
+    network = model(name)
+    forward = forward_of(network, (sampler, blocks, cache, Keep()), sampling or Sampling())
+    with torch.inference_mode():
+        loop = denoise(Canvas.of(requests(), 61), forward, sampler, blocks, Keep())
+        return [turn.candidates.tokens.tolist() for turn in loop]
+
+
+@pytest.mark.usefixtures("refreshing")
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(
+    "sampler", ["confidence", "static", "localleap", "freedave", "ete", "wino", "saber", "joint_threshold"])
+@pytest.mark.parametrize("cache", POLICIES)
+def test_refreshing_everything_is_no_cache(cache: str, sampler: str, name: str) -> None:
+    if not allowed(Combination(sampler, "fixed", model=name)):
+        pytest.skip("refused by the sampler, whatever the cache")
+    cached = decode(Combination(sampler, "fixed", cache, model=name), requests())
+    plain = decode(Combination(sampler, "fixed", model=name), requests())
+    assert [one.canvases for one in cached] == [one.canvases for one in plain]
+
+
+class Windowed(NoCache):
+    """No cache, but only the leftmost masks may be committed: the open set of Elastic-Cache."""
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        session = super().start(canvas, config, shrinks)
+        whole = session.plan
+
+        def plan(canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+            masks = canvas.undecided & blocks.in_open
+            return replace(whole(canvas, blocks, announced), committable=masks & (masks.cumsum(1) <= 5))
+
+        session.plan = plan  # type: ignore[method-assign]
+        return session
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("block_caching", [True, False])
+@pytest.mark.parametrize("trigger", ["same_step", "next_step"])
+def test_elastic_that_starts_at_layer_0_is_no_cache(trigger: str, block_caching: bool, name: str) -> None:
+    forced = Elastic(5, gamma=7.0, first_layer=0, trigger=trigger, block_caching=block_caching)
+    for blocks in (Whole(), Fixed(8)):
+        expected = canvases(name, Confidence(), blocks, Windowed())
+        assert canvases(name, Confidence(), blocks, forced) == expected
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(
+    "cache",
+    [DKV(1), Recap(local_steps=0), Recap(start_fraction=1.0), Window(4, 9, 1, "masks", "all", "all"),
+     Window(4, 9, 1, "range", "all", "all")],
+    ids=["dkv", "recap", "recap-late", "window", "window-range"],
+)  # fmt: skip
+def test_a_refresh_at_every_forward_is_no_cache(cache: Cache, name: str) -> None:
+    for blocks in (Whole(), Fixed(8)):
+        assert canvases(name, Confidence(), blocks, cache) == canvases(name, Confidence(), blocks, NoCache())
+
+
+def test_greedy_that_refreshes_at_every_forward_is_no_cache() -> None:
+    for blocks in (Whole(), Fixed(8)):
+        assert canvases("tiny-llada", Order(), blocks, DKVGreedy(1)) == canvases(
+            "tiny-llada", Order(), blocks, NoCache()
+        )
+
+
+EXACT = ["sdar_b4", "llada2_moe", "tiny-wedlm", "tiny-nbdiff"]
+
+
+def finished() -> Iterator[Combination]:
+    names = drawn(choices("sampler"), choices("blocks"), ["finished"], ["keep"], EXACT)
+    return filter(allowed, starmap(Combination, names))
+
+
+@law(finished, daily=16, least=80)
+def test_finished_blocks_are_exact(combination: Combination) -> None:
+    cached, plain = (decode(one, requests()) for one in (combination, replace(combination, cache="none")))
+    assert [one.canvases for one in cached] == [one.canvases for one in plain]
+    fixed = combination.blocks in ("fixed", "list")
+    if combination.model != "llada2_moe" and fixed:  # whose attention blocks are as long as these canvases
+        assert total_queries(cached) < total_queries(plain)
+
+
+def total_queries(decoded: list[Decoded]) -> int:
+    return sum(one.result.query_tokens for one in decoded if one.result is not None)
+
+
+@pytest.mark.parametrize("cache", POLICIES)
+def test_query_counts_are_the_policy_in_closed_form(cache: str) -> None:
+    """A full forward when a block of 8 opens, then from the block on (prefix) or the block (dual)."""
+    request = requests()[0]
+    for turn in turns(Combination("static", "fixed", cache), [request]):
+        span, length = turn.view.blocks, len(request.tokens)
+        reuse = length - int(span.begin) if cache == "prefix" else int(span.end - span.begin)
+        assert int(turn.cost.queries) == (length if int(span.forwards) == 1 else reuse)
+        assert int(turn.cost.refreshed) == (length if int(span.forwards) == 1 else 0)
+
+
+def test_dkv_computes_what_was_masked_a_turn_ago() -> None:
+    before = None
+    for turn in turns(Combination("static", "whole", "dkv"), requests()[:1]):
+        step = int(turn.view.blocks.forwards) - 1
+        if before is not None and step >= 2 and step % 4:
+            assert int(turn.cost.queries) == before
+        before = int(turn.canvas.masked.sum())
+
+
+def test_greedy_computes_the_last_the_next_and_their_neighbours() -> None:
+    """One token per step, a window of 4, refreshes every second forward: 1 + 1 + 4 rows in between, fewer at the end of
+    a block's masks."""
+    counts = [int(turn.cost.queries) for turn in turns(Combination("order", "whole", "dkv_greedy"), requests()[:1])]
+    assert counts[::2] == [35] * 12
+    assert counts[1:-4:2] == [6] * 10
+
+
+def test_neighbours_alternate_left_and_right_and_skip_what_is_taken() -> None:
+    masked = torch.tensor([False, True, True, True, True, True, True, True])
+    announced = torch.tensor([0, 0, 0, 1, 0, 0, 2, 0])
+    chosen = neighbours(announced, announced > 0, masked, 3)
+    # Position 3 takes 2, 4 and 1; then 6 finds 5 and 7, and nothing else is left.
+    assert chosen.nonzero()[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert neighbours(announced, announced > 0, masked, 1).nonzero()[:, 0].tolist() == [2, 3, 5, 6]
+
+
+def test_window_computes_its_active_masks_and_what_the_phase_committed() -> None:
+    """W_in 4, W_ex 9, phases of 4, one token per step on 11 + 24 columns: the far field is never computed."""
+    counts = [int(turn.cost.queries) for turn in turns(Combination("static", "whole", "window"), requests()[:1])]
+    assert counts[:8] == [11 + 9, 5, 6, 7, 15 + 9, 5, 6, 7]
+
+
+def test_prefix_and_dual_agree_with_none_on_the_forward_that_opens_a_block() -> None:
+    for cache in POLICIES:
+        first = next(iter(turns(Combination("confidence", "fixed", cache), requests())))
+        plain = next(iter(turns(Combination("confidence", "fixed"), requests())))
+        assert torch.equal(first.view.scores.token, plain.view.scores.token)
+        assert torch.allclose(first.view.scores.confidence, plain.view.scores.confidence, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "name"), [("freedave", "tiny-llada"), ("freedave", "tiny-dream"), ("ete", "tiny-llada")]
+)
+@pytest.mark.parametrize("cache", POLICIES)
+def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
+    cache: str, sampler: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    combination = Combination(sampler, "fixed", cache, model=name)
+    shared: list[int] = []
+    share = BufferSession._share
+
+    def counted(self: BufferSession, *given: Any) -> Call:
+        shared.append(len(given[2]))
+        return share(self, *given)
+
+    monkeypatch.setattr(BufferSession, "_share", counted)
+    together = decode(combination, requests())
+    assert max(shared) > 3  # more candidates than rows
+
+    def own(self: BufferSession, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
+        drafts = Drafts(some(forward.owner.row, candidates), [None] * len(self.stores))
+        visible = Visible(some(forward.keys, candidates))
+        return Call(candidates, columns, columns, visible, self.length, drafts=drafts)
+
+    monkeypatch.setattr(BufferSession, "_share", own)
+    apart = decode(combination, requests())
+    assert [one.canvases for one in together] == [one.canvases for one in apart]
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(
+    "cache",
+    ["none", "prefix", "dual", "dkv", "elastic", "window", "recap", "streaming", "dllm_cache", "d2cache", "entropy",
+     "flash"],
+)  # fmt: skip
+def test_guidance_keeps_rows_of_its_own_under_every_policy(cache: str, name: str) -> None:
+    """Alone and in a batch alike, and with everything refreshed as without a cache."""
+    combination = Combination("confidence", "fixed", cache, model=name)
+    guided = Sampling(guidance=0.7)
+    together = decode(combination, requests(), guided)
+    assert [one.canvases for one in together] == [decode(combination, [row], guided)[0].canvases for row in requests()]
+    assert [one.canvases for one in together] != [one.canvases for one in decode(combination, requests())]
+
+
+@pytest.mark.parametrize("sampler", ["confidence", "freedave"])
+@pytest.mark.usefixtures("refreshing")
+def test_guidance_with_everything_refreshed_is_guidance_without_a_cache(sampler: str) -> None:
+    guided = Sampling(guidance=0.7)
+    cached, plain = (decode(Combination(sampler, "fixed", cache), requests(), guided) for cache in ("dual", "none"))
+    assert [one.canvases for one in cached] == [one.canvases for one in plain]
+
+
+def test_shadow_rows_see_all_but_their_own_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a forward that opens a block, wino's shadows under a cache are wino's shadows without one."""
+    scores = {
+        cache: [turn.view.scores.stat("shadow") for turn in turns(Combination("wino", "whole", cache), requests())]
+        for cache in ("none", "dual")
+    }
+    assert len(scores["dual"]) > 1
+    monkeypatch.setattr(Dual, "part", everything)
+    again = [turn.view.scores.stat("shadow") for turn in turns(Combination("wino", "whole", "dual"), requests())]
+    for left, right in zip(scores["none"], again, strict=True):
+        assert left is not None and right is not None and torch.allclose(left, right, atol=1e-12)
+
+
+class LargestNew(TorchDispatchMode):
+    """Elements of the largest tensor that an operator allocates while ``watching``."""
+
+    watching, largest = False, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self.watching:
+            known = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+            for made in tree_leaves(out):
+                fresh = isinstance(made, Tensor) and made.untyped_storage().data_ptr() not in known
+                if fresh and made.is_floating_point():
+                    self.largest = max(self.largest, made.numel())
+        return out
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual", "dkv", "recap", "elastic", "window", "freedave", "flash"])
+def test_no_reuse_forward_copies_a_buffer(cache: str) -> None:
+    """A long prompt, a short answer: whatever a reuse forward allocates is smaller than one layer's keys. Candidates
+    need scratch slots, for which the buffer grows once: their first reuse forward is not looked at."""
+    sampler, cache = ("freedave", "dual") if cache == "freedave" else ("confidence", cache)
+    network, name = model("tiny-llada"), "whole" if cache in ("elastic", "flash", "window") else "fixed"
+    parts = parts_of(Combination(sampler, name, cache))
+    forward = forward_of(network, parts, Sampling())
+    canvas = Canvas.of([Request.answer([3 + at % 30 for at in range(600)], 8, 60)], 61)
+    buffer = network.config.kv_width * len(canvas.columns)
+    reused, grows = 0, sampler == "freedave"
+    with torch.inference_mode(), LargestNew() as watch:
+        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3]):
+            if watch.watching and not bool(turn.cost.refreshed.any()):
+                assert grows or watch.largest < buffer
+                reused, grows = reused + (not grows), False
+            watch.watching, watch.largest = True, 0
+    assert reused
+
+
+@pytest.mark.parametrize(
+    ("combination", "way_out"),
+    [
+        (Combination("prophet", "fixed", "dual"), "cache=prefix"),
+        (Combination("freedave", "fixed", "dkv"), "cache=dual"),
+        (Combination("saber", "fixed", "dkv"), "cache=dual"),
+        (Combination("confidence", "fixed", "dkv_pd"), "cache=dual"),
+        (Combination("wino", "fixed", "elastic"), "cache=dual"),
+        (Combination("confidence", "fixed", "dkv_greedy"), "sampler=order"),
+        (Combination("order", "fixed", "dkv_greedy", model="tiny-dream"), "cache=dual"),
+        (Combination("confidence", "fixed", "dual", "eotp"), "eos.scope=block"),
+        (Combination("confidence", "fixed", "dual", model="sdar_b4"), "cache=finished"),
+        (Combination("freedave", "fixed", "finished", model="sdar_b4"), "cache=none"),
+        (Combination("confidence", "fixed", "dual", model="tiny-wedlm"), "known tokens before masks.*cache=finished"),
+        (Combination("confidence", "fixed", "elastic", model="tiny-nbdiff"), "the block that is .*cache=finished"),
+        (Combination("wino", "fixed", model="tiny-wedlm"), "sampler=wino computes extra rows"),
+        (Combination("saber", "fixed", model="tiny-wedlm"), "sampler=saber scores committed tokens.*=confidence"),
+        (Combination("ete", "fixed", model="tiny-nbdiff"), "sampler=ete tries .* one block at a time.*=confidence"),
+        (Combination("confidence", "fixed", eos="eotp", model="tiny-nbdiff"), "what lies behind the open block"),
+        (Combination("confidence", "tccf", model="tiny-nbdiff"), "blocks=tccf .* context-causal model.*blocks=fixed"),
+        (Combination("confidence", "fixed", "finished"), "cache=dual"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_with_the_way_out(combination: Combination, way_out: str) -> None:
+    with pytest.raises(UserError, match=way_out):
+        list(turns(combination, requests()[:1]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Elastic(gamma=1.5), "cache.gamma=1.5"),
+        (lambda: Elastic(gamma=-0.1), "first_layer=0 forces"),
+        (lambda: Elastic(similarity="head"), "Did you mean 'heads'"),
+        (lambda: Elastic(trigger="now"), "same_step, next_step"),
+        (lambda: Elastic(window_length=0), "window_length=0"),
+        (lambda: Elastic(first_layer=-1), "first_layer=-1"),
+        (lambda: Window(refresh_interval=0), "refresh_interval=0 must be at least 1"),
+        (lambda: Window(queries="mask"), "Did you mean 'masks'"),
+        (lambda: DKV(0), "refresh_interval=0 must be at least 1"),
+        (lambda: DKVGreedy(0), "refresh_interval=0 must be at least 1"),
+        (lambda: DKVGreedy(window=-1), "window=-1"),
+        (lambda: Recap(local_steps=-1), "local_steps=-1"),
+        (lambda: Recap(start_fraction=2), "start_fraction"),
+        (lambda: Recap(targets="blocks"), "block, all_masked"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+def test_a_window_that_would_strand_its_queries_is_refused() -> None:
+    setting = Setting(model("tiny-llada").config, Whole(), 128)
+    sampler, eos = build("sampler", "confidence"), Keep()
+    validate(setting, sampler, Window(16, 48, 32), eos)
+    with pytest.raises(UserError, match="Use at least 48"):
+        validate(setting, sampler, Window(16, 47, 32), eos)
+    validate(replace(setting, gen_length=32), sampler, Window(16, 32, 100), eos)  # the answer ends before
+
+
+def test_the_sessions_do_not_outlive_their_rows() -> None:
+    """``select`` keeps exactly the rows named, in every tensor of a session."""
+    for cache in ("dual", "dkv", "elastic", "window", "recap", "dllm_cache", "d2cache", "entropy", "flash"):
+        combination = Combination("confidence", "fixed", cache)
+        sampler, blocks, policy, eos = parts_of(combination)
+        forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())
+        with torch.inference_mode():
+            canvas = Canvas.of(requests(), 61)
+            free = Steering.none(len(canvas.request))
+            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
+            forward(rows)
+            chosen = rows.session.select(torch.tensor([2, 0]))
+        assert not isinstance(chosen, Everything)
+        stored = [tensor for tensor in chosen.state.values() if tensor.dim() == 2]
+        assert all(store is None or len(store[0]) == 2 for store in chosen.stores)  # type: ignore[attr-defined]
+        assert stored and all(len(tensor) == 2 for tensor in stored)

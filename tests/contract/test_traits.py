@@ -1,0 +1,140 @@
+"""What a part is cannot be forgotten: silence counts as what is safe, and what our own parts say is so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from harness import build, model
+from own_parts import CutFirst
+
+from dllm import UserError
+from dllm.blocks.base import Blocks
+from dllm.blocks.fixed import Fixed
+from dllm.cache.base import Cache
+from dllm.cache.buffer import Buffered, CacheView
+from dllm.common.rowwise import Owner
+from dllm.compose.parts import choices
+from dllm.compose.validate import validate
+from dllm.contract import BlockState, ForwardPlan, Need, Scores, Step, View
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Setting
+from dllm.eos.base import EndOfText
+from dllm.eos.fill_after_block import FillAfterBlock
+from dllm.eos.keep import Keep
+from dllm.eos.stop_front import StopFront
+from dllm.eos.stop_strings import StopStrings
+from dllm.runtime.runtime import Runtime
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.joint_threshold import JointThreshold
+from dllm.samplers.saber import Saber
+from dllm.samplers.wino import WINO
+
+EOS, PROMPT, LENGTH, BLOCK = 9, 2, 8, 4
+POLICIES = {**{name: build("eos", name) for name in choices("eos")}, "all": FillAfterBlock("all"),
+            "stop_front": StopFront(), "own": CutFirst(),
+            "strings": StopStrings(Keep(), ["x"], lambda ids: "x" * (EOS in ids)),
+            "strings of an early one": StopStrings(CutFirst(), ["x"], lambda ids: "")}  # fmt: skip
+
+
+def turns_of_a_block() -> Iterator[tuple[Canvas, View, Step, bool]]:
+    """Every way to fill some of a block of four, an end of text among them; another one is proposed elsewhere. Canvas,
+    view and step of the turn, and whether the block is full then."""
+    canvas = Canvas.of([Request.answer([1] * PROMPT, LENGTH, 60)], 61)
+    known = canvas.valid & ~canvas.given
+    for filled in range(1, 1 << BLOCK):
+        where = torch.zeros_like(canvas.masked)
+        where[0, PROMPT : PROMPT + BLOCK] = torch.tensor([filled >> at & 1 for at in range(BLOCK)]).bool()
+        tokens = torch.full_like(canvas.tokens, EOS)
+        scores = Scores(known, tokens, known.double(), known)
+        view = View.of(canvas, scores, Fixed(BLOCK).start(canvas).after_forward(), canvas.nothing,
+                       Owner.single(1, canvas.start.device))  # fmt: skip
+        step = replace(view.step(where, accepted=where), edit=canvas.nothing)  # of a rule that edits
+        yield canvas.commit(where, tokens), view, step, filled == (1 << BLOCK) - 1
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_an_end_of_text_policy_acts_no_earlier_and_takes_no_more_than_it_says(name: str) -> None:
+    """Tried on every state of a block: what it says is exactly what it does."""
+    policy = POLICIES[name]
+    early = shrinks = False
+    for candidates, view, step, full in turns_of_a_block():
+        cut = policy.cut(candidates, view, step, EOS)
+        early |= not full and not torch.equal(cut.undecided, candidates.undecided)
+        shrinks |= not torch.equal(cut.valid, candidates.valid)
+    assert (policy.at_once, policy.shrinks) == (early, shrinks)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_an_editing_rule_goes_with_policies_that_wait(name: str) -> None:
+    """``cut_last`` was taken, and cut a row at an end of text that the rule then replaced: 4 of 32 tokens were left."""
+    setting, rule = Setting(model("tiny-llada").config, Fixed(4), 8), JointThreshold()
+    if not POLICIES[name].at_once:
+        validate(setting, rule, build("cache", "none"), POLICIES[name])
+        return
+    with pytest.raises(UserError, match=r"^eos=\w+ acts on an end of text at once, but sampler=joint_threshold"):
+        validate(setting, rule, build("cache", "none"), POLICIES[name])
+
+
+def test_a_policy_that_says_nothing_counts_as_one_that_may_do_most() -> None:
+    class Silent(EndOfText):
+        pass
+
+    assert Silent().at_once and Silent().shrinks
+    assert StopStrings(Silent(), ["x"], str).at_once
+
+
+class Columns(Buffered):
+    """A cache that says nothing: it computes what is masked."""
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        return view.plan(view.canvas.masked)
+
+
+def test_a_cache_that_says_nothing_serves_nothing_beyond_masks_of_the_open_block() -> None:
+    silent = Cache()
+    assert not any((silent.opening, silent.committed, silent.branches, silent.shadows, silent.shows, silent.static))
+    assert silent.opens_wide and silent.follows_commits
+    setting = Setting(model("tiny-llada").config, Fixed(4), 8)
+    validate(setting, Confidence(), Columns(), Keep())
+    for rule in (Saber(), JointThreshold()):  # they read decided positions, which would never be scored
+        with pytest.raises(UserError, match="^cache=Columns computes masked positions, not the committed ones"):
+            validate(setting, rule, Columns(), Keep())
+    with pytest.raises(UserError, match="^cache=Silent has no room for the extra rows of sampler=wino"):
+        validate(setting, WINO(), type("Silent", (Cache,), {})(), Keep())
+
+
+def test_a_static_cache_that_says_nothing_of_its_bounds_counts_as_one_that_needs_them() -> None:
+    class Bound(Columns):
+        static = True
+
+    class Back(Fixed):
+        def revise(self, candidates: Canvas, blocks: BlockState, mask_id: int) -> tuple[Canvas, BlockState]:
+            return candidates, blocks
+
+    assert Back(4).rolls_back  # found out from what it overrides
+    with pytest.raises(UserError, match="^runtime=static with cache=Bound bounds shapes by what a turn may commit"):
+        Runtime("static").check(Bound(), Confidence(), model("tiny-llada").config, torch.device("cpu"), Back(4))
+
+
+def test_a_schedule_that_closes_blocks_by_itself_must_say_whether_it_does() -> None:
+    with pytest.raises(UserError, match=r"^Moves decides in advance\(\) when blocks close, .*write slides = True"):
+        type("Moves", (Blocks,), {"advance": Blocks.advance})
+    assert not type("Closes", (Blocks,), {"advance": Blocks.advance, "slides": False})().slides
+
+
+@pytest.mark.parametrize("name", [name for name in choices("blocks") if build("blocks", name).fixed_length])
+def test_blocks_that_say_their_length_have_it(name: str) -> None:
+    blocks = build("blocks", name)
+    canvas = Canvas.of([Request.answer([1] * PROMPT, 4 * blocks.fixed_length, 60)], 61)
+    own = blocks.start(canvas).own
+    for column in range(PROMPT, PROMPT + 3 * blocks.fixed_length):
+        at = torch.tensor([column])
+        begin, end, _ = blocks.containing(canvas, at, torch.zeros_like(at), own)
+        assert int(end - begin) == blocks.fixed_length and int(begin) <= column < int(end)
+
+
+def test_a_need_takes_any_set_of_names() -> None:
+    assert Need(statistics={"entropy"}).statistics == frozenset({"entropy"})  # type: ignore[arg-type]

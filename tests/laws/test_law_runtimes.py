@@ -1,0 +1,118 @@
+"""Law 11: a runtime changes no token and no count of acting forwards, however late the host reads.
+
+Every sampler x cache x blocks x end-of-text policy that it accepts, the host reading 0, 1, 2 or 4 turns late, at
+temperature 0 and above, against eager shapes: static, and cudagraph through a recorder that replays on the CPU;
+compile on one model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+from harness import MODELS, Combination, Shown, allowed, build, drawn, model, parts_of, requests, results
+from law import law
+from recording import FakeGraph
+
+from dllm import UserError
+from dllm.compose.parts import choices
+from dllm.contract.setting import Sampling
+from dllm.loop.recorded import RecordedTurns
+from dllm.runtime.compiled import Compiled
+from dllm.runtime.graphs import Graphs
+from dllm.runtime.runtime import Network, Runtime
+
+DEVICE = {"static": torch.device("cpu"), "compile": torch.device("cpu"), "cudagraph": torch.device("cuda")}
+LAGS, HEATS = (0, 1, 2, 4), (0.0, 0.8)
+
+
+@dataclass(frozen=True)
+class Case(Shown):
+    """One combination under a runtime whose host reads so many turns late, at a temperature."""
+
+    runtime: str
+    combination: Combination
+    lag: int
+    heat: float
+
+    def accepted(self) -> bool:
+        """Whether the parts take this runtime and temperature."""
+        if not allowed(self.combination):
+            return False
+        sampler, blocks, kv, _ = parts_of(self.combination)
+        sampling = Sampling(temperature=self.heat, tempered=sampler.tempered)
+        config = model(self.combination.model).config
+        try:
+            parts_of(self.combination, sampling)
+            Runtime(self.runtime, self.lag).check(kv, sampler, config, DEVICE[self.runtime], blocks)
+        except UserError:
+            return False
+        return True
+
+
+def cases(runtime: str) -> Iterator[Case]:
+    """Every case of a runtime that its parts accept, in the order of ``drawn``."""
+    caches = [name for name in choices("cache") if build("cache", name).static]
+    models = MODELS[:1] if runtime == "compile" else MODELS
+    groups = choices("sampler"), choices("blocks"), caches, choices("eos"), models, LAGS, HEATS
+    for *names, lag, heat in drawn(*groups):
+        case = Case(runtime, Combination(*names), lag, heat)
+        if case.accepted():
+            yield case
+
+
+static_cases = partial(cases, "static")
+
+
+def drafting() -> Iterator[Case]:
+    """FreeDave with and without a cache."""
+    for kv in ("none", "prefix"):
+        yield Case("static", Combination("freedave", "fixed", kv, "keep", MODELS[0]), 0, 0.0)
+
+
+@cache
+def network(runtime: str, name: str) -> Network | None:
+    """The model as the runtime runs it, if it does not record whole turns; what it has made serves all cases."""
+    if runtime == "static":
+        return None
+    if runtime == "cudagraph":
+        return Graphs(model(name), lambda: FakeGraph([]))
+    return Compiled(model(name), backend="eager")
+
+
+def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], int]]:
+    """Of every row: its canvas, its acting forwards, the turn that fixed each position, the rows it asked for."""
+    name, parts = case.combination.model, parts_of(case.combination)
+    sampling = Sampling(temperature=case.heat, tempered=parts[0].tempered)
+    if eager:
+        found = results(model(name), parts, requests(), sampling)
+    elif case.runtime == "cudagraph" and not (parts[0].asks or parts[3].asks):
+        take = RecordedTurns(model(name), lambda: FakeGraph([]))
+        for _ in range(2):  # most shapes come back in the second decode
+            found = results(model(name), parts, requests(), sampling, case.lag, take=take)
+    else:
+        found = results(model(name), parts, requests(), sampling, case.lag, network(case.runtime, name))
+    return [(one.canvas, one.nfe, one.turns, one.query_tokens) for one in found]
+
+
+@law(static_cases, daily=14, least=10000)
+def test_static_turns_are_eager_ones(case: Case) -> None:
+    assert outcome(case, eager=False) == outcome(case, eager=True)
+
+
+@law(partial(cases, "cudagraph"), daily=5, least=10000)
+def test_recorded_turns_are_eager_ones(case: Case) -> None:
+    assert outcome(case, eager=False) == outcome(case, eager=True)
+
+
+@law(partial(cases, "compile"), daily=0, least=3000)  # 5 s each; tests/runtime/test_runtimes.py compiles every day
+def test_compiled_turns_are_eager_ones(case: Case) -> None:
+    assert outcome(case, eager=False) == outcome(case, eager=True)
+
+
+@law(drafting, daily=2, least=2)
+def test_drafts_in_static_turns_are_eager_ones(case: Case) -> None:
+    """Several candidates in fixed shapes, which the other laws' daily samples may miss."""
+    assert outcome(case, eager=False) == outcome(case, eager=True)

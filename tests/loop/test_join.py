@@ -1,0 +1,96 @@
+"""Rows that join a running batch decode as they do alone, whatever else is in it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from harness import Combination, forward_of, model, parts_of, with_mask
+
+from dllm.constrained.batch import Steering
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling
+from dllm.contract.shapes import Shapes
+from dllm.errors import UserError
+from dllm.loop.denoise import take_turn
+from dllm.loop.rows import Rows
+
+Answer = tuple[list[int], int]  # tokens, forwards
+
+
+def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampling: Sampling) -> dict[int, Answer]:
+    """Every request's answer by its seed, when so many turns have passed before it arrives."""
+    network, (sampler, blocks, kv, eos) = model(combination.model, torch.float64), parts_of(combination, sampling)
+    forward, config = forward_of(network, (sampler, blocks, kv, eos), sampling), network.config
+    rows: Rows | None = None
+    out: dict[int, Answer] = {}
+    arrivals, turn = dict(arrivals), 0
+    while arrivals or rows:
+        if turn in arrivals:
+            canvas = Canvas.of([with_mask(one, config.mask_id or 0) for one in arrivals.pop(turn)], config.pad_id or 0)
+            free = Steering.none(len(canvas.request))
+            fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
+            rows = rows.join(fresh) if rows else fresh
+        turn += 1
+        if not rows:
+            continue
+        rows, seen = take_turn(rows, forward, sampler, blocks, eos)
+        for row in seen.finished:
+            canvas = rows.owner.one(seen.candidates)
+            answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.length[row])].tolist()
+            out[int(canvas.seed[row])] = answer, int(seen.view.blocks.turn[row])
+        rows = rows.without(seen.finished)
+    return out
+
+
+COMBINATIONS = [
+    Combination(sampler, blocks, cache, eos, name)
+    for cache in ("none", "prefix", "dual", "dkv", "recap", "window", "elastic")
+    for sampler, blocks, eos, name in (
+        ("confidence", "fixed", "fill_after_block", "tiny-llada"), ("credit", "fixed", "cut_canvas", "tiny-dream"),
+        ("freedave", "fixed", "keep", "tiny-llada"), ("klass", "adablock", "keep", "tiny-llada"),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("guidance", [0.0, 0.7], ids=["plain", "guided"])
+@pytest.mark.parametrize("combination", COMBINATIONS, ids=str)
+def test_a_row_that_joins_decodes_as_it_does_alone(combination: Combination, guidance: float) -> None:
+    sampler = parts_or_skip(combination)
+    sampling = Sampling(guidance=guidance, tempered=sampler)
+    noise = random.Random(str(combination))
+    requests = [
+        Request.answer([noise.randrange(1, 60) for _ in range(noise.randint(1, 9))], noise.randint(5, 20), 60, seed)
+        for seed in range(5)
+    ]
+    arrivals: dict[int, list[Request]] = {0: requests[:2]}
+    for one in requests[2:]:
+        arrivals.setdefault(noise.randint(1, 7), []).append(one)
+    together = decoded(combination, arrivals, sampling)
+    alone = {}
+    for one in requests:
+        alone |= decoded(combination, {0: [one]}, sampling)
+    assert together == alone
+
+
+def parts_or_skip(combination: Combination) -> bool:
+    """Whether the sampler's confidences are tempered; skips what the parts refuse."""
+    try:
+        return parts_of(combination)[0].tempered
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+def test_a_session_that_forgot_its_rows_would_be_noticed() -> None:
+    """The law finds what it is for: without the columns that are written, a joined row attends to zeros."""
+    combination = Combination("static", "fixed", "dual", "keep", "tiny-llada")
+    requests = [Request.answer([7, 8, 9], 12, 60, seed) for seed in range(2)]
+    alone = decoded(combination, {0: [replace(requests[1])]}, Sampling())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dllm.cache.buffer.grown", lambda store, held, shape: torch.randn(
+            shape[0], store.shape[1], shape[1] + 1, store.shape[3], dtype=store.dtype))  # fmt: skip
+        joined = decoded(combination, {0: [requests[0]], 3: [requests[1]]}, Sampling())
+    assert joined[1] == alone[1]  # a fresh row writes before it reads
+    assert joined[0] != decoded(combination, {0: [requests[0]]}, Sampling())[0]

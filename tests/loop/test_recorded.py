@@ -1,0 +1,204 @@
+"""Whole turns recorded: what one replay does is what the loop does, whatever leaves, and whoever decodes beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from harness import Combination, forward_of, full, model, parts_of, requests, with_mask
+from recording import FakeGraph
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dllm import part
+from dllm.contract import Turn
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Sampling
+from dllm.kernels.jit import Kernel
+from dllm.loop.denoise import denoise
+from dllm.loop.recorded import Ground, RecordedTurns, copy_all, prepared
+from dllm.runtime.graphs import Graphs
+from dllm.runtime.runtime import Runtime
+
+CACHES = ("none", "prefix", "dual", "window")
+SAMPLERS = ("confidence", "localleap", "credit", "eb", "klass", "static", "dream")  # those whose launches are counted
+# Every cache, and most samplers; DLLM_LAWS=all takes all pairs.
+FEW = [*((kv, "confidence") for kv in CACHES), ("dual", "localleap"), ("prefix", "credit"), ("none", "eb"),
+       ("prefix", "klass"), ("none", "dream")]  # fmt: skip
+PAIRS = list(product(CACHES, SAMPLERS)) if full() else FEW
+LAUNCHES = 2  # outside a recording: the replay, and the copy of what the rows report
+
+
+made = cache(parts_of)  # a recording belongs to its parts
+
+
+def turns(
+    combination: Combination, take: RecordedTurns | None, lag: int | None = 1, guidance: float = 0.0, rows: int = 3
+) -> Iterator[Turn]:
+    network, parts = model(combination.model), made(combination)
+    forward = forward_of(network, parts, Sampling(tempered=parts[0].tempered, guidance=guidance))
+    batch = [with_mask(request, network.config.mask_id or 0) for request in requests()[3 - rows :]]
+    canvas = Canvas.of(batch, network.config.pad_id or 0)
+    with torch.inference_mode():
+        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], lag, take)
+
+
+def decoded(running: Iterator[Turn]) -> dict[int, tuple[list[int], int, list[int]]]:
+    """Of every request: its canvas, its acting forwards, the turn that fixed each position."""
+    out = {}
+    for turn in running:
+        for row in turn.finished:
+            candidates = turn.candidates
+            out[int(candidates.request[row])] = (
+                candidates.tokens[row].tolist(), int(turn.view.blocks.turn[row]), turn.ledger.fixed[row].tolist())
+    return out
+
+
+def combination(sampler: str, kv: str, name: str = "tiny-llada", eos: str = "keep") -> Combination:
+    return Combination(sampler, "whole" if kv == "window" else "fixed", kv, eos, name)
+
+
+@pytest.mark.parametrize(("kv", "sampler"), PAIRS)
+def test_replays_are_turns(kv: str, sampler: str) -> None:
+    case = combination(sampler, kv, "tiny-dream" if sampler == "credit" else "tiny-llada", "fill_after_block")
+    log: list[str] = []
+    take = RecordedTurns(model(case.model), lambda: FakeGraph(log))
+    expected = decoded(turns(case, None, None))
+    for lag in (0, 1, 1):
+        assert decoded(turns(case, take, lag)) == expected
+    before = log.count("record")
+    assert decoded(turns(case, take)) == expected
+    assert log.count("record") == before < log.count("replay"), "what was recorded serves the next decode"
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that a GPU would launch: all but views, and memory that is only set aside."""
+
+    FREE = ("view", "expand", "slice", "select", "transpose", "t", "unsqueeze", "squeeze", "alias", "detach", "empty",
+            "as_strided", "unbind", "split", "permute", "_unsafe_view", "new_empty", "empty_like", "lift_fresh",
+            "unsafe_split", "reshape", "numpy_T", "resolve_conj", "resolve_neg")  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = function.overloadpacket.__name__
+        if name not in self.FREE:
+            self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def launches_of(case: Combination, take: RecordedTurns | None) -> list[int]:
+    """Launches of each turn; a replay is one."""
+    replay, found, running = FakeGraph.replay, list[int](), turns(case, take)
+    counter = Launches()
+
+    def once(graph: FakeGraph) -> None:
+        before = counter.count
+        replay(graph)
+        counter.count = before + 1
+
+    with patch.object(FakeGraph, "replay", once), counter:
+        for _ in running:
+            found.append(counter.count)
+            counter.count = 0
+    return found
+
+
+@pytest.mark.parametrize(("kv", "sampler"), PAIRS)
+def test_few_launches_are_left_to_the_host(kv: str, sampler: str) -> None:
+    """In all turns but those that follow upon rows that left: these lay out the others anew."""
+    case = combination(sampler, kv)
+    take = RecordedTurns(model(case.model), lambda: FakeGraph([]))
+    for _ in range(2):
+        decoded(turns(case, take))
+    plain, recorded = launches_of(case, None), launches_of(case, take)
+    assert len(recorded) == len(plain)
+    assert sorted(recorded)[len(recorded) // 2] == LAUNCHES < min(plain)
+
+
+def test_two_decodes_at_once_have_grounds_of_their_own() -> None:
+    for kv in ("none", "dual"):
+        case = combination("confidence", kv)
+        take, expected = RecordedTurns(model(case.model), lambda: FakeGraph([])), decoded(turns(case, None, None))
+        decoded(turns(case, take))
+        running = [turns(case, take), turns(case, take)]
+        out: list[list[Turn]] = [[], []]
+        found: list[Any] = [{}, {}]
+        while any(one is not None for one in running):
+            for number, one in enumerate(running):
+                turn = None if one is None else next(one, None)
+                if turn is None:
+                    running[number] = None  # type: ignore[call-overload]
+                    continue
+                found[number] |= decoded(iter([turn]))
+        assert found == [expected, expected] and out == [[], []]
+        assert len(take.tenants) == 2
+
+
+def test_guidance_and_temperature_are_recorded() -> None:
+    case = combination("confidence", "dual")
+    expected = decoded(turns(case, None, None, 1.5))
+    take = RecordedTurns(model(case.model), lambda: FakeGraph([]))
+    for _ in range(2):
+        assert decoded(turns(case, take, 1, 1.5)) == expected
+    assert take.recorded
+
+
+@pytest.mark.skipif(not full(), reason="9 s in the interpreter: DLLM_LAWS=all runs it")
+def test_kernels_of_ours_are_recorded_in_whole_turns() -> None:
+    pytest.importorskip("triton")
+    case, network = combination("confidence", "dual"), model("tiny-llada")
+    expected = decoded(turns(case, None, None, rows=1))
+    take = RecordedTurns(network, lambda: FakeGraph([]))
+    network.use_kernels(True)
+    try:
+        assert decoded(turns(case, take, rows=1)) == expected
+    finally:
+        network.use_kernels(False)
+    launches = [call for one in take.recorded.values() for call in one.recording.calls]  # type: ignore[attr-defined]
+    assert any(getattr(call.function, "func", None) is Kernel._launch for call in launches)
+
+
+def test_a_tensor_taken_over_in_another_place_is_copied_first() -> None:
+    there = [torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([3.0])]
+    ground, fresh = Ground([], there), torch.tensor([9.0])
+    ground.lay([fresh, there[0], there[2]])
+    assert [float(one) for one in there] == [9.0, 1.0, 3.0]
+    copy_all(there, [torch.ones(1), torch.ones(1), torch.ones(1)])
+    assert all(float(one) == 1 for one in there)
+
+
+def test_a_recording_belongs_to_its_parts() -> None:
+    take = RecordedTurns(model("tiny-llada"), lambda: FakeGraph([]))
+    next(turns(combination("confidence", "dual"), take))
+    with pytest.raises(AssertionError, match="one setting"):
+        next(turns(combination("static", "dual"), take))
+
+
+def test_rules_that_ask_record_forwards_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dllm.runtime.graphs.Recorder", lambda device: FakeGraph)
+    monkeypatch.setattr("dllm.loop.recorded.Recorder", lambda device: FakeGraph)
+    network, runtime, keep = model("tiny-llada"), Runtime("cudagraph"), part("eos", "keep")
+    asking = part("sampler", "confidence")
+    asking.asks = True
+    runs, take = prepared(runtime, network, asking, keep)
+    assert isinstance(runs, Graphs) and not isinstance(take, RecordedTurns)
+    runs, take = prepared(runtime, network, part("sampler", "confidence"), keep)
+    assert runs is network and isinstance(take, RecordedTurns)
+
+
+def test_what_a_turn_holds_lasts_until_the_next() -> None:
+    """So the count of decisions copies what it keeps."""
+    case = combination("confidence", "none")
+    take = RecordedTurns(model(case.model), lambda: FakeGraph([]))
+    decoded(turns(case, take))
+    kept: list[tuple[Tensor, Tensor]] = [(turn.candidates.tokens, turn.candidates.tokens.clone())
+                                         for turn in turns(case, take)]  # fmt: skip
+    assert any(not torch.equal(one, copy) for one, copy in kept[:-1])

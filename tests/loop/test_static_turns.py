@@ -1,0 +1,173 @@
+"""Static shapes: a turn asks the device for nothing, and decides what the exact one decides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from harness import Combination, forward_of, model, parts_of, requests
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dllm import Decoder, UserError, load, part
+from dllm.common import debug
+from dllm.contract import Turn
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Sampling
+from dllm.loop.denoise import denoise
+from dllm.runtime.runtime import Runtime
+
+CACHES = ("none", "prefix", "dual", "window")
+ASKING = ("item", "is_nonzero", "_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount",
+          "repeat_interleave")  # fmt: skip
+READS = ("read", "select")  # a report that has arrived; which candidates leave
+
+
+class Trap(TorchDispatchMode):
+    """Notes every copy to the host by the function of ours that caused it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def note(self) -> None:
+        frame = sys._getframe(1)
+        while "/dllm/" not in frame.f_code.co_filename:
+            assert frame.f_back is not None
+            frame = frame.f_back
+        self.asked.append(frame.f_code.co_name)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = func.overloadpacket.__name__
+        by_mask = name.startswith("index") and any(
+            isinstance(one, Tensor) and one.dtype == torch.bool for one in (args[1] if len(args) > 1 else None) or ()
+        ) if name in ("index", "index_put", "index_put_") else False  # fmt: skip
+        if by_mask or name.startswith(ASKING):
+            self.note()
+        return func(*args, **(kwargs or {}))
+
+
+def turns(combination: Combination, lag: int | None, dtype: torch.dtype = torch.float64) -> Iterator[Turn]:
+    network, parts = model(combination.model, dtype), parts_of(combination)
+    forward = forward_of(network, parts, Sampling(tempered=parts[0].tempered))
+    canvas = Canvas.of(requests(), network.config.pad_id or 0)
+    with torch.inference_mode():
+        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], lag)
+
+
+def answers(combination: Combination, lag: int | None) -> dict[int, list[int]]:
+    out = {}
+    for turn in turns(combination, lag):
+        for row, name in enumerate(turn.candidates.request.tolist()):
+            canvas = turn.candidates
+            out[name] = canvas.tokens[row, : int(canvas.length[row])].masked_fill(
+                canvas.masked[row, : int(canvas.length[row])], -1).tolist()  # fmt: skip
+    return out
+
+
+def combinations() -> list[Combination]:
+    return [
+        Combination(sampler, "whole" if cache == "window" else "fixed", cache, eos, name)
+        for cache in CACHES for name in ("tiny-llada", "tiny-dream")
+        for sampler, eos in (("confidence", "fill_after_block"), ("static", "keep"), ("credit", "keep"))
+    ] + [Combination("dream", "fixed", "none", "keep", "tiny-dream")]  # fmt: skip
+
+
+@pytest.mark.parametrize("combination", combinations(), ids=str)
+def test_the_same_tokens_whenever_the_host_looks(combination: Combination) -> None:
+    expected = answers(combination, None)
+    for lag in (0, 1):
+        assert answers(combination, lag) == expected
+
+
+@pytest.mark.parametrize("combination", [c for c in combinations() if c.sampler != "static"], ids=str)
+def test_no_copy_to_the_host_inside_a_turn(combination: Combination, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debug, "ON", False)  # its assertions ask
+    trap, seen = Trap(), 0
+
+    def listed(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            trap.note()
+            return original(*args, **kwargs)
+
+        return call
+
+    for name in ("tolist", "cpu", "numpy"):
+        monkeypatch.setattr(Tensor, name, listed(getattr(Tensor, name)))
+    running = turns(combination, 1)
+    next(running)
+    trap.asked.clear()
+    with trap:
+        for turn in running:
+            assert set(trap.asked) <= set(READS) and trap.asked.count("read") <= 1
+            if not turn.finished and seen:
+                assert set(trap.asked) <= {"read"}
+            trap.asked.clear()
+            seen += 1
+    assert seen > 4
+
+
+def test_the_trap_sees_what_the_exact_turn_asks() -> None:
+    running, trap = turns(Combination("confidence", "fixed", "dual"), None), Trap()
+    next(running)
+    with trap:
+        next(running)
+    assert {"all", "any", "reach"} <= set(trap.asked)
+
+
+def test_every_runtime_gives_the_same_answer() -> None:
+    network = load("mini-llada")
+    prompts: list[Any] = ['Sort the list:\n["Kai", "Emma", "Hugo"]', 'Copy the list:\n["Ann"]']
+    expected = [result.tokens for result in Decoder(network, gen_length=32, batch_size=2)(prompts)]
+    static = Decoder(network, gen_length=32, batch_size=2, cache="none", runtime=Runtime("static", 1))
+    assert [result.tokens for result in static(prompts)] == expected
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
+def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str, lag: int) -> None:
+    """Eight active tokens commit up to eight a turn: with a bound for one a turn, rows were dropped, and 16 forwards
+    became 66 (mini-llada)."""
+    prompt, network = 'Sort the list:\n["Kai", "Emma", "Hugo"]', load(name)
+    window = part("cache", "window", active_tokens=8, window_tokens=40)
+    eager, static = (
+        Decoder(network, "confidence", "whole", window, gen_length=128, runtime=runtime)(prompt)[0]
+        for runtime in (Runtime(), Runtime("static", lag))
+    )
+    assert (static.tokens, static.nfe, static.turns) == (eager.tokens, eager.nfe, eager.turns)
+
+
+@pytest.mark.parametrize("name", ["static", "compile", "cudagraph"])
+@pytest.mark.parametrize("cache", ["elastic", "dkv", "dkv_greedy", "recap"])
+def test_a_cache_of_changing_shapes_is_refused(cache: str, name: str) -> None:
+    others = part("sampler", "confidence"), model("tiny-llada").config, torch.device("cuda"), part("blocks", "fixed")
+    reason = f"runtime={name} needs shapes that the host can bound, .*cache={cache} .*Use runtime=eager, or cache=none"
+    with pytest.raises(UserError, match=reason):
+        Runtime(name, 2).check(part("cache", cache), *others)
+    Runtime("eager").check(part("cache", cache), *others)
+
+
+def test_runtimes_that_cannot_be() -> None:
+    with pytest.raises(UserError, match="runtime='statik' must be one of auto, eager, static, .*Did you mean 'static'"):
+        Runtime("statik")
+    with pytest.raises(UserError, match=r"lag=-1 must lie in \[0, 8\]"):
+        Runtime("static", -1)
+    with pytest.raises(UserError, match="lag=2 needs runtime=static or the like"):
+        Runtime("eager", 2)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_shapes_repeat_between_openings(cache: str) -> None:
+    """The network sees the whole canvas, or one other number of rows that does not change while no block opens."""
+    combination, seen = Combination("static", "whole" if cache == "window" else "fixed", cache), []
+    network = model(combination.model)
+    handle = network.layers[0].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape[1]))
+    try:
+        for _ in turns(combination, 1):
+            pass
+    finally:
+        handle.remove()
+    assert len(set(seen)) <= (4 if cache == "prefix" else 2)

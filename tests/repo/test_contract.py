@@ -1,0 +1,59 @@
+"""How small the contract is, counted: what may be absent from the types, and who asks how shapes are known."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "dllm"
+# Fields that may be None: 11 of the contract's own types (44 in all before the redesign, 27 now). Two are for rows
+# under constraints only, two for rules that read attention, one for rules that replace tokens; others do not pay.
+CONTRACT = {"Need.span", "Need.ratio", "Scores.logits", "Scores.lookup", "Step.accepted", "Schedule.fixed_length",
+            "Scores.again", "Lookup.banned", "Step.edit", "Need.attention", "Scores.attention", "Scores.drafts",
+            "ForwardPlan.beside"}  # fmt: skip
+CALLS = 9  # of ``Call`` and ``Drafts``: what a call does without
+CORE = ("denoise", "forward", "rows", "proposing", "canvas")
+FOLDERS = ("samplers", "blocks", "cache", "eos", "runtime")
+LINES = 400  # of the contract, which is to be read in a sitting
+
+
+def optional(file: str) -> set[str]:
+    """Annotated fields of a module's classes that may be None."""
+    return {
+        f"{kind.name}.{field.target.id}"
+        for kind in ast.parse((PACKAGE / file).read_text(encoding="utf-8")).body if isinstance(kind, ast.ClassDef)
+        for field in kind.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and "None" in ast.unparse(field.annotation)
+    }  # fmt: skip
+
+
+def core() -> list[Path]:
+    parts = [file for name in FOLDERS for file in (PACKAGE / name).glob("*.py")]
+    return [*(PACKAGE / f"{name}.py" for name in CORE), *parts]
+
+
+def test_few_fields_of_the_contract_may_be_absent() -> None:
+    assert optional("contract.py") | optional("logits.py") <= CONTRACT
+    assert optional("rows.py") == optional("shapes.py") == set()
+    assert len(optional("cache/passes.py")) <= CALLS
+
+
+def test_nobody_but_the_loop_asks_which_shapes_there_are() -> None:
+    """Parts ask the shapes; that they are exact or bounded is decided once (21 conditions before the redesign)."""
+    asks = re.compile(r"isinstance\([^)]*\b(Exact|Bounded)|\bif bounded\b|(lag|shapes) is (not )?None")
+    lines = [(file.name, line.strip()) for file in core() for line in file.read_text().splitlines()]
+    assert [name for name, line in lines if asks.search(line)] == ["denoise.py", "runtime.py"]
+
+
+def test_the_contract_can_be_read_in_a_sitting() -> None:
+    assert len((PACKAGE / "contract.py").read_text().splitlines()) <= LINES
+    assert len((PACKAGE / "denoise.py").read_text().splitlines()) <= 150
+
+
+def test_no_base_imports_another() -> None:
+    for base in ("samplers", "blocks", "cache", "eos"):
+        text = (PACKAGE / base / "base.py").read_text()
+        assert not re.search(rf"from dllm\.(?!{base})(samplers|blocks|cache|eos)\b", text)
+        assert "TYPE_CHECKING" not in text

@@ -1,0 +1,296 @@
+"""What the documentation tells people to type runs: every block of code, and every command whose model is here."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+import types
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dllm import Decoder, load
+from dllm.app.command_line import main as cli
+from dllm.app.command_line.options import DEFAULT_GEN_LENGTH
+from dllm.app.command_line.overrides import hydra_quoted
+from dllm.cache.base import Cache
+from dllm.common import debug
+from dllm.compose.parts import build_part, choices, composed
+from dllm.samplers.base import Sampler
+from dllm.tasks.base import Task
+from tests.support.tiny import MODELS, make_tiny
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+ADDED = ("add_a_sampler", "add_a_cache", "add_a_task", "serving")  # tests of their own run these pages
+# Pages whose commands another test runs, or that take minutes: here their commands are only read.
+BASES = {"sampler": Sampler, "cache": Cache, "task": Task}
+ONLY_READ = ("README", "CONTRIBUTING", "parallelbench", "standard", "sweeps", "evaluation", "kernels", "benchmarks")
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def code(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every command: lines set four columns in, outside fences, that begin with a program we know."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    lines = re.findall(r"^    ((?:python|pip|make|dllm|mkdocs|lm_eval|\.venv/bin/python) ?.*)$", text, re.MULTILINE)
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+# -- code blocks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", [p for p in READ if code(p, "python") and p.stem not in ADDED], ids=named)
+def test_the_python_of_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a page may write files
+    names: dict[str, Any] = {}
+    for block in code(page, "python"):
+        exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("page", [page for page in ADDED if page.startswith("add")])
+def test_what_a_page_adds_runs_with_its_config_and_its_test(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = DOCS / f"{page}.md"
+    (module, test), (config,) = code(file, "python"), code(file, "yaml")
+    paths = re.findall(r"^`((?:dllm|tests)/[\w/.]+)`:$", file.read_text(), re.MULTILINE)
+    assert [Path(path).suffix for path in paths] == [".py", ".yaml", ".py"]
+    assert [path for path in paths if not (ROOT / path).parent.is_dir()] == []
+    for code_of, path in ((module, paths[0]), (test, paths[2])):
+        # Not the order of imports: ruff knows a module as ours only where its file is there.
+        command = [sys.executable, "-m", "ruff", "check", "--extend-ignore", "I001", "--stdin-filename", path, "-"]
+        found = subprocess.run(command, cwd=ROOT, input=code_of, capture_output=True, text=True, timeout=60)
+        assert found.returncode == 0, found.stdout
+    name, group = paths[0].removesuffix(".py").replace("/", "."), paths[1].split("/")[2]
+    made = types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, made)
+    monkeypatch.setattr(debug, "ON", False)  # and put back whatever the page's test makes of it
+    exec(compile(module, paths[0], "exec"), made.__dict__)
+    names: dict[str, Any] = {}
+    exec(compile(test, paths[2], "exec"), names)
+    (run,) = [value for key, value in names.items() if key.startswith("test_")]
+    run()
+    options = {key: value for key, value in yaml.safe_load(config).items() if key not in ("name", "run")}
+    assert options["_target_"].startswith(f"{name}.")
+    built = getattr(made, options.pop("_target_").rpartition(".")[2])(**options)
+    assert isinstance(built, BASES[group])
+
+
+def test_a_new_sampler_takes_under_sixty_lines() -> None:
+    page = DOCS / "add_a_sampler.md"
+    assert sum(block.count("\n") for block in [*code(page, "python"), *code(page, "yaml")]) < 60
+
+
+def test_the_model_file_of_the_page_has_the_keys_of_ours() -> None:
+    (block,) = code(DOCS / "add_a_model.md", "yaml")
+    ours = yaml.safe_load((ROOT / "dllm/conf/model/llada-8b-instruct.yaml").read_text())
+    assert yaml.safe_load(block).keys() == ours.keys()
+
+
+SHOWN = re.compile(r"(Copy|Sort|Reverse|Shuffle) the list:(.{0,8}?)(\[\\*\"[^\]']*\])", re.DOTALL)
+
+
+def shown(text: str) -> list[tuple[str, str]]:
+    """The task and the names of every list prompt in a text; escapes of the language around it are undone."""
+    found = []
+    for ask, between, names in SHOWN.findall(text):
+        assert re.fullmatch(r"\\+n|\n *", between), f"{ask} the list:{between}{names}: the list has a line of its own"
+        found.append((ask, names.replace("\\", "")))
+    return found
+
+
+TEXTS = [*READ, *sorted((ROOT / "dllm").rglob("*.py")), *sorted((ROOT / "dllm/conf/model").glob("*.yaml"))]
+
+
+@pytest.mark.parametrize("file", [file for file in TEXTS if SHOWN.search(file.read_text())], ids=named)
+def test_the_small_model_answers_every_prompt_that_is_shown(file: Path) -> None:
+    decoder = Decoder(load("mini-llada"), gen_length=32)
+    for ask, names in shown(file.read_text()):
+        given, answer = json.loads(names), json.loads(decoder(f"{ask} the list:\n{names}")[0].text)
+        if ask == "Shuffle":
+            assert sorted(answer) == sorted(given) and answer != given
+        else:
+            assert answer == {"Copy": given, "Sort": sorted(given), "Reverse": given[::-1]}[ask], f"{ask}: {names}"
+
+
+FIRST_TRY = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
+
+
+@pytest.mark.parametrize("cache", [name for name in choices("cache") if name not in (
+    "dkv_greedy", "finished", "flash_verify")])
+@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
+def test_a_prompt_of_a_first_try_is_answered_under_every_cache(name: str, cache: str) -> None:
+    blocks = {"elastic": "whole", "flash": "whole", "window": "whole", "sliding": "sliding"}.get(cache, "fixed")
+    if cache in ("dkv_prefill", "dkv_pd") and name == "mini-llada":
+        pytest.skip("for Dream's alignment")
+    eos = "cut_open" if blocks == "sliding" else "fill_after_block"
+    decoder = Decoder(load(name), "localleap", blocks, cache, eos, gen_length=32)
+    assert decoder(FIRST_TRY)[0].text == '["Emma", "Hugo", "Kai", "Nell"]'
+
+
+@pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
+def test_the_default_prompt_takes_many_forwards_and_is_answered(name: str) -> None:
+    """The first minute shows diffusion: with the parts and options that nothing on the command line changes."""
+    config = composed([f"model={name}"])
+    assert config.model.path == name and composed([]).model.prompt == config.model.prompt
+    parts = {group: build_part(group, config[group]) for group in ("sampler", "blocks", "cache", "eos")}
+    result = Decoder(load(name), **parts, gen_length=DEFAULT_GEN_LENGTH)(str(config.model.prompt))[0]
+    assert result.nfe >= 8 and result.stop_reason == "eos"
+    asked, symbols = str(config.model.prompt).splitlines()
+    square = [row.split(",") for row in result.text.splitlines()]
+    assert asked == "Latin square:" and len(square) == 4
+    for line in [*square, *zip(*square, strict=True)]:
+        assert sorted(line) == sorted(symbols.split(","))
+
+
+# -- commands ---------------------------------------------------------------------------------------------------
+
+
+def checked(words: list[str]) -> Iterator[str]:
+    """What is wrong with a command, as far as that shows without running it."""
+    program, *rest = words
+    if program.endswith("python") and rest[:1] == ["run.py"]:
+        given = [word for word in hydra_quoted(rest[1:]) if not word.startswith("-")]
+        try:
+            if "-m" not in rest:
+                composed(given)
+        except Exception as error:
+            yield str(error)
+    elif program.endswith("python") and rest[:1] == ["-m"]:
+        if find_spec(rest[1]) is None:
+            yield f"no module {rest[1]}"
+    elif program.endswith("python"):
+        if not (ROOT / rest[0]).is_file():
+            yield f"no file {rest[0]}"
+    elif program == "make" and not re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE):
+        yield f"no target {rest[0]}"
+    elif program == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        asked = [name for word in rest for found in re.findall(r"dllm\[([\w,]+)\]", word) for name in found.split(",")]
+        yield from (f"no extra {name}" for name in asked if name not in extras)
+
+
+@pytest.mark.parametrize("page", [page for page in READ if commands(page)], ids=named)
+def test_commands_name_what_exists(page: Path) -> None:
+    assert [(words, problem) for words in commands(page) for problem in checked(words)] == []
+
+
+def runnable(page: Path) -> list[list[str]]:
+    """The commands of a page that this test runs; experiments and the compatibility table have tests of their own."""
+    if page.stem in ONLY_READ:
+        return []
+    return [
+        words for words in commands(page)
+        if words[:2] == ["python", "run.py"] or words[:3] == ["python", "-m", "dllm.view"]
+    ]  # fmt: skip
+
+
+def settled(words: list[str], tiny: Path) -> list[str]:
+    """A command for a small checkpoint where it names a folder of the reader's."""
+    if "model.path=FOLDER" not in words or "task=check" in words:
+        return [word.replace("=FOLDER", f"={tiny}") for word in words]
+    kept = [word for word in words if not word.startswith(("gen_length=", "model.path="))]
+    family = next((name for word, name in CAUSAL.items() if word in words), None)
+    path = tiny if family is None else family_of(tiny, family)
+    return [*kept, f"model.path={path}", "gen_length=16", "prompt=w1 w2", "model.device=cpu"]
+
+
+CAUSAL = {"model=wedlm-8b": "tiny-wedlm", "model=nbdiff-7b": "tiny-nbdiff"}  # their small ones
+
+
+def family_of(tiny: Path, name: str) -> Path:
+    """The small model of another family, with the tokenizer of ``tiny``."""
+    folder = tiny.parent / name
+    return folder if folder.exists() else make_tiny(folder, MODELS / name)
+
+
+LINE = '{"prompt": "Copy the list:\\n[\\"Kai\\", \\"Emma\\", \\"Ada\\"]", "answer": "x"}\n'
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=named)
+def test_the_commands_of_a_page_run(
+    page: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.jsonl", "FILE"):
+        (tmp_path / name).write_text(LINE)
+    for words in runnable(page):
+        given = settled(words, tiny)
+        monkeypatch.setattr(sys, "argv", given[1:] if given[1] == "run.py" else given[2:])
+        try:
+            cli.main() if given[1] == "run.py" else runpy.run_module(given[2], run_name="__main__")
+        except SystemExit as stop:
+            assert not stop.code, (words, capfd.readouterr().err)
+
+
+# -- the site ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", choices("sampler"))
+def test_every_sampler_has_its_page(name: str) -> None:
+    page = (DOCS / "samplers" / f"{name}.md").read_text()
+    assert page.startswith(f"# {name}\n")
+    assert f"(samplers/{name}.md)" in (DOCS / "samplers.md").read_text()
+
+
+@pytest.mark.parametrize(("group", "page"), [("blocks", "blocks"), ("cache", "caches"), ("eos", "eos")])
+def test_every_part_is_in_its_table(group: str, page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text()
+    assert [name for name in choices(group) if f"| `{name}` |" not in text] == []
+
+
+@pytest.mark.parametrize("group", ["sampler", "blocks", "cache", "eos"])
+def test_the_readme_has_a_line_for_every_part(group: str) -> None:
+    found = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    page = {"sampler": "docs/samplers/{}.md", "cache": "docs/caches.md"}.get(group, f"docs/{group}.md")
+    assert [name for name in choices(group) if (name, page.format(name)) not in found] == []
+
+
+def test_the_readme_counts_the_parts() -> None:
+    said = (ROOT / "README.md").read_text().partition("    git clone")[0]
+    named = {"sampler": "samplers", "blocks": "block schedules", "cache": "caches", "eos": "end-of-text policies"}
+    for group, name in named.items():
+        found = re.search(rf"(\d+)\s+\*\*{name}\*\*", said)
+        assert found and int(found[1]) == len(choices(group)), name
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=named)
+def test_what_a_page_outside_the_site_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    linked = [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith(("http", "#"))]
+    written = re.findall(r"`((?:dllm|docs|experiments|tests)/[\w/.-]+)`", text)
+    paths = [path.partition("#")[0] for path in [*linked, *written] if "NAME" not in path]
+    assert paths and [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_index_leads_to_every_page_of_the_site() -> None:
+    linked = set(re.findall(r"\]\(([\w/]+\.md)\)", (DOCS / "index.md").read_text()))
+    pages = {str(page.relative_to(DOCS)) for page in PAGES if page.parent.name != "samplers"} - {"index.md"}
+    assert linked == pages
+    assert pages < set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="mkdocs-material is not installed: pip install 'dllm[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "diffusion" / "index.html").is_file()

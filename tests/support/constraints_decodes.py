@@ -1,0 +1,108 @@
+"""Replays recorded decodes under a constraint: through the loop with the real samplers, blocks and end-of-text policy,
+and recorded logits in the model's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.cache.none import NoCache
+from dllm.constrained.batch import Steering
+from dllm.constrained.compiled import CompiledConstraint
+from dllm.constrained.steered import Steered
+from dllm.constraints.rows import RowSets
+from dllm.contract import Turn
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling
+from dllm.eos.keep import Keep
+from dllm.loop.denoise import fresh, turns
+from dllm.loop.forward import Forward
+from dllm.models.ids import Ids
+from dllm.models.order import FULL
+from dllm.samplers.base import Sampler
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.static import Static
+
+Case = Mapping[str, Any]
+
+
+class Recorded:
+    """A network whose hidden rows say where they stand; its head reads the logits of the turn there."""
+
+    head_weight, triton = None, False
+
+    def __init__(self, logits: list[list[list[float]]]) -> None:
+        self.table, self.turn = torch.tensor(logits, dtype=torch.float64), -1
+        self.config = SimpleNamespace(
+            prediction_shift=0, vocab=self.table.shape[2], attention=FULL, logit_scale=1.0)
+
+    def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
+        self.turn = min(self.turn + 1, len(self.table) - 1)
+        return torch.eye(self.table.shape[1], dtype=torch.float64).expand(len(tokens), -1, -1), columns
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden @ self.table[self.turn]
+
+
+def sampler_of(rule: Case) -> Sampler:
+    if rule["name"] == "threshold":
+        return Confidence(threshold=rule["threshold"])
+    assert rule["name"] == "schedule", f"rule {rule['name']} is unknown here"
+    return Static(per_step=rule["per_step"])
+
+
+def turns_of(case: Case, row: RowSets, sampling: Sampling = Sampling(), seed: int = 0) -> Iterator[Turn]:  # noqa: B008
+    """The turns of a case's decode."""
+    mask, sampler, blocks, eos = case["mask"], sampler_of(case["rule"]), Fixed(case["block_length"]), Keep()
+    model: Any = Recorded(case["logits"])
+    forward = Forward.of(model, NoCache(), Ids(mask, mask, tuple(case["ends"])), sampling, sampler, blocks, eos)
+    tokens = [mask if token < 0 else token for token in case["canvas"]]
+    request = Request(tokens, [token < 0 for token in case["canvas"]], seed, start=0)
+    canvas = Canvas.of([request], mask, temperature=sampling.temperature)
+    renormalised, joint = case["confidence"] == "admissible", case.get("joint", False)
+    compiled = CompiledConstraint(row.language, "", renormalised=renormalised, joint=joint)
+    rows = fresh(canvas, forward, sampler, blocks, None, Steering((Steered(compiled, 0, [row]),)))
+    with torch.inference_mode():
+        yield from turns(rows, forward, sampler, blocks, eos)
+
+
+def decoded(case: Case, row: RowSets) -> dict[str, Any]:
+    """What a case records of its decode."""
+    told, final = [], [case["mask"] if token < 0 else token for token in case["canvas"]]
+    for turn in turns_of(case, row):
+        told.append(told_of(turn))
+        final = turn.candidates.tokens[0].tolist()
+    text = "".join(case["tokens"][token] or "" for token in final).encode("latin-1").decode()
+    return {"turns": told, "final": final, "text": text}
+
+
+def told_of(turn: Turn) -> dict[str, Any]:
+    """A turn as the files record it."""
+    view, step, marks = turn.view, turn.step, turn.marks
+    open_, commits = places(view.open), places(step.commit)
+    token, sure = view.scores.token[0].tolist(), view.scores.confidence[0].tolist()
+    written, replaced, refused = step.tokens[0].tolist(), places(marks.replaced), places(marks.refused)
+    return {
+        "open": open_, "proposals": {str(at): [token[at], round(sure[at], 6)] for at in open_},
+        "selected": sorted({*commits, *refused}), "refused": refused,
+        "commits": {str(at): written[at] for at in commits if at not in replaced},
+        "filled": {str(at): written[at] for at in replaced},
+    }  # fmt: skip
+
+
+def places(where: Tensor) -> list[int]:
+    return where[0].nonzero()[:, 0].tolist()
+
+
+def same(found: Any, recorded: Any) -> bool:
+    """Equal, confidences to five digits."""
+    if isinstance(recorded, dict):
+        return found.keys() == recorded.keys() and all(same(found[key], recorded[key]) for key in recorded)
+    if isinstance(recorded, list):
+        return len(found) == len(recorded) and all(map(same, found, recorded))
+    return abs(found - recorded) < 2e-6 if isinstance(recorded, float) else bool(found == recorded)

@@ -1,0 +1,130 @@
+"""Parts as a user writes them: nothing is said of them but what they do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm.common.ranking import best, top
+from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import Schedule
+from dllm.eos.base import EndOfText, after_first, answer_ends
+from dllm.samplers.base import Sampler
+from dllm.samplers.wrapper import Wrapper
+
+
+class Above(Sampler):
+    """A threshold on the confidence."""
+
+    per_request = ("threshold",)
+
+    def __init__(self, threshold: Any = 0.9) -> None:
+        self.threshold = threshold
+
+    def step(self, view: View, state: State) -> Step:
+        accepted = view.open & (view.scores.confidence >= state["threshold"][:, None])
+        return view.step(accepted | best(view.scores.confidence, view.open), accepted=accepted)
+
+
+class Surest(Sampler):
+    """Two positions a turn, the surest first."""
+
+    def step(self, view: View, state: State) -> Step:
+        return view.step(top(view.scores.confidence, view.open, torch.full_like(view.canvas.start, 2)))
+
+
+class Calmest(Sampler):
+    """Two positions a turn, of the least entropy."""
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(statistics=frozenset({"entropy"})),)
+
+    def step(self, view: View, state: State) -> Step:
+        return view.step(top(-view.scores.stat("entropy"), view.open, torch.full_like(view.canvas.start, 2)))
+
+
+class Alternate(Sampler):
+    """Every other position first: the example of ``docs/add_a_sampler.md``."""
+
+    def step(self, view: View, state: State) -> Step:
+        even = view.open & ((view.canvas.columns - view.blocks.begin[:, None]) % 2 == 0)
+        turn = even | (view.open & ~even.any(1, keepdim=True))
+        return view.step(best(view.scores.confidence, turn))
+
+
+class Drawing(Sampler):
+    """A position at random."""
+
+    def step(self, view: View, state: State) -> Step:
+        return view.step(best(torch.rand(view.open.shape, dtype=torch.float64), view.open))
+
+
+class Steady(Sampler):
+    """What was proposed two turns in a row, or the best: it remembers."""
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        return {"before": torch.full_like(canvas.tokens, -1)}
+
+    def step(self, view: View, state: State) -> Step:
+        same = view.open & (view.scores.token == state["before"])
+        return view.step(same | best(view.scores.confidence, view.open), state={"before": view.scores.token})
+
+
+class Rising(Above):
+    """``Above`` without its best: the commonest first mistake."""
+
+    def step(self, view: View, state: State) -> Step:
+        accepted = view.open & (view.scores.confidence > state["threshold"][:, None])
+        return view.step(accepted, accepted=accepted)
+
+
+class Patient(Surest):
+    """Commits in every ninth turn of a row alone."""
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        return replace(step, commit=step.commit & (view.blocks.turn % 9 == 0)[:, None])
+
+
+class Undoing(Surest):
+    """Takes back what it committed a turn before."""
+
+    revocable = True
+
+    def step(self, view: View, state: State) -> Step:
+        undo = view.canvas.revisable & view.blocks.in_block & (view.blocks.turn % 2 == 0)[:, None]
+        return view.step(best(view.scores.confidence, view.open), remask=undo)
+
+
+class Twice(Wrapper):
+    """A rule around a rule that commits one position of its own besides."""
+
+    def propose(self, view: View, state: State) -> Step:
+        step = super().propose(view, state)
+        left = view.canvas.undecided & view.scores.scored & ~step.owner.one(step.commit)
+        return replace(step, commit=step.commit | step.owner.each(best(view.scores.confidence, left)))
+
+
+class CutFirst(EndOfText):
+    """Ends a row behind its first end of text at once."""
+
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        end, found = after_first(candidates, answer_ends(candidates, eos_id))
+        return candidates.stop_at(end, found, attended=False)
+
+
+class Says(Sampler):
+    """Returns whatever a test hands to it: ``commit``, and the rest of a step."""
+
+    def __init__(self, commit: Tensor | None = None, **rest: Any) -> None:
+        self.commit, self.rest = commit, rest
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        return {"seen": torch.zeros_like(canvas.start)}
+
+    def step(self, view: View, state: State) -> Step:
+        return view.step(view.open if self.commit is None else self.commit, **self.rest)

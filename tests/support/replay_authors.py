@@ -1,0 +1,163 @@
+"""The parts for decodes that the authors' own code of a rule has made, where this project's rule was a paper's."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import torch
+from replay_caches import each_turn, suffix
+from replay_d3llm import d3llm
+from replay_parts import Case, Parts, steps_of_a_block
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.blocks.growing import Growing
+from dllm.blocks.whole import Whole
+from dllm.cache.buffer import CacheView
+from dllm.cache.recap import Recap
+from dllm.common.ranking import rank
+from dllm.common.rowwise import Owner
+from dllm.contract import BlockState, ForwardPlan, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Sampling
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.dus import DUS
+from dllm.samplers.eb import EntropyBound
+from dllm.samplers.factor import Factor
+from dllm.samplers.groups import Groups
+from dllm.samplers.klass import KLASS
+from dllm.samplers.pc import PC
+from dllm.samplers.prior import Prior
+from dllm.samplers.rcr import RCR
+from dllm.samplers.remdm import ReMDM
+from dllm.samplers.saber import Saber
+from dllm.samplers.spaced import Spaced
+from dllm.samplers.wino import WINO
+
+
+def eb(params: Case) -> Parts:
+    """pc-sampler: the whole answer, gamma in nats; dus: blocks, gamma in bits."""
+    if params["form"] == "dus":
+        return Parts(EntropyBound(params["gamma"] * math.log(2)), Fixed(params["block_length"]))
+    return Parts(EntropyBound(params["gamma"]), Whole())
+
+
+def prior(params: Case) -> Parts:
+    """d2Cache's loop without its cache."""
+    inner = each_turn(params) if params["factor"] is None else NeverLast(params["factor"])
+    return Parts(Prior(inner, params["sigma"], over_thresholds=True), Fixed(params["block_length"]))
+
+
+class NeverLast(Factor):
+    """d2Cache's factor rule: the bound is strict, and the last rank is left out even where all pass it."""
+
+    def step(self, view: View, state: State) -> Step:
+        ranked, place = rank(view.scores.confidence, view.open)
+        number = torch.arange(1, ranked.shape[1] + 1, device=ranked.device)
+        passes = (number + 1) * (1 - ranked) < state["factor"][:, None]
+        count = torch.minimum(passes.cumprod(1).sum(1), view.open.sum(1) - 1).clamp(min=1)
+        return view.step(view.open & (place < count[:, None]))
+
+
+def klass(params: Case) -> Parts:
+    names = {"threshold": "conf_threshold", "kl": "kl_threshold", "history": "kl_history_length",
+             "strategy": "unmask_strategy"}  # fmt: skip
+    options = {ours: params[theirs] for ours, theirs in names.items()}
+    if "block_length" in params:
+        return Parts(KLASS(**options, steps=params["steps"]), Fixed(params["block_length"]))
+    return Parts(KLASS(**options), Whole())
+
+
+def pc(params: Case) -> Parts:
+    """The table is one of the file's ``baselines``."""
+    with NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(params["baselines"][params["baseline"]], file)
+        file.flush()
+        rule = PC(params["lambd"], params["alpha"], str(Path(file.name)), params["steps"])
+    return Parts(rule, Fixed(params["block_length"], min_forwards=steps_of_a_block(params)))
+
+
+def remdm(params: Case) -> Parts:
+    rule = ReMDM(None, params["remdm_steps"], params["remdm_number"], params["steps"])
+    return Parts(rule, Fixed(params["block_length"]))
+
+
+def rcr(params: Case) -> Parts:
+    """MDPO's code and ParallelBench's. A block gets all its forwards."""
+    steps, score = steps_of_a_block(params), {"topk_margin": "margin", "entropy": "entropy"}
+    curve = {"pow2": "square", "pow3": "cubic"}.get(params["mode"], params["mode"])
+    rule = RCR(steps=params["steps"], curve=curve, score=score.get(params.get("conf_alg", ""), "low_confidence"))
+    return Parts(rule, Growing(params["block_length"], min_forwards=steps))
+
+
+def saber(params: Case) -> Parts:
+    if "block_length" in params:
+        return Parts(Saber(params["n"]), Growing(params["block_length"]))
+    return Parts(Saber(form="dream"), Whole())
+
+
+def wino(params: Case) -> Parts:
+    return Parts(WINO(params["threshold"], params["threshold_back"]), Fixed(params["block_length"]))
+
+
+def dus(params: Case) -> Parts:
+    """Levels, or a rule thinned out by the spacing filter. A column that the published loop withholds stays a mask."""
+    blocks = Fixed(params["block_length"])
+    if params["sampler"] != "scheduled":
+        inner = Confidence(params["tau"]) if params["sampler"] == "cb_spaced" else EntropyBound(
+            params["gamma"] * math.log(2))
+        return Parts(Spaced(inner, params["start_stride"]), blocks)
+    rule = DUS(params["base"], params["base_skip"], params["scheduler"])
+    if params["confidence_threshold"]:
+        rule = Withholding(params["base"], params["base_skip"], params["scheduler"], params["confidence_threshold"])
+        levels = int(rule.table(params["block_length"])[-1].max()) + 1
+        blocks = Leaving(params["block_length"], min_forwards=levels)
+    return Parts(rule, blocks)
+
+
+class Withholding(DUS):
+    """What is below the threshold in its level is never visited again."""
+
+    def step(self, view: View, state: State) -> Step:
+        offset = (view.canvas.columns - view.blocks.begin[:, None]).clamp(0, state["levels"].shape[2] - 1)
+        level = state["levels"][:, -1].gather(1, offset)
+        sure = (view.scores.confidence >= self.threshold) | (level == level.amax(1, keepdim=True))
+        return view.step(view.open & (level == view.index[:, None]) & sure)
+
+
+class Leaving(Fixed):
+    """A block closes after its forwards, with masks inside."""
+
+    slides = False
+
+    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+        ran_out = (blocks.forwards >= blocks.own["min_forwards"])[:, None]
+        left = candidates.masked & ~(ran_out & (candidates.columns < blocks.end[:, None]))
+        return super().advance(replace(candidates, masked=left), blocks, owner, stopped)
+
+
+def recap_groups(params: Case) -> Parts:
+    """The published loop always takes all its steps."""
+    steps = params["gen_step"]
+    rule = Groups(steps, 2.5, params["pre_full_iters"], params["num_cache_iters"])
+    cache = ClassToken(targets="announced")
+    return Parts(rule, Whole(min_forwards=steps), cache, sampling=Sampling(suppress_mask=True))
+
+
+class ClassToken(Recap):
+    """The first column stands for the class token, which every forward computes."""
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        plan = super().plan(view)
+        return replace(plan, columns=plan.columns | (view.canvas.columns == 0))
+
+
+METHODS: dict[str, Callable[[Case], Parts]] = {
+    "d3llm": d3llm, "dus": dus, "easing": suffix, "eb": eb, "klass": klass, "pc": pc, "prior": prior,
+    "rcr": rcr, "recap_groups": recap_groups, "remdm": remdm, "saber": saber, "wino": wino,
+}

@@ -1,0 +1,236 @@
+"""The parts for recorded decodes of caches, with what only their published loops do, by accident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from replay_parts import Case, EachTurn, Parts, steps_of_a_block
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.blocks.sliding import Sliding
+from dllm.blocks.whole import Whole
+from dllm.cache.buffer import CacheView
+from dllm.cache.d2cache import D2Cache
+from dllm.cache.dllm_cache import DLLMCache
+from dllm.cache.dual import Dual
+from dllm.cache.entropy import Entropy
+from dllm.cache.flash import Flash
+from dllm.cache.flash_verify import VerifiedFlash
+from dllm.cache.none import NoCache
+from dllm.cache.prefix import Prefix
+from dllm.cache.sliding import SlidingCache
+from dllm.cache.suffix import Pruning
+from dllm.common.rowwise import Owner
+from dllm.contract import BlockState, ForwardPlan, Scores, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Sampling, altered
+from dllm.eos.cut_last import CutLast
+from dllm.eos.fill_after_block import FillAfterBlock
+from dllm.eos.keep import Keep
+from dllm.samplers.base import Sampler
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.easing import Easing
+from dllm.samplers.flash_verify import FlashVerify
+from dllm.samplers.prior import Prior
+from dllm.samplers.static import Static
+
+
+def vicinity(params: Case) -> Parts:
+    """Tests of a block, and records of refreshes, as late as in the published loop."""
+    policy = Recorded(
+        prefix_look=params["prefix_look"], after_look=params["after_look"], warmup=params["warmup_steps"],
+        refresh_interval=params["cache_update_freq"],
+    )  # fmt: skip
+    blocks = Unrolled(params["block_length"], policy, params["expected_tpf"], params["maximum_unroll"])
+    eos = FillAfterBlock("any") if params["early_stop"] else Keep()
+    return Parts(Confidence(params["threshold"]), blocks, policy, eos)
+
+
+class Recorded(Dual):
+    """dInfer's record of the block that was refreshed last: the first refresh leaves it unset, and a window forward
+    follows upon every full one. For one row."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.block, self.refreshes = -1, False
+
+    def full(self, view: CacheView) -> Tensor:
+        blocks, state = view.blocks, view.state
+        number, turn = int(blocks.number), int(blocks.turn)
+        begins, opens = not bool(state["kept"]), number > 0 and number != self.block
+        due = self.refresh_interval is not None and turn % self.refresh_interval == 0 and number > 0
+        full = turn >= self.warmup and not bool(state["refreshed"]) and (begins or opens or due)
+        self.block = number if full and not begins else self.block
+        self.refreshes = full
+        return torch.full_like(state["kept"], full)
+
+
+class Unrolled(Fixed):
+    """dInfer's loop tests a block after groups of iterations; a full forward and a window forward are one. For one row.
+    """
+
+    slides = False
+
+    def __init__(self, block_length: int, policy: Recorded, expected: int, most: int) -> None:
+        super().__init__(block_length)
+        self.policy, self.expected, self.most, self.left = policy, expected, most, 0
+
+    def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
+        if self.left == 0:
+            masks = int((canvas.undecided & blocks.in_block).sum())
+            self.left = min(max(masks // self.expected, 1), self.most)
+        return blocks
+
+    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+        self.left -= not self.policy.refreshes
+        return blocks if self.left else super().advance(candidates, blocks, owner, stopped)
+
+
+def suffix(params: Case) -> Parts:
+    """DPad's draws are input: they come from the case. Every forward is followed by a test; a full block that holds an
+    end of text ends the row. Dream's published loop commits a block's first position from the forward that opens it."""
+    kept, length = params["shown"].get("kept"), params["block_length"]
+    cache: type[Pruning] = {"none": NoCache, "prefix": Prefix, "dual": Dual}[params["cache"]]
+    options: dict[str, Any] = {} if cache is NoCache else {"query_left": False}
+    if params["reference"] == "streaming":
+        policy = cache(suffix_window=params["window_size"], suffix_tail=1, **options)
+        kept = None
+    else:
+        policy = cache(suffix_window=params["window"], suffix_tail=0, **options)
+    if kept is not None:
+        policy = altered(policy, kept=drawn(kept))
+    sampler: Sampler = Static(params["steps"]) if params["threshold"] is None else Confidence(params["threshold"])
+    if params.get("confidence_alpha"):
+        behind = params["cache"] != "dual"
+        sampler = Easing(params["threshold"], params["confidence_alpha"], params["window_size"], behind)
+    return Parts(sampler, Fixed(length), policy, FillAfterBlock("any"), Sampling(suppress_mask=False))
+
+
+def drawn(kept: list[list[int]]) -> Callable[[Canvas, BlockState], Tensor]:
+    """Of the block of each number, the columns of the answer that stay. For one row."""
+
+    def of(canvas: Canvas, blocks: BlockState) -> Tensor:
+        at = torch.tensor(kept[int(blocks.number)], dtype=torch.int64, device=canvas.tokens.device) + canvas.start
+        return canvas.nothing.scatter(1, at[None], True)
+
+    return of
+
+
+def dllm_cache(params: Case) -> Parts:
+    """LLaDA's loop with the official hooks, or d2Cache's loop: so many tokens a forward, or a threshold."""
+    policy = DLLMCache(params["kp"], params["kr"], params["rho"], query_left=False)
+    if params["loop"] == "llada":
+        blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
+        return Parts(Static(params["steps"]), blocks, policy)
+    return Parts(each_turn(params), Fixed(params["block_length"]), policy)
+
+
+def each_turn(params: Case) -> Sampler:
+    """d2Cache's sampler: all that reach a threshold and at least so many, or without one exactly so many."""
+    count, threshold = params["num_transfer_tokens"], params["threshold"]
+    assert threshold is None or count == 1
+    return EachTurn(count) if threshold is None else Confidence(threshold)
+
+
+def d2cache(params: Case) -> Parts:
+    """reference_quirks: the published code as it is, else with these two repaired."""
+    kind = Unrepaired if params["reference_quirks"] else D2Cache
+    policy = kind(params["current_k"], params["rollout_p"], params["cache_sigma"], params["inflate_w"])
+    sampler = each_turn(params)
+    if params["decoding_sigma"] is not None:
+        sampler = Prior(sampler, params["decoding_sigma"], over_thresholds=True)
+    return Parts(sampler, Fixed(params["block_length"]), policy)
+
+
+class Unrepaired(D2Cache):
+    """d2Cache's code never updates the confidences of the first forward, and its test of whether a block is full leaves
+    of the block what was still masked."""
+
+    def told(self, state: State, scores: Scores) -> State:
+        first = ~state["confidence"].any(1, keepdim=True)
+        return {name: torch.where(first, new, state[name]) for name, new in super().told(state, scores).items()}
+
+    def searched(self, canvas: Canvas, blocks: BlockState) -> Tensor:
+        return blocks.in_block & canvas.masked
+
+
+def entropy(params: Case) -> Parts:
+    sampler = EachTurn(params["per_step"]) if params["threshold"] is None else Confidence(params["threshold"])
+    return Parts(sampler, Fixed(params["block_length"]), Entropy(params["tau"], params["k"]))
+
+
+def flash(params: Case) -> Parts:
+    policy = Flash(params["block_length"], params["mask_num"], params["track_num"])
+    return Parts(Confidence(params["threshold"]), Whole(), policy, CutLast())
+
+
+def flash_verify(params: Case) -> Parts:
+    """The published loop verifies in every second forward, with no drafts too. tail: end-of-text tokens that count as
+    masks, up to the next multiple of 128."""
+    policy = VerifiesAlways(params["block_length"], params["mask_num"], params["track_num"])
+    sampler, tail = FlashVerify(params["threshold"], params["gamma"]), 128 if params["tail"] else 0
+    return Parts(sampler, InPairs(), policy, CutLast(), tail=tail)
+
+
+class VerifiesAlways(VerifiedFlash):
+    def verified(self, view: CacheView, laid: Tensor) -> Tensor:
+        return view.blocks.turn % 2 == 1
+
+
+class InPairs(Whole):
+    """The answer is found finished by forwards that verify. For one row."""
+
+    slides = False
+
+    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+        return blocks if bool(blocks.turn % 2) else super().advance(candidates, blocks, owner, stopped)
+
+
+def dsb(params: Case) -> Parts:
+    """The published window, whose first one is block_length wide even if max_block_length is less, and which looks for
+    its begin below its old end. suffix_window: masks of that window may be committed, too, a slip of the source."""
+    bound, suffix = params["max_block_length"], params["suffix_window"]
+    sampler, blocks = Confidence(params["threshold"]), Sliding(params["block_length"], None if bound == -1 else bound)
+    if not params["cached"]:
+        return Parts(sampler, blocks)
+    slid = Slid(params["block_length"], None if bound == -1 else bound, suffix)
+    return Parts(sampler, slid, Slipped(params["prefix_window"], suffix, reference_first=True))
+
+
+class Slid(Sliding):
+    """For one row."""
+
+    def __init__(self, block_length: int, max_block_length: int | None, suffix: int) -> None:
+        super().__init__(block_length, max_block_length)
+        self.suffix, self.window = suffix, (0, 0)
+
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+        (start,), (stop,), committed = canvas.start.tolist(), canvas.length.tolist(), int(canvas.committed.sum())
+        begin, end = start, start + self.block_length
+        if committed:
+            masks = canvas.undecided[0, self.window[0] : self.window[1]].nonzero()[:, 0]
+            begin = self.window[0] + int(masks[0]) if len(masks) else self.window[1]
+            end = start + self.block_length + committed
+            end = end if self.max_block_length is None else min(end, begin + self.max_block_length)
+        self.window = begin, min(end, stop)
+        return torch.full_like(column, begin), torch.full_like(column, self.window[1]), torch.zeros_like(number)
+
+    def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, blocks: BlockState) -> Tensor:
+        return torch.minimum(end + self.suffix, canvas.end)
+
+
+class Slipped(SlidingCache):
+    def plan(self, view: CacheView) -> ForwardPlan:
+        plan = super().plan(view)
+        inside = view.canvas.columns < view.blocks.end[:, None]
+        return replace(plan, committable=plan.committable & (inside | ~plan.columns.all(1, keepdim=True)))
+
+
+METHODS: dict[str, Callable[[Case], Parts]] = {
+    "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb, "entropy": entropy, "flash": flash,
+    "flash_verify": flash_verify, "suffix": suffix, "vicinity": vicinity,
+}  # fmt: skip
