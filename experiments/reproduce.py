@@ -312,6 +312,10 @@ ENTRIES = [
     ),
     Entry("claim-prophet", "docs/samplers/prophet.md", claim("prophet"), 5, same_tables, Tolerance(4)),
     Entry(
+        "claim-eotp", "docs/eos.md", claim("eotp"), 4, same_tables, Tolerance(4),
+        columns={3: Tolerance(share=0.05), 4: Tolerance(share=0.05)},
+    ),
+    Entry(
         "claim-ete", "docs/samplers/ete.md", claim("ete"), 2, same_tables, Tolerance(0.05, 0.1),
         columns={2: Tolerance(4), 10: Tolerance(4)},
     ),
