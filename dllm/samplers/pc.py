@@ -29,8 +29,9 @@ class PC(Scheduled):
     """Rank by exp(-decay * offset) * min(cap, -p log(f(token) + 1e-9)); commit as many as the fixed schedule says.
 
     offset counts from the block's start. frequencies: a JSON file with the frequencies f of a corpus, in the published
-    format ``{"num_token": N, "p_baseline_dict": {id: count}}`` (``experiments.mini.token_frequencies`` counts a text), or ``{id: relative frequency}``. Without a file the second factor is the probability p itself. absent: f of
-    the tokens that the file lacks (None: that of a token that occurs once, or of the rarest one where the file has no
+    format ``{"num_token": N, "p_baseline_dict": {id: count}}`` (``experiments.mini.token_frequencies`` counts a text),
+    or ``{id: relative frequency}``. Without a file the second factor is the probability p itself. absent: f of the
+    tokens that the file lacks (None: that of a token that occurs once, or of the rarest one where the file has no
     counts). steps None: one token per forward.
     """
 

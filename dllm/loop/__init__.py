@@ -1,0 +1,1 @@
+"""The loop and its data: rows, forwards, turns."""
