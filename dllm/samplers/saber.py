@@ -46,21 +46,23 @@ class Saber(Sampler):
         return (Need(committed=True, statistics=frozenset({"current"} if self.form == "dream" else ())),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """own [B, L]: the confidence of a position's last or first commit (nan: none). last [B, L]: the largest
-        probability at a position in the last forward, 0 before the first (-inf: it was not in the block)."""
+        """own [B, L]: the confidence of a position's last or first commit (0: none, as behind the columns of a row that
+        joins wider ones). last [B, L]: the largest probability at a position in the last forward, 0 before the first
+        (-inf: it was not in the block)."""
         zero = torch.zeros_like(canvas.tokens, dtype=torch.float64)
-        return {"own": zero + torch.nan} | ({"last": zero} if self.form == "llada" else {})
+        return {"own": zero} | ({"last": zero} if self.form == "llada" else {})
 
     def step(self, view: View, state: State) -> Step:
         confidence, own = view.scores.confidence, state["own"]
-        bar = own.nanmean(1).nan_to_num(1.0)
+        count = (own > 0).sum(1)
+        bar = torch.where(count > 0, own.sum(1) / count.clamp(min=1), 1.0)
         accepted = view.open & (confidence > bar[:, None])
         chosen = top(confidence, view.open, accepted.sum(1).clamp(min=self.minimum))
         decided = chosen | (view.canvas.revisable & view.blocks.in_block & view.scores.scored)
         unfinished = (view.canvas.undecided & view.blocks.in_block & ~chosen).any(1)
         worst, changed = self._doubted(view, state, chosen)
         undone = top(worst, decided, torch.where(unfinished, self._undone(chosen.sum(1)), 0))
-        new = chosen if self.form == "llada" else chosen & own.isnan()
+        new = chosen if self.form == "llada" else chosen & (own == 0)
         changed["own"] = torch.where(new, confidence, own)
         return view.step(chosen & ~undone, accepted=accepted & ~undone, remask=undone & ~chosen, state=changed)
 
