@@ -93,7 +93,7 @@ def drafted() -> Iterator[Drafted]:
     return starmap(Drafted, drawn(list(STATIC), (1, 2, 4, 8), list(BLOCKS), NAMES))
 
 
-@law(drafted, daily=28, least=168)
+@law(drafted, daily=14, least=168)
 def test_freedave_gives_the_static_tokens_with_no_more_forwards(case: Drafted) -> None:
     inner, blocks, count = STATIC[case.inner], BLOCKS[case.blocks], 8 if full() else 5
     plain = decode(case.model, inner, blocks, count)
