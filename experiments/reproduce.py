@@ -277,6 +277,10 @@ ENTRIES = [
     ),
     Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.analysis.compatibility"),), 0.2, same_page),
     Entry("recorded", "docs/reproducing.md", (("-m", "experiments.pages.golden_sources"),), 0.1, same_tables),
+    Entry(
+        "rules", "docs/reproducing.md", (("-m", "experiments.compare.changed_rules", "mini-llada"),), 6, same_tables,
+        Tolerance(3),
+    ),
     Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
     Entry(
         "goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS), ("tests/constraints.py", CONSTRAINED)), 1,

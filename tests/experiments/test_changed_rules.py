@@ -9,8 +9,8 @@ import pytest
 
 from dllm import UserError
 from dllm.tasks.mini import tasks as mini
-from experiments.changed_rules import COUNT, KEPT, SEED, Cell, line, of, recalled, then
-from experiments.compare_defaults import Scores
+from experiments.compare.changed_rules import COUNT, KEPT, SEED, Cell, line, of, recalled, then
+from experiments.compare.defaults import Scores
 
 ITEMS = COUNT * len(mini.SHORT_ANSWERS)
 COLUMN = {

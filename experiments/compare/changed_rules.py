@@ -1,11 +1,11 @@
-"""Rules that their authors' code replaced, before and now: ``python -m experiments.changed_rules``.
+"""Rules that their authors' code replaced, before and now: ``python -m experiments.compare.changed_rules``.
 
 Each setting decodes the same held-back items, 8 of each of the 13 tasks with short answers, with the package as it is
 and with that of the commit BEFORE, whose column is kept in ``changed_rules.jsonl``. Prints a Markdown table per model,
 with 95 % intervals; the difference's is Bonett and Price's, of paired scores. To make the kept column again:
 
     git worktree add --detach FOLDER c6e5e15
-    python -m experiments.changed_rules --before FOLDER
+    python -m experiments.compare.changed_rules --before FOLDER
 
 Answers have 32 tokens. Published lengths of blocks and numbers of steps are taken as shares of the answer, and the
 blocks of dus, whose levels are columns, as they are.
@@ -33,12 +33,13 @@ from dllm import Model, UserError, load
 from dllm.analysis.paired import paired_difference
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
-from experiments import markdown
-from experiments.compare_defaults import Bench, Scores
-from experiments.markdown import percent
-from experiments.scripts import refusing
+from experiments.compare.defaults import Bench, Scores
+from experiments.support import markdown
+from experiments.support.markdown import percent
+from experiments.support.scripts import refusing
 
 BEFORE, KEPT = "c6e5e15", Path(__file__).with_suffix(".jsonl")
+MODELS = ("mini-llada", "mini-dream")
 SEED, COUNT = 2, 8  # the defaults were chosen on the items of seeds 0 and 1
 TABLE = "TABLE"  # on the command line of a cell: the file of token frequencies
 HEADS = ("settings", "before", "NFE", "now", "NFE", "difference")
@@ -138,8 +139,8 @@ def with_package_of(folder: Path) -> int:
     """Make KEPT again, in a process that finds this ``experiments`` and the ``dllm`` of another checkout."""
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "dllm").symlink_to((folder / "dllm").resolve())
-        paths = os.pathsep.join([scratch, str(Path(__file__).parents[1])])
-        command = [sys.executable, "-P", "-m", "experiments.changed_rules", "--keep"]
+        paths = os.pathsep.join([scratch, str(Path(__file__).parents[2])])
+        command = [sys.executable, "-P", "-m", "experiments.compare.changed_rules", "--keep"]
         return subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}).returncode
 
 
@@ -155,6 +156,7 @@ def line(cell: Cell, before: Scores, now: Scores) -> str:
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS, help="names")
     parser.add_argument("--before", type=Path, metavar="FOLDER", help=f"a checkout of {BEFORE}: decode its column anew")
     parser.add_argument("--keep", action="store_true", help="decode that column with the package that is imported")
     given = parser.parse_args(arguments)
@@ -163,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         KEPT.unlink(missing_ok=True)
         return with_package_of(given.before)
     with tempfile.TemporaryDirectory() as scratch:
-        for name in ("mini-llada", "mini-dream"):
+        for name in given.models:
             kept = Counting(load(name), KEPT, Path(scratch))
             if given.keep:
                 decode(kept, map(then, of(name)))
