@@ -15,7 +15,7 @@ from typing import Any
 
 from experiments.support import markdown
 
-GOLDENS = Path(__file__).parents[1] / "tests" / "data" / "goldens"
+GOLDENS = Path(__file__).parents[2] / "tests" / "data" / "goldens"
 CODE = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{7}")
 INDEPENDENT = {  # recorded with an implementation from what is named
     "elastic": "the paper and yxu-dev/Elastic-Cache@46c0bc3", "entropy": "the paper's abstract and a figure",

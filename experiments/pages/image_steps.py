@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KEY, ASK = "key-of-the-image-steps", 'Copy the list:\n["Kai", "Emma", "Hugo"]'
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CORE = ("denoise", "contract", "canvas", "shapes", "setting", "rows", "forward", "proposing", "scores", "samplers",
         "blocks", "cache", "eos", "models", "kernels", "runtime")  # fmt: skip
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

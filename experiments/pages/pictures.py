@@ -33,7 +33,7 @@ from dllm.view.picture import Picture
 from experiments.compare.confidence_band import HIGH, LOW, BandRecorder, Watched, text_length
 from experiments.support.scripts import refusing
 
-FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
+FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 SHUFFLE = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
 SORT = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 DEAL = (

@@ -30,7 +30,7 @@ from dllm.view.brush import Brush
 from dllm.view.race import DURATION, Film, Race, Racer
 from experiments.support.scripts import refusing
 
-FILE = Path(__file__).parents[1] / "docs" / "pictures" / "race.svg"
+FILE = Path(__file__).parents[2] / "docs" / "pictures" / "race.svg"
 DECODES = 15  # of each setting
 HOLD = 3.0  # seconds that the end stays before it starts again
 COLUMNS, LINES = 88, 22  # of the terminal

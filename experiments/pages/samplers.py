@@ -11,7 +11,7 @@ from pathlib import Path
 from dllm.compose.parts import choices
 from experiments.reproduce import Table, tables
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 MARK, BEFORE = "**On the mini models.**", "**Source.**"
 LINK = "[The whole table](../samplers.md#what-they-do-on-the-mini-models)."
 SCORE, FORWARDS, SAME = 0, 1, 3  # columns of the table behind the name

@@ -16,7 +16,7 @@ from experiments.support.markdown import table
 from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing
 
-PAGE, MARK = Path(__file__).parents[1] / "docs" / "words.md", "words"
+PAGE, MARK = Path(__file__).parents[2] / "docs" / "words.md", "words"
 
 
 def rows() -> Iterator[tuple[str, str]]:

@@ -10,10 +10,10 @@ from dllm import UserError
 from experiments.support.scripts import refusing
 
 NOWHERE = {  # commands that take a model, and how they are told of one
-    "bench_overhead": ["--model", "nosuch"], "compare_caches": ["nosuch"], "compare_kinds": ["nosuch"],
-    "compare_samplers": ["nosuch"], "constrained_tasks": ["nosuch"], "mini.card": ["nosuch", "--again", "speed"],
-    "mini.derive": ["nosuch"], "mini.evaluate": ["nosuch"], "own_sampler": ["nosuch"],
-    "token_frequencies": [__file__, "--model", "nosuch"], "train_filter": ["model=nosuch"],
+    "bench.overhead": ["--model", "nosuch"], "compare.caches": ["nosuch"], "compare.kinds": ["nosuch"],
+    "compare.samplers": ["nosuch"], "compare.constrained_tasks": ["nosuch"],
+    "mini.card": ["nosuch", "--again", "speed"], "mini.derive": ["nosuch"], "mini.evaluate": ["nosuch"], "compare.own_sampler": ["nosuch"],
+    "mini.token_frequencies": [__file__, "--model", "nosuch"], "distill.filter": ["model=nosuch"],
 }  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def test_a_model_that_there_is_not(name: str, given: list[str], capsys: pytest.C
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many"])
-@pytest.mark.parametrize("name", ["compare_caches", "compare_kinds", "compare_samplers", "own_sampler"])
+@pytest.mark.parametrize("name", ["compare.caches", "compare.kinds", "compare.samplers", "compare.own_sampler"])
 def test_a_count_that_counts_nothing(name: str, given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         import_module(f"experiments.{name}").main(["--count", given])
