@@ -11,8 +11,8 @@ from experiments.support.scripts import refusing
 
 NOWHERE = {  # commands that take a model, and how they are told of one
     "bench.overhead": ["--model", "nosuch"], "compare.caches": ["nosuch"], "compare.kinds": ["nosuch"],
-    "compare.samplers": ["nosuch"], "compare.constrained_tasks": ["nosuch"],
-    "mini.card": ["nosuch", "--again", "speed"], "mini.derive": ["nosuch"], "mini.evaluate": ["nosuch"], "compare.own_sampler": ["nosuch"],
+    "compare.samplers": ["nosuch"], "compare.constrained_tasks": ["nosuch"], "compare.own_sampler": ["nosuch"],
+    "mini.card": ["nosuch", "--again", "speed"], "mini.derive": ["nosuch"], "mini.evaluate": ["nosuch"],
     "mini.token_frequencies": [__file__, "--model", "nosuch"], "distill.filter": ["model=nosuch"],
 }  # fmt: skip
 
