@@ -49,7 +49,7 @@ def table() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    print(table())
+    print(f"## Which code was compared\n\n{table()}")
     return 0
 
 
