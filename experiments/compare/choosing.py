@@ -92,9 +92,12 @@ class Pool:
         return {method: column for method, (_, column) in best.items()}
 
     def best_published(self, found: Mapping[str, Column], on: Sequence[int]) -> Column:
-        """Of the chosen settings, the one of the fewest forwards that scores enough there."""
-        fit = [one for one in found.values() if OWN not in one.method and mean_at(on, one.right) >= self._bar(on)]
-        return min(fit or [self.static], key=lambda one: mean_at(on, one.nfe))
+        """Of the chosen settings, the one of the fewest forwards that scores enough there; if none does, of those that
+        score most."""
+        published = [one for one in found.values() if OWN not in one.method]
+        enough = min(self._bar(on), max(mean_at(on, one.right) for one in published))
+        fit = [one for one in published if mean_at(on, one.right) >= enough]
+        return min(fit, key=lambda one: mean_at(on, one.nfe))
 
     def _bar(self, on: Sequence[int]) -> float:
         return mean_at(on, self.static.right) - SLACK - 1e-9

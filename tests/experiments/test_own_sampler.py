@@ -39,7 +39,8 @@ def test_single_splits_and_their_spread() -> None:
     drawn = pool.shown([1, 3], [0, 2])
     assert (drawn.best.setting, drawn.fewer["**scout**"]) == ("fast there", (50.0, -50.0))
     assert [line.split("|")[1].strip() for line in pool.sizes().splitlines()[2:]] == ["1", "2"]
-    assert Pool(pool.places, pool.static, [column("b", "wrong", [1] * 4, [0.0] * 4)]).shown([0], [1]).lost == 0
+    wrong = Pool(pool.places, pool.static, [column("b", "wrong", [1] * 4, [0.0] * 4)])
+    assert wrong.shown([0], [1]).lost == 100  # nobody scores enough, so the best score counts
 
 
 def test_a_setting_is_chosen_by_one_half_and_shown_on_the_other() -> None:
