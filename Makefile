@@ -17,8 +17,9 @@ help:  ## Show this list.
 test: .venv/developer lint  ## Install what tests need too, lint, check types, run all tests: what CI runs. A few minutes on two cores.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-lint: .venv/developer  ## ruff and mypy.
+lint: .venv/developer  ## ruff (rules and format) and mypy.
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 laws: .venv/developer  ## Laws over as many cases as LAWS_MINUTES (30) allow, in the order of LAWS_SEED (0), LAWS_PROCESSES (2) at once.

@@ -106,8 +106,9 @@ class Decoder:
         """Decode one prompt or several, each ``samples`` times with distinct seeds, in the order given. constraints:
         one for each prompt (None: that of the decoder for all)."""
         refuse_unknown(unknown)
-        return list(self.iterate(
-            prompts, samples=samples, seed=seed, trace=trace, observe=observe, constraints=constraints))
+        return list(
+            self.iterate(prompts, samples=samples, seed=seed, trace=trace, observe=observe, constraints=constraints)
+        )
 
     def iterate(
         self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
@@ -181,9 +182,7 @@ class Decoder:
         assert fewest is not None, "compiling refuses a language that cannot be written"
         return fewest
 
-    def _constraints(
-        self, given: Sequence[Constraint | None] | None, count: int
-    ) -> Sequence[Constraint | None]:
+    def _constraints(self, given: Sequence[Constraint | None] | None, count: int) -> Sequence[Constraint | None]:
         if given is None:
             return [self.constraint] * count
         if len(given) != count:

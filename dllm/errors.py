@@ -20,21 +20,21 @@ class TooLarge(UserError):
     """What does not fit into memory; the sentence names what does. A sweep goes on with its other cells."""
 
 
-class Unfit(UserError):
+class IncompatibleParts(UserError):
     """Parts that each are fine and do not work together; whoever knows all parts adds the nearest choice that does."""
 
 
-class Doubt(Warning):
+class SettingWarning(Warning):
     """What works, though hardly as the user hopes. The message says why, and names the way out."""
 
 
 @cache  # a run checks its parts and its checkpoint more than once
 def warn_once(sentence: str) -> None:
     """Warn, once in a process, of what works though hardly as the user hopes."""
-    warnings.warn(sentence, Doubt, stacklevel=3)
+    warnings.warn(sentence, SettingWarning, stacklevel=3)
 
 
-class NoChoice(UserError):
+class UnknownChoice(UserError):
     """A word that is none of those ``known``."""
 
     def __init__(self, sentence: str, known: Iterable[str] = ()) -> None:
@@ -105,7 +105,7 @@ def in_choices(name: str, value: object, known: Iterable[str]) -> None:
     choices = list(known)
     if value not in choices:
         sentence = f"{name}={value!r} must be one of {', '.join(choices)}.{nearest(str(value), choices)}"
-        raise NoChoice(sentence, choices)
+        raise UnknownChoice(sentence, choices)
 
 
 def in_range(name: str, value: Any, low: float, high: float = inf, advice: str = "") -> None:

@@ -247,9 +247,7 @@ def all_equal(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
 
 DATA = ROOT / "tests" / "data"
 CONSTRAINED = "tests/data/goldens/constrained.json"
-GOLDENS = [
-    name for file in sorted(DATA.glob("goldens/*.json")) if (name := str(file.relative_to(ROOT))) != CONSTRAINED
-]
+GOLDENS = [name for file in sorted(DATA.glob("goldens/*.json")) if (name := str(file.relative_to(ROOT))) != CONSTRAINED]
 MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors"))]
 # How what an entry makes gets into its document; what is not here has nothing to put there.
 PUT: dict[Callable[[Entry, str, Path], Iterator[str]], Callable[[Entry, str, Path], Iterator[str]]] = {

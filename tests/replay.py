@@ -34,7 +34,7 @@ from replay_record import Record, relative
 from dllm.analysis.parallelism import accuracy_under_parallelism
 from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache, Session
-from dllm.cache.passes import Pass
+from dllm.cache.passes import ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import Scores, View
 from dllm.contract.canvas import Canvas, Request
@@ -57,14 +57,14 @@ def model_of(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     return load_model(folder, dtype=dtype)
 
 
-def watched(cache: Cache, passes: list[Pass]) -> Cache:
+def watched(cache: Cache, passes: list[ForwardPass]) -> Cache:
     """The cache, whose sessions note their passes."""
 
     def start(*given: Any) -> Session:
         session = cache.start(*given)
         begin = session.begin
 
-        def noted(*given: Any) -> Pass:
+        def noted(*given: Any) -> ForwardPass:
             passes.append(begin(*given))
             return passes[-1]
 
@@ -77,9 +77,7 @@ def watched(cache: Cache, passes: list[Pass]) -> Cache:
 Way = tuple[Network, TakeTurn, int]  # what runs the model, what takes turns, and how many turns late the host reads
 
 
-def decode(
-    model: Transformer, prompt: list[int], parts: Parts, record: Record, way: Way | None = None
-) -> Record:
+def decode(model: Transformer, prompt: list[int], parts: Parts, record: Record, way: Way | None = None) -> Record:
     """Decode on the model's device. way None: with exact shapes, as the recorded implementations did."""
     network, take, lag = way or (model, None, None)
     config = model.config
@@ -204,6 +202,7 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
     if data["method"] == AUP:
         return AUP, [aup_difference(case) for case in data["cases"]]
     if data["method"] in replay_requests.METHODS:
+
         def requested(case: Case, prompt: Sequence[int], length: int, parts: Parts) -> Record:
             return decode(model_of(models / case["model"]), list(prompt), parts, Record(length))
 

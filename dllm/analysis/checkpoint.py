@@ -171,16 +171,23 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
     active = f", {_count(report.active)} active per token" if report.active != report.parameters else ""
     counted = _count(report.parameters) + active
     yield "parameters", counted if report.parameters else "not counted: config.json and weights do not fit"
-    yield "shape", (
-        f"{config.layers} layers, width {config.width}, {config.heads} heads of {config.head_dim}, "
-        f"{config.kv_heads} key-value heads"
+    yield (
+        "shape",
+        (
+            f"{config.layers} layers, width {config.width}, {config.heads} heads of {config.head_dim}, "
+            f"{config.kv_heads} key-value heads"
+        ),
     )
     files = f"{report.shards} file{'s' * (report.shards != 1)}, {_size(report.stored_bytes)}"
     dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
     yield "stored", f"{files}: {dtypes}" if report.stored else "no readable weights"
     for dtype in BYTES if report.parameters else ():
-        yield f"memory {dtype}", (
-            f"{_size(report.weight_bytes(dtype))} of weights; a cache keeps {_size(report.kv_bytes(dtype))} per token"
+        yield (
+            f"memory {dtype}",
+            (
+                f"{_size(report.weight_bytes(dtype))} of weights; "
+                f"a cache keeps {_size(report.kv_bytes(dtype))} per token"
+            ),
         )
     yield "max length", f"{config.max_length} tokens, prompt and answer together"
 

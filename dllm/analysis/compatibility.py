@@ -21,7 +21,7 @@ from dllm.common.terminal import say
 from dllm.compose.parts import build_part, choices, composed
 from dllm.compose.validate import validate
 from dllm.contract.setting import Setting
-from dllm.errors import Doubt, Unfit, UserError
+from dllm.errors import IncompatibleParts, SettingWarning, UserError
 from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
 from dllm.models.order import BlockCausal, CausalByRank, ContextCausal
@@ -63,7 +63,8 @@ class ModelKind:
             ModelKind("SDAR, LLaDA2: attention is block-causal", replace(llada, attention=BlockCausal(32)), "sdar-8b"),
             ModelKind("WeDLM: causal, known tokens before masks", replace(llada, attention=CausalByRank()), "wedlm-8b"),
             ModelKind(
-                "NBDiff: causal outside the block that is decoded", replace(dream, attention=ContextCausal(32)),
+                "NBDiff: causal outside the block that is decoded",
+                replace(dream, attention=ContextCausal(32)),
                 "nbdiff-7b",
             ),
         ]
@@ -103,7 +104,7 @@ def refusal(kind: ModelKind, sampler: Any, blocks: Any, cache: Any, eos: Any) ->
     try:
         validate(setting, sampler, cache, eos)
     except UserError as error:
-        return str(error.__context__ if isinstance(error.__context__, Unfit) else error)
+        return str(error.__context__ if isinstance(error.__context__, IncompatibleParts) else error)
     return None
 
 
@@ -147,5 +148,5 @@ def compatibility_page() -> str:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", Doubt)  # the page says what fits, not what is wise
+    warnings.simplefilter("ignore", SettingWarning)  # the page says what fits, not what is wise
     say(compatibility_page().rstrip("\n"))

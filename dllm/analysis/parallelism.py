@@ -8,9 +8,7 @@ from math import exp
 Points = Sequence[tuple[float, float]]  # (tokens per forward or step, score in percent)
 
 
-def accuracy_under_parallelism(
-    points: Points, best: float, alpha: float = 3.0, drop: float = 5.0
-) -> float | None:
+def accuracy_under_parallelism(points: Points, best: float, alpha: float = 3.0, drop: float = 5.0) -> float | None:
     """AUP of one method (d3LLM, arXiv 2601.07568), as its leaderboard computes it (hao-ai-lab/d3LLM@e5bfcac,
     AUP_leaderboard/aup_utils.py: get_aup).
 

@@ -139,7 +139,8 @@ class Blocks:
         found, what = self.containing(canvas, column, blocks.number + 1, blocks.own), f"blocks={name_of(self)}"
         if not isinstance(found, tuple) or len(found) != 3:
             raise UserError(
-                f"{what}: containing() returned {type(found).__name__}, and must return begin, end, number.")
+                f"{what}: containing() returned {type(found).__name__}, and must return begin, end, number."
+            )
         for name, value in zip(("begin", "end", "number"), found, strict=True):
             is_laid(value, f"{what}: {name} of containing()", tuple(column.shape), (torch.int64,), column)
         return found

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from dllm.cache.calls import RowNumbers
-from dllm.cache.passes import Call, Pass
+from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner, join, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.shapes import Known
+from dllm.contract.shapes import HostView
 from dllm.contract.traits import Rule
-from dllm.errors import Unfit, name_of
+from dllm.errors import IncompatibleParts, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, Memory
 
@@ -48,34 +48,34 @@ class Session:
         numbered from 1 (0: not next). Rows that wait (not ``blocks.active``) keep their state."""
         raise NotImplementedError
 
-    def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         """The most columns of each row that the coming forward computes, from what the host knows of the rows, none of
         which has more than ``width`` open columns (static caches only)."""
         raise NotImplementedError
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         """Prepare the forward of ``candidates`` [N] by their ``plan`` [N], and return it with its calls."""
         raise NotImplementedError
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
         """What the layers exchange keys and values with during one call of the forward."""
         raise NotImplementedError
 
     def scored(self, scores: Scores) -> None:
         """What the last forward said of every position [B, L], before anything is committed from it."""
 
-    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         """What the forward computed, per candidate and layer; ``scored`` [N]: rows that the head ran on."""
         queries = forward.queries.sum(1, keepdim=True)
         refreshed = torch.where((forward.queries == forward.valid).all(1, keepdim=True), queries, 0)
         queries, keys = queries + forward.extra_rows(), forward.keys.sum(1, keepdim=True)
         return ForwardCost(queries, keys, refreshed, forward.computed(), scored)
 
-    def keep(self, forward: Pass, chosen: Tensor) -> None:
+    def keep(self, forward: ForwardPass, chosen: Tensor) -> None:
         """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others."""
 
     def counts(self) -> Tensor | None:
-        """A number of each row [B] that the policy wants to know on the host (``Known.counted``)."""
+        """A number of each row [B] that the policy wants to know on the host (``HostView.counted``)."""
         return None
 
     def facts(self) -> tuple[Hashable, ...]:
@@ -141,28 +141,30 @@ class Cache:
         for need in needs:
             if need.region not in (*self.regions, "before") and not (need.opening and self.opening):
                 when = "when a block opens" if need.opening else "on every one"
-                raise Unfit(
+                raise IncompatibleParts(
                     f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
                     f"{need.region!r} {when} (eos=eotp: not with eos.scope=block; sampler=klass: "
                     "not with sampler.since=block)."
                 )
             if need.committed and not self.committed:
-                raise Unfit(f"{name} computes masked positions, not the committed ones that a chosen part reads.")
+                raise IncompatibleParts(
+                    f"{name} computes masked positions, not the committed ones that a chosen part reads."
+                )
             if "shadow" in need.statistics and not self.shadows:
-                raise Unfit(f"{name} has no room for the extra rows of sampler={name_of(sampler)}.")
+                raise IncompatibleParts(f"{name} has no room for the extra rows of sampler={name_of(sampler)}.")
             if need.attention is not None and not self.shows:
-                raise Unfit(
+                raise IncompatibleParts(
                     f"sampler={name_of(sampler)} reads attention weights, and {name} does not hold the keys that they "
                     "are made of, or does not attend with every row."
                 )
         if sampler.verifies and not self.verifies:
-            raise Unfit(f"{name} has no forward that verifies what sampler={name_of(sampler)} drafts.")
+            raise IncompatibleParts(f"{name} has no forward that verifies what sampler={name_of(sampler)} drafts.")
         if self.verifies and not sampler.verifies:
-            raise Unfit(f"{name} verifies drafts, and this sampler makes none (sampler=flash_verify does).")
+            raise IncompatibleParts(f"{name} verifies drafts, and this sampler makes none (sampler=flash_verify does).")
         if sampler.branches and not self.branches:
-            raise Unfit(f"{name} cannot share its rows among the several candidates of this sampler.")
+            raise IncompatibleParts(f"{name} cannot share its rows among the several candidates of this sampler.")
         if kind.name not in self.kinds:
-            raise Unfit(
+            raise IncompatibleParts(
                 f"{name} is for models with full attention; this one is {kind.is_called}." if "full" in self.kinds else
                 f"{name} rests on causal attention, by blocks or by tokens; in this model every row depends on all "
                 "others."

@@ -13,9 +13,9 @@ from dllm.cache.suffix import Pruning
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.shapes import Known
+from dllm.contract.shapes import HostView
 from dllm.contract.traits import Rule
-from dllm.errors import Unfit, in_range, name_of
+from dllm.errors import IncompatibleParts, in_range, name_of
 from dllm.models.config import ModelConfig
 
 
@@ -47,12 +47,12 @@ class Blockwise(Pruning, Buffered):
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if setting.blocks.slides:
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache={name_of(self)} computes everything when a block opens, but blocks={name_of(setting.blocks)} "
                 "opens one only, and moves it."
             )
         if sampler.revocable and setting.model.prediction_shift and not self.left(setting.model):
-            raise Unfit(
+            raise IncompatibleParts(
                 "cache.query_left=false predicts a block's first position only once, so a sampler that remasks it "
                 "would wait for it forever. Use cache.query_left=true."
             )
@@ -74,11 +74,11 @@ class Blockwise(Pruning, Buffered):
         No block begins before column ``low``, and none is wider than ``width``."""
         raise NotImplementedError
 
-    def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         most = self.widest(length, min(row.begin for row in known), width) + self.left(config)
         return tuple(length if row.opening or self._may_refresh(row) else min(length, most) for row in known)
 
-    def _may_refresh(self, row: Known) -> bool:
+    def _may_refresh(self, row: HostView) -> bool:
         """Whether a row's coming forward may be full though it opens no block: it has had ``acted`` forwards, and one
         more in each turn that it did not wait in since."""
         interval, turns = self.refresh_interval, range(row.acted, row.acted + row.age + 1)

@@ -16,18 +16,18 @@ from torch import Tensor
 
 from dllm.cache.base import Cache, Session
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
-from dllm.cache.passes import Call, Drafts, Pass, SideBySide
+from dllm.cache.passes import Call, CandidateBuffers, CandidatePacking, ForwardPass
 from dllm.cache.rows import order_of
 from dllm.common import debug
 from dllm.common.rowwise import Owner, each_tensor, join, select, some
 from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.checks import kept_plan, kept_start
-from dllm.contract.shapes import Known, Shapes
+from dllm.contract.shapes import HostView, Shapes
 from dllm.errors import name_of
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Access, Buffers, Copies, Exchanged, KeyValues, Memory, Projected
+from dllm.models.memory import Buffers, DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Buffered(Cache):
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
 
-    def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         """As ``Session.bounds``, on a canvas of ``length`` columns (static caches only)."""
         raise NotImplementedError
 
@@ -124,7 +124,7 @@ class BufferSession(Session):
         keys = shapes.update(blocks.active, plan.keys, old["attended"])
         return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys)
 
-    def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.policy.bounds(known, self.length, width, self.config)
 
     def counts(self) -> Tensor | None:
@@ -145,12 +145,12 @@ class BufferSession(Session):
     def furnish(self, buffers: Buffers) -> None:
         self.stores, self.buffers = list(buffers.stores), buffers
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         valid = candidates.valid
         queries, keys = plan.columns & valid, plan.keys if owner.is_single else valid
         whole = plan.shadows.shape[1] == 0 and plan.shapes.all(queries)
         widths = (self.length,) * len(valid) if whole else plan.shapes.widths(queries, owner)
-        forward = Pass((), owner, queries, keys, valid, plan.shadows, whole)
+        forward = ForwardPass((), owner, queries, keys, valid, plan.shadows, whole)
         if not owner.is_single:
             return replace(forward, calls=self._branches(forward, candidates, widths, plan.shapes))
         self._saw(keys, queries)
@@ -165,12 +165,12 @@ class BufferSession(Session):
         """The rows of each call."""
         return rows_by_call(widths, device, self.row_numbers)
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return BufferMemory(self, forward, call)
 
-    def keep(self, forward: Pass, chosen: Tensor) -> None:
+    def keep(self, forward: ForwardPass, chosen: Tensor) -> None:
         self._saw(forward.keys[chosen], forward.queries[chosen])
-        copies, everyone = Copies(), torch.arange(len(forward.keys), device=chosen.device)
+        copies, everyone = DeviceCopies(), torch.arange(len(forward.keys), device=chosen.device)
         for call in forward.calls:
             ran = some(everyone, call.candidates)
             place = torch.full_like(everyone, -1).scatter(0, ran, everyone[: len(ran)])  # among the call's candidates
@@ -179,7 +179,7 @@ class BufferSession(Session):
                 self._keep(call, layer, rows, place[chosen[rows]], copies)
 
     def select(self, rows: Tensor) -> Session:
-        copies = Copies()
+        copies = DeviceCopies()
         self.stores = each_tensor(lambda buffer: moved_up(buffer, copies(rows, buffer.device)), self.stores)
         return super().select(rows)
 
@@ -195,7 +195,7 @@ class BufferSession(Session):
         """Note what a forward's queries [B, L] saw and wrote."""
         self.state = self.state | {"attended": keys, "written": self.state["written"] | queries}
 
-    def _call(self, forward: Pass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
+    def _call(self, forward: ForwardPass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
         """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
         queries, keys = some(forward.queries, rows), some(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
@@ -223,7 +223,7 @@ class BufferSession(Session):
         reach = self.length + 1 + extra
         return replace(call, columns=rows, slots=slots, visible=Visible(visible), reach=reach)
 
-    def _branches(self, forward: Pass, candidates: Canvas, widths: Sequence[int], shapes: Shapes) -> list[Call]:
+    def _branches(self, forward: ForwardPass, candidates: Canvas, widths: Sequence[int], shapes: Shapes) -> list[Call]:
         """Calls for several candidates a row. In rows whose candidates compute everything, each candidate gets buffers
         of its own, of which one is kept. In the others, candidates share what they do not compute."""
         owner, calls = forward.owner, list[Call]()
@@ -236,18 +236,18 @@ class BufferSession(Session):
             some_run = None if len(run) == len(owner.row) else run
             if refreshing:
                 call = self._call(forward, some_run, width, shapes, candidates)
-                drafts = Drafts(some(owner.row, some_run), [None] * len(self.stores))
+                drafts = CandidateBuffers(some(owner.row, some_run), [None] * len(self.stores))
                 calls.append(replace(call, drafts=drafts, buffers=None))
             else:
                 calls.append(self._share(forward, some_run, packed(
                     some(forward.queries, some_run), candidates.columns, width)))  # fmt: skip
         return calls
 
-    def _share(self, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
+    def _share(self, forward: ForwardPass, candidates: Tensor | None, columns: Tensor) -> Call:
         """A call in which the candidates of a row become one row of K n queries in scratch slots. A candidate's queries
         see each other, and the columns that are not computed."""
         rows, place = some(forward.owner.row, candidates).unique(return_inverse=True)
-        beside, n = SideBySide.of(Owner(place, len(rows))), columns.shape[1]
+        beside, n = CandidatePacking.of(Owner(place, len(rows))), columns.shape[1]
         count = beside.width * n
         slots = self.length + 1 + torch.arange(count, device=columns.device).expand(len(rows), -1)
         own = torch.arange(beside.width, device=columns.device).repeat_interleave(n)
@@ -258,7 +258,7 @@ class BufferSession(Session):
         buffers = None if len(rows) == self.rows else rows
         return Call(candidates, columns, slots, Visible(visible), self.length + 1 + count, buffers, beside)
 
-    def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor, copies: Copies) -> None:
+    def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor, copies: DeviceCopies) -> None:
         """Keep the call's candidates ``at`` [b] in ``rows`` [b] of a layer's buffers."""
         store = self.stores[layer]
         if call.drafts is not None:
@@ -284,8 +284,8 @@ class BufferSession(Session):
 class BufferMemory(Memory):
     """The buffers of a session during one call of the network."""
 
-    def __init__(self, session: BufferSession, forward: Pass, call: Call) -> None:
-        self.session, self.forward, self.call, self.copies = session, forward, call, Copies()
+    def __init__(self, session: BufferSession, forward: ForwardPass, call: Call) -> None:
+        self.session, self.forward, self.call, self.copies = session, forward, call, DeviceCopies()
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         self.buffer(layer, fresh)
@@ -297,7 +297,7 @@ class BufferMemory(Memory):
         self.buffer(layer, fresh)
         return self._access(fresh.query.device).attend(layer, fresh, columns)
 
-    def access(self) -> Access:
+    def access(self) -> StaticMemory:
         return self._access(self.forward.valid.device)
 
     def lacks(self) -> tuple[int, ...] | None:
@@ -333,12 +333,12 @@ class BufferMemory(Memory):
             session.stores[layer] = held = wider
         return held
 
-    def _access(self, device: torch.device) -> Access:
+    def _access(self, device: torch.device) -> StaticMemory:
         """What a layer on ``device`` reads and writes."""
         call = self.call
         stores = self.session.stores if call.drafts is None else call.drafts.stores
         slots, rows = self.copies(call.slots, device), self.copies(call.buffers, device)
-        return Access(self.copies.of(call.visible, device), slots, call.reach, stores, rows, call.ranges)
+        return StaticMemory(self.copies.of(call.visible, device), slots, call.reach, stores, rows, call.ranges)
 
 
 def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:

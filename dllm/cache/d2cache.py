@@ -9,7 +9,7 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.drift import attended
-from dllm.cache.passes import Call, Pass
+from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.rows import predictors
 from dllm.common.density import certainty_density
 from dllm.common.ranking import best, rank, top
@@ -40,7 +40,7 @@ class D2Cache(Buffered):
         self.masks, self.rollout, self.sigma, self.inflate = masks, rollout, sigma, inflate
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Drawing(self, canvas, config)
+        return D2CacheSession(self, canvas, config)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need("answer"),)
@@ -109,21 +109,21 @@ def with_gaps(chosen: Tensor, columns: Tensor, most: int) -> Tensor:
     return chosen | (behind - before <= most)
 
 
-class Drawing(BufferSession):
+class D2CacheSession(BufferSession):
     policy: D2Cache
 
     def __init__(self, policy: D2Cache, canvas: Canvas, config: ModelConfig) -> None:
         super().__init__(policy, canvas, config)
         self.gapless = False  # attention weights are computed under the mask
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
-        return DrawMemory(self, forward, call)
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
+        return D2CacheMemory(self, forward, call)
 
 
-class DrawMemory(BufferMemory):
+class D2CacheMemory(BufferMemory):
     """Attends with all weights at hand, and adds up after the last layer what each column gave."""
 
-    def __init__(self, session: BufferSession, forward: Pass, call: Call) -> None:
+    def __init__(self, session: BufferSession, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
         self.weights: list[Tensor] = []
 

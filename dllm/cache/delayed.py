@@ -15,9 +15,9 @@ from dllm.cache.buffer import Buffered, CacheView
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.shapes import Known
+from dllm.contract.shapes import HostView
 from dllm.contract.traits import Rule
-from dllm.errors import Unfit, in_choices, in_range, name_of
+from dllm.errors import IncompatibleParts, in_choices, in_range, name_of
 from dllm.models.config import ModelConfig
 
 
@@ -47,7 +47,7 @@ class Delayed(Buffered):
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if setting.blocks.slides or "block_length" not in setting.blocks.per_request:
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache={name_of(self)} keeps blocks of one length, but blocks={name_of(setting.blocks)} has none. Use "
                 "blocks=fixed or ahead."
             )
@@ -58,7 +58,7 @@ class Delayed(Buffered):
         found = torch.where(canvas.columns < canvas.start[:, None], 0, -1)
         return {"kept": torch.zeros_like(canvas.start), "found": found}
 
-    def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         return (length,) * len(known)
 
     def plan(self, view: CacheView) -> ForwardPlan:
@@ -69,8 +69,7 @@ class Delayed(Buffered):
         due = waits if self.refresh_interval is None else waits | (number % self.refresh_interval == 0)
         full = (kept == 0) | ((grown == kept) & due)
         left = int(self.query_left and view.config.prediction_shift > 0)
-        return view.plan(
-            full[:, None] | (columns >= (kept - left)[:, None]), state={"kept": grown, "found": found})
+        return view.plan(full[:, None] | (columns >= (kept - left)[:, None]), state={"kept": grown, "found": found})
 
     def _found(self, view: CacheView, number: Tensor) -> tuple[Tensor, Tensor]:
         """When each column's block was found finished [B, L], this forward's ``number`` [B] included, and up to which

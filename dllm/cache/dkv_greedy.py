@@ -10,7 +10,7 @@ from dllm.cache.buffer import Buffered, CacheView
 from dllm.contract import ForwardPlan, Need
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Rule
-from dllm.errors import Unfit, in_range, name_of
+from dllm.errors import IncompatibleParts, in_range, name_of
 
 
 class DKVGreedy(Buffered):
@@ -30,17 +30,17 @@ class DKVGreedy(Buffered):
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if not sampler.announces:
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache={name_of(self)} computes only what comes next, so the sampler must know its order in advance, "
                 "as sampler=order does."
             )
         if setting.blocks.slides:
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache={name_of(self)} computes what was announced, but blocks={name_of(setting.blocks)} moves its "
                 "block after every turn, and then other positions are next."
             )
         if setting.model.prediction_shift:
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache={name_of(self)} is not defined for models that predict from the position before (Dream)."
             )
 

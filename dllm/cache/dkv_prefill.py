@@ -9,7 +9,7 @@ from dllm.cache.dkv import DKV
 from dllm.contract import ForwardPlan, Need
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Rule
-from dllm.errors import Unfit, name_of
+from dllm.errors import IncompatibleParts, name_of
 
 
 class DKVPrefill(DKV):
@@ -27,7 +27,9 @@ class DKVPrefill(DKV):
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if setting.model.prediction_shift == 0:
-            raise Unfit(f"cache={name_of(self)} is defined for models that predict from the position before.")
+            raise IncompatibleParts(
+                f"cache={name_of(self)} is defined for models that predict from the position before."
+            )
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, turn = view.canvas, view.blocks.turn[:, None]

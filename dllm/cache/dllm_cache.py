@@ -11,7 +11,7 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
-from dllm.cache.passes import Call, Pass
+from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.rows import KeptRows, rows_of, taken
 from dllm.common.ranking import top
 from dllm.common.rowwise import Owner
@@ -59,7 +59,7 @@ class DLLMCache(Buffered):
         )
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Features(self, canvas, config, not shrinks and bool(canvas.valid.all()))
+        return FeatureSession(self, canvas, config, not shrinks and bool(canvas.valid.all()))
 
     def state(self, canvas: Canvas) -> State:
         """prompt_due, response_due [B]: rows whose coming forward computes all of them."""
@@ -87,7 +87,7 @@ class LayerRows:
 
 
 @dataclass(frozen=True)
-class FeaturePass(Pass):
+class FeaturePass(ForwardPass):
     """Of the n rows that enter the layers of its one call: due [B, n]: those that every layer computes. verified
     [B, n]: those among which it chooses by their values; places [B, g]: where they are (n: padding); slots [B, g]:
     their columns (L: padding). count [B]: how many are chosen. everything: the host knows that every row is due."""
@@ -101,7 +101,7 @@ class FeaturePass(Pass):
     found: LayerRows
 
 
-class Features(BufferSession):
+class FeatureSession(BufferSession):
     """attended, fed: what attention and MLP of each layer but the first gave [B, L + 1, D]."""
 
     policy: DLLMCache
@@ -114,7 +114,7 @@ class Features(BufferSession):
         """One call: all rows enter a layer, and which of them it computes shows only there."""
         return [Group(None, max(widths))]
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         forward, response = super().begin(plan, candidates, owner), self.policy.response(candidates, self.config)
         (call,), columns = forward.calls, candidates.columns
         due = torch.where(response, self.state["response_due"][:, None], self.state["prompt_due"][:, None])
@@ -130,11 +130,11 @@ class Features(BufferSession):
             found=LayerRows(),
         )  # fmt: skip
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
         assert isinstance(forward, FeaturePass)
         return FeatureMemory(self, forward, call)
 
-    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         assert isinstance(forward, FeaturePass)
         first = torch.arange(self.config.layers, device=forward.valid.device) == 0
         valid, computed = forward.valid.sum(1, keepdim=True), forward.found.ran
@@ -159,7 +159,7 @@ class Features(BufferSession):
 class FeatureMemory(BufferMemory):
     """Computes some rows of each layer, and takes what is kept of the others."""
 
-    session: Features
+    session: FeatureSession
     forward: FeaturePass
 
     def run(
@@ -211,7 +211,8 @@ class FeatureMemory(BufferMemory):
         forward, device, store = self.forward, normal.device, self.session.stores[index]
         assert store is not None, "the first forward computes every row"
         verified, places, slots, count = (
-            self.copies(one, device) for one in (forward.verified, forward.places, forward.slots, forward.count))
+            self.copies(one, device) for one in (forward.verified, forward.places, forward.slots, forward.count)
+        )
         row, values = torch.arange(len(slots), device=device)[:, None], store[1].transpose(1, 2)
         fresh = layer.attn.values(rows_of(normal, places)).unflatten(-1, values.shape[2:])
         moved = (unit(fresh.flatten(2)) - unit(values[row, slots].flatten(2))).square().sum(-1)

@@ -8,7 +8,7 @@ from torch import Tensor
 from dllm.cache.rows import rows_of
 from dllm.contract.canvas import packed
 from dllm.models.attention import Visible, attend, attention_weights
-from dllm.models.memory import Copies
+from dllm.models.memory import DeviceCopies
 
 
 def attended(
@@ -35,7 +35,7 @@ def strongest(total: Tensor, count: int) -> Tensor:
     return chosen
 
 
-class Past:
+class PreviousAttention:
     """Weights of the rows watched in the last forward, by layer. For a row that is still watched they are the old
     weights of this forward: neither its query nor the keys have changed in between."""
 
@@ -50,7 +50,7 @@ class Past:
         length, before = len(columns), self.columns
         same_keys = same_keys and all(weights.shape[-1] == keys for weights in self.now.values())
         self.last, self.now = (self.now if same_keys else {}), {}
-        self.source, self.copies = None, Copies()
+        self.source, self.copies = None, DeviceCopies()
         if not self.last or before is None:
             self.columns = self.missing = packed(watched, columns)
         else:
@@ -82,6 +82,6 @@ class Past:
         return weights.transpose(1, 2)[torch.arange(len(at), device=at.device)[:, None], at].transpose(1, 2)
 
     def select(self, rows: Tensor) -> None:
-        copies = Copies()
+        copies = DeviceCopies()
         self.now = {layer: weights[copies(rows, weights.device)] for layer, weights in self.now.items()}
         self.columns = None if self.columns is None else self.columns[rows]

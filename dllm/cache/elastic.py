@@ -11,8 +11,8 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
-from dllm.cache.drift import Past, attended, strongest
-from dllm.cache.passes import Call, Pass
+from dllm.cache.drift import PreviousAttention, attended, strongest
+from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.rows import KeptRows, places, predictors, rows_of
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
@@ -54,7 +54,7 @@ class Elastic(Buffered):
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Drifting(self, canvas, config)
+        return ElasticSession(self, canvas, config)
 
     def state(self, canvas: Canvas) -> State:
         """window [B, L]: the columns that predict the last plan's window. tracked [B, L]: decided positions to watch.
@@ -94,7 +94,7 @@ class Track:
 
 
 @dataclass(frozen=True)
-class DriftPass(Pass):
+class DriftPass(ForwardPass):
     """probes [B, w + r]: columns whose attention is read: w of the window, then r watched ones (L: no column).
     in_window [B, w]: which of the former are columns. mean [B, r]: weights of the latter that turn a sum into a mean.
     seen [B]: keys of each row. decided [B, L]: what may be watched next. columns [L]: 0 to L - 1."""
@@ -108,7 +108,7 @@ class DriftPass(Pass):
     progress: Track
 
 
-class Drifting(BufferSession):
+class ElasticSession(BufferSession):
     """inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past: weights of the
     rows watched in the last forward."""
 
@@ -117,13 +117,13 @@ class Drifting(BufferSession):
     def __init__(self, policy: Elastic, canvas: Canvas, config: ModelConfig) -> None:
         super().__init__(policy, canvas, config)
         self.gapless = False  # attention weights are computed under the mask
-        self.past, self.inputs, self.queried = Past(), KeptRows(self.length), KeptRows(self.length)
+        self.past, self.inputs, self.queried = PreviousAttention(), KeptRows(self.length), KeptRows(self.length)
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[Group]:
         """One call, because the rows that compute everything show only from layer to layer."""
         return [Group(None, max(widths))]
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         valid, columns, bound = candidates.valid, candidates.columns, self.state["later"]
         same_keys = torch.equal(self.state["attended"], valid)
         forward = super().begin(plan, candidates, owner)
@@ -142,11 +142,11 @@ class Drifting(BufferSession):
             progress=Track(bound, torch.full_like(bound, first), bound.tolist(), forward.whole),
         )  # fmt: skip
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
         assert isinstance(forward, DriftPass)
-        return DriftMemory(self, forward, call)
+        return ElasticMemory(self, forward, call)
 
-    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         assert isinstance(forward, DriftPass)
         layers = torch.arange(self.config.layers, device=forward.valid.device)
         # A test changes later layers only, so the final bounds hold for every layer.
@@ -164,7 +164,7 @@ class Drifting(BufferSession):
         super().join(fresh)
         for kept in (self.inputs, self.queried):
             kept.grow(self.rows, self.length)
-        self.past = Past()  # its weights are over other keys; the old queries give new ones
+        self.past = PreviousAttention()  # its weights are over other keys; the old queries give new ones
         return self
 
     def select(self, rows: Tensor) -> Session:
@@ -173,10 +173,10 @@ class Drifting(BufferSession):
         return super().select(rows)
 
 
-class DriftMemory(BufferMemory):
+class ElasticMemory(BufferMemory):
     """Widens a forward from the layer on in which the attention of a watched row has drifted."""
 
-    session: Drifting
+    session: ElasticSession
     forward: DriftPass
     widens = True
 

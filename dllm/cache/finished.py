@@ -12,7 +12,7 @@ from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Rule
-from dllm.errors import Unfit, name_of
+from dllm.errors import IncompatibleParts, name_of
 
 
 class Finished(Buffered):
@@ -28,7 +28,7 @@ class Finished(Buffered):
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if setting.model.prediction_shift and any(need.committed for need in needs):
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache={name_of(self)} does not compute again what predicts a block's first position, and a chosen "
                 "part reads the scores of committed ones."
             )

@@ -1,5 +1,4 @@
-"""Compute the leftmost masks, what was committed, and a budget of what masks attend to (Flash-dLLM, arXiv 2609.26796).
-"""
+"""Compute the leftmost masks, new commits, and a budget of what masks attend to (Flash-dLLM, arXiv 2609.26796)."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
-from dllm.cache.passes import Call, Pass
+from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.rows import predictors, taken
 from dllm.common.ranking import top
 from dllm.common.rowwise import some
@@ -46,7 +45,7 @@ class Flash(Buffered):
         self.window_length, self.mask_windows, self.track_windows = window_length, mask_windows, track_windows
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return Drawn(self, canvas, config, not shrinks and bool(canvas.valid.all()))
+        return FlashSession(self, canvas, config, not shrinks and bool(canvas.valid.all()))
 
     def state(self, canvas: Canvas) -> State:
         """window [B, L]: the columns that predict the last plan's window. importance [B, L]: of each column to it."""
@@ -69,17 +68,17 @@ class Flash(Buffered):
         return view.plan(columns, committable=window & canvas.undecided, state=state)
 
 
-class Drawn(BufferSession):
+class FlashSession(BufferSession):
     policy: Flash
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
-        return WindowMemory(self, forward, call)
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
+        return FlashMemory(self, forward, call)
 
 
-class WindowMemory(BufferMemory):
+class FlashMemory(BufferMemory):
     """Adds up, over the layers, the products of the window's queries with every key."""
 
-    def __init__(self, session: BufferSession, forward: Pass, call: Call) -> None:
+    def __init__(self, session: BufferSession, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
         window = some(session.state["window"], call.candidates)
         self.window = window if call.columns is None else taken(window, call.columns, False)

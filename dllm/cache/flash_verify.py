@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.buffer import BufferMemory, CacheView
-from dllm.cache.flash import Drawn, Flash
-from dllm.cache.passes import Call, Pass
+from dllm.cache.flash import Flash, FlashSession
+from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import rank
 from dllm.common.rowwise import Owner, some
 from dllm.contract import ForwardPlan, State
@@ -82,10 +82,10 @@ def sorted_anew(state: State, known: Tensor, new: Tensor) -> Tensor:
     return torch.where(new, behind, (rank(-state["importance"], old)[1] + 1) * known)
 
 
-class Verifying(Drawn):
+class Verifying(FlashSession):
     """Some rows compute columns, which are kept. The others verify, in a call of their own."""
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         forward = super().begin(plan, candidates, owner)
         if plan.beside is None:
             return forward
@@ -93,7 +93,7 @@ class Verifying(Drawn):
         beside = self._beside(plan.beside, forward.keys)
         return replace(forward, calls=[*calls, beside], shadows=plan.beside.columns)
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return super().memory(forward, call) if call.masks is None else BufferMemory(self, forward, call)
 
     def _beside(self, beside: Beside, keys: Tensor) -> Call:

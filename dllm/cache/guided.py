@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dllm.cache.base import Session
-from dllm.cache.passes import Call, Pass
+from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner, each_tensor, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.shapes import Known
+from dllm.contract.shapes import HostView
 from dllm.models.memory import Buffers, Memory
 
 
@@ -32,7 +32,7 @@ class GuidedPlan(ForwardPlan):
 
 class Guided(Session):
     """``inner`` was started on the doubled canvas of B ``rows``. Arguments and results have B rows or N candidates,
-    except a ``Pass`` and the candidates of ``begin``, which have 2 N."""
+    except a ``ForwardPass`` and the candidates of ``begin``, which have 2 N."""
 
     def __init__(self, inner: Session, rows: int) -> None:
         self.inner, self.rows, self.row_numbers = inner, rows, inner.row_numbers
@@ -46,13 +46,14 @@ class Guided(Session):
             half.shapes, {}, doubled,
         )  # fmt: skip
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         assert isinstance(plan, GuidedPlan)
         both = twice(torch.arange(len(owner.row), device=owner.row.device), 0)
         twofold = Owner(twice(owner.row, owner.rows), 2 * owner.rows)
         shapes = plan.shapes.select(2 * list(range(owner.rows)))
         inner = replace(
-            twofold.each(plan.doubled), columns=plan.columns[both], shadows=plan.shadows[both], shapes=shapes)
+            twofold.each(plan.doubled), columns=plan.columns[both], shadows=plan.shadows[both], shapes=shapes
+        )
         return self.inner.begin(inner, candidates, twofold)
 
     @property
@@ -72,24 +73,24 @@ class Guided(Session):
     def furnish(self, buffers: Buffers) -> None:
         self.inner.furnish(buffers)
 
-    def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.inner.bounds(known, width)
 
     def counts(self) -> Tensor | None:
         counted = self.inner.counts()
         return None if counted is None else counted[: self.rows]
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
 
     def scored(self, scores: Scores) -> None:
         both = twice(torch.arange(self.rows, device=scores.scored.device), 0)
         self.inner.scored(select(replace(scores, logits=None, lookup=None, again=None), both))
 
-    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         return halves(self.inner.cost(forward, torch.cat([scored, scored])))
 
-    def keep(self, forward: Pass, chosen: Tensor) -> None:
+    def keep(self, forward: ForwardPass, chosen: Tensor) -> None:
         self.inner.keep(forward, twice(chosen, len(forward.owner.row) // 2))
 
     def select(self, rows: Tensor) -> Session:

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
-from dllm.cache.passes import Call, Pass
+from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.rows import order_of, promised
 from dllm.cache.suffix import Pruning
 from dllm.common.rowwise import Owner, some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.contract.canvas import Canvas, packed
-from dllm.contract.shapes import Known
+from dllm.contract.shapes import HostView
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Fresh, Memory
+from dllm.models.memory import Memory, NoCacheMemory
 
 
 class NoCache(Pruning):
@@ -35,10 +35,10 @@ class NoCache(Pruning):
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         ragged = shrinks or self.prunes or not bool(canvas.valid.all())
-        return Everything(self, canvas, config, ragged)
+        return NoCacheSession(self, canvas, config, ragged)
 
 
-class Everything(Session):
+class NoCacheSession(Session):
     """Queries and keys are all valid columns, but for those that the ``policy`` leaves out (state ``dropped`` [B, L]).
     Where rows are ``ragged``, padding and cut columns are not computed."""
 
@@ -55,29 +55,29 @@ class Everything(Session):
             columns = columns & ~self.state["dropped"]
         return ForwardPlan(columns, committable, forced, canvas.tokens[:, :0], columns, blocks.shapes, {})
 
-    def bounds(self, known: Sequence[Known], width: int) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return (self.length,) * len(known)
 
     def facts(self) -> tuple[Hashable, ...]:
         return (self.length, self.ragged)
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         valid, parts = candidates.valid, [Group(None, len(candidates.columns))]
         queries = valid & plan.columns if self.policy.prunes else valid
         if self.ragged:
             parts = rows_by_call(plan.shapes.widths(queries, owner), valid.device, self.row_numbers)
         calls = [self._call(some(queries, part.rows), part, plan.shadows, candidates) for part in parts]
-        return Pass(calls, owner, queries, queries, valid, plan.shadows, whole=not self.ragged)
+        return ForwardPass(calls, owner, queries, queries, valid, plan.shadows, whole=not self.ragged)
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
-        return Fresh(call.visible)
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
+        return NoCacheMemory(call.visible)
 
-    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         rows = forward.queries.sum(1, keepdim=True) + forward.extra_rows()
         return ForwardCost(rows, rows, torch.zeros_like(rows), forward.computed(), scored)
 
     def join(self, fresh: Session) -> Session:
-        assert isinstance(fresh, Everything)
+        assert isinstance(fresh, NoCacheSession)
         super().join(fresh)
         self.length, self.ragged = max(self.length, fresh.length), True
         return self

@@ -1,7 +1,7 @@
 """A forward under way, as a value: what a cache makes of its plan, and what the network's calls read.
 
-``Session.begin`` makes a ``Pass``. Every call of it runs with a memory of its own. ``cost`` and ``keep`` take the same
-pass after the calls. The session keeps only what outlives the forward.
+``Session.begin`` makes a ``ForwardPass``. Every call of it runs with a memory of its own. ``cost`` and ``keep`` take
+the same pass after the calls. The session keeps only what outlives the forward.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dllm.models.memory import KeyValues
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class CandidatePacking:
     """N candidates laid side by side in the B rows they belong to, for a call in which they share what is frozen.
 
     row [N]: of each candidate; place [N]: its place in that row; candidates [B, K]: those of each row, the last one
@@ -31,9 +31,9 @@ class SideBySide:
     candidates: Tensor
 
     @staticmethod
-    def of(owner: Owner) -> SideBySide:
+    def of(owner: Owner) -> CandidatePacking:
         table, place = owner.table()
-        return SideBySide(owner.row, place, table.cummax(1).values)
+        return CandidatePacking(owner.row, place, table.cummax(1).values)
 
     @property
     def width(self) -> int:
@@ -50,7 +50,7 @@ class SideBySide:
 
 
 @dataclass(frozen=True)
-class Drafts:
+class CandidateBuffers:
     """Buffers of candidates that compute everything; each row keeps those of one candidate. row [b]: the row of each
     candidate. stores: filled layer by layer."""
 
@@ -64,9 +64,9 @@ class Call:
 
     candidates [b]: which ones run (None: all). columns [b, n]: their query columns (L: padding; None: all in order).
     slots, visible, reach, buffers, ranges: where the queries are kept, which keys they see and whose these are, as
-    ``slots``, ``visible``, ``reach``, ``rows`` and ``ranges`` of ``Access``. side_by_side: the candidates of a row run
-    as one row. drafts: each candidate has buffers of its own. masks [b, n]: rows that hold a mask whatever the canvas
-    holds, and are then the only ones that predict (None: the rows are the canvas's).
+    ``slots``, ``visible``, ``reach``, ``rows`` and ``ranges`` of ``StaticMemory``. side_by_side: the candidates of a
+    row run as one row. drafts: each candidate has buffers of its own. masks [b, n]: rows that hold a mask whatever the
+    canvas holds, and are then the only ones that predict (None: the rows are the canvas's).
     """
 
     candidates: Tensor | None = None
@@ -75,8 +75,8 @@ class Call:
     visible: Visible = ALL
     reach: int = 0
     buffers: Tensor | None = None
-    side_by_side: SideBySide | None = None
-    drafts: Drafts | None = None
+    side_by_side: CandidatePacking | None = None
+    drafts: CandidateBuffers | None = None
     ranges: tuple[tuple[int, int], ...] | None = None
     masks: Tensor | None = None
 
@@ -92,7 +92,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardPass:
     """One forward of N candidates of B rows.
 
     calls: those in which it runs. queries [N, L]: the columns that it computes. keys [N, L]: the columns that count as

@@ -13,7 +13,7 @@ from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Rule
-from dllm.errors import Unfit, in_choices, in_range, name_of
+from dllm.errors import IncompatibleParts, in_choices, in_range, name_of
 
 
 class Recap(Buffered):
@@ -36,7 +36,7 @@ class Recap(Buffered):
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if self.targets == "announced" and not sampler.announces:
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache.targets=announced computes what the sampler announces, and sampler={name_of(sampler)} "
                 "announces nothing. Use sampler=groups or order, or cache.targets=block."
             )

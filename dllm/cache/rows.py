@@ -8,7 +8,7 @@ from torch import Tensor
 from dllm.common.rowwise import each_tensor, join
 from dllm.contract.canvas import Canvas
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Copies
+from dllm.models.memory import DeviceCopies
 from dllm.models.order import AttentionOrder
 
 
@@ -77,8 +77,9 @@ class KeptRows:
         """Make room for so many rows and columns; the new ones hold zeros."""
         self.length = length
         self.layers = [
-            join(held, held.new_zeros(rows - len(held), length + 1, *held.shape[2:])) for held in self.layers]
+            join(held, held.new_zeros(rows - len(held), length + 1, *held.shape[2:])) for held in self.layers
+        ]
 
     def select(self, rows: Tensor) -> None:
-        copies = Copies()
+        copies = DeviceCopies()
         self.layers = each_tensor(lambda held: held[copies(rows, held.device)], self.layers)

@@ -12,7 +12,7 @@ from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Rule
-from dllm.errors import Unfit, in_range, name_of
+from dllm.errors import IncompatibleParts, in_range, name_of
 
 
 class SlidingCache(Buffered):
@@ -39,7 +39,7 @@ class SlidingCache(Buffered):
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if not setting.blocks.slides:
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache={name_of(self)} follows a window, but blocks={name_of(setting.blocks)} opens blocks. Use "
                 "blocks=sliding."
             )

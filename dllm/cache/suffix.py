@@ -19,7 +19,7 @@ from dllm.contract import BlockState, Need
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Rule
-from dllm.errors import Unfit, UserError, in_choices, in_range, name_of
+from dllm.errors import IncompatibleParts, UserError, in_choices, in_range, name_of
 
 DROPS = ("none", "gaussian", "uniform")
 NOISE = 21  # keeps these draws apart from those of tokens, which hash a turn after the position
@@ -59,18 +59,18 @@ class Pruning(Cache):
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         if self.prunes and (regions := {need.region for need in needs} - {"block"}):
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache.suffix_window={self.suffix_window} leaves out masks behind the open blocks, but a chosen part "
                 f"reads the region {min(regions)!r}. Use cache.suffix_window=null (eos=eotp: or eos.scope=block)."
             )
         if self.prunes and setting.blocks.slides:
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache={name_of(self)} chooses the masks that it leaves out when a block opens, but blocks="
                 f"{name_of(setting.blocks)} has a single block, whose window would come to columns that stay left out."
             )
         super().check(setting, sampler, needs)
         if self.prunes and setting.model.attention.name != "full":
-            raise Unfit(
+            raise IncompatibleParts(
                 f"cache={name_of(self)} leaves out masks behind the open blocks, but this model is "
                 f"{setting.model.attention.is_called}: what is decoded does not see them."
             )

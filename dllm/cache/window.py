@@ -13,7 +13,7 @@ from dllm.cache.rows import predictors
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.shapes import Known
+from dllm.contract.shapes import HostView
 from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_choices, in_range
 from dllm.models.config import ModelConfig
@@ -112,7 +112,7 @@ class Window(Buffered):
         begin = anchor - (view.config.prediction_shift if self.candidates != "first" else 0)
         return (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
 
-    def bounds(self, known: Sequence[Known], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def bounds(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         """The most columns of each row: the whole canvas for a phase's first forward, else the active masks, what
         predicts them, and what the phase has committed since the forward that the host knows of. Rounded up to
         multiples of 16, so that shapes repeat."""

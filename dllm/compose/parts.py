@@ -177,8 +177,13 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
             continue
         if key not in arguments:
             there = ", ".join(arguments) or "none"
-            advice = "" if kind.__module__.startswith("dllm.") else (
-                f" A class of your own takes its options from {group}/NAME.yaml in a folder: --config-dir=FOLDER.")
+            advice = (
+                ""
+                if kind.__module__.startswith("dllm.")
+                else (
+                    f" A class of your own takes its options from {group}/NAME.yaml in a folder: --config-dir=FOLDER."
+                )
+            )
             raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.{advice}")
         if value is None and arguments[key].default is inspect.Parameter.empty:  # as if it were not there
             continue
@@ -258,9 +263,7 @@ def class_of(group: str, target: Any) -> type:
         raise UserError(f"{error} Or choose one by {group}=NAME.") from error.__cause__
     if base is not None and not issubclass(kind, above):
         short = base.rpartition(".")[2]
-        raise UserError(
-            f"{name}={target!r} is no {short}: derive it from {base}, or choose one by {group}=NAME."
-        )
+        raise UserError(f"{name}={target!r} is no {short}: derive it from {base}, or choose one by {group}=NAME.")
     return kind
 
 

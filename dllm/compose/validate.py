@@ -14,7 +14,7 @@ from dllm.contract import Need
 from dllm.contract.checks import needs_of
 from dllm.contract.setting import Setting
 from dllm.eos.base import EndOfText
-from dllm.errors import Unfit, UserError, in_range, name_of, nearest, warn_once
+from dllm.errors import IncompatibleParts, UserError, in_range, name_of, nearest, warn_once
 from dllm.kernels import row_statistics
 from dllm.models.bundle import locate, shipped_models
 from dllm.models.weights import read_model_config
@@ -74,7 +74,7 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
         )
     try:
         policy.check(setting, sampler, needs)
-    except Unfit as error:
+    except IncompatibleParts as error:
         raise UserError(f"{error} {way_out(setting, sampler, policy, needs)}.") from None
     for sentence in (*(rule.doubt(setting) for rule in nested(sampler)), policy.doubt(setting)):
         if sentence:

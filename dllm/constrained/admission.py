@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dllm.constrained.steered import Ints, Steered, told_rows
+from dllm.constrained.steered import ConstrainedRow, Ints, told_rows
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.transitions import Bits
@@ -48,7 +48,7 @@ class Decided:
         return columns[np.lexsort((columns, -sure, ~self.forced[columns]))].tolist()
 
 
-def admitted(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[Step, Tensor, Tensor]:
+def admitted(rows: Sequence[ConstrainedRow | None], step: Step, view: View) -> tuple[Step, Tensor, Tensor]:
     """The step [N] with what goes together; where commits wait, and where they are made with another token [N, L]."""
     nothing, numbers, decided = view.canvas.nothing, *copied_steps(rows, step, view)
     changed = [at for at, one in enumerate(decided) if not admit(rows, one, view)]
@@ -69,12 +69,18 @@ def admitted(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[St
         lost = step.owner.any((step.edit & ~edit).any(1)) & ~view.open.any(1) & ~step.owner.any(edit.any(1))
         step = replace(step, edit=edit, hold=step.hold & ~lost)
     step = replace(
-        step, commit=commit, tokens=sent("tokens", step.tokens), confidence=confidence, accepted=accepted,
-        remask=sent("remask", step.remask), stop=stop)
+        step,
+        commit=commit,
+        tokens=sent("tokens", step.tokens),
+        confidence=confidence,
+        accepted=accepted,
+        remask=sent("remask", step.remask),
+        stop=stop,
+    )
     return step, waits, other
 
 
-def copied_steps(rows: Sequence[Steered | None], step: Step, view: View) -> tuple[list[int], list[Decided]]:
+def copied_steps(rows: Sequence[ConstrainedRow | None], step: Step, view: View) -> tuple[list[int], list[Decided]]:
     """The candidates of steered rows by number, and their steps, in one copy from the device."""
     owners = list(range(len(rows))) if step.owner.is_single else step.owner.row.tolist()
     numbers = [number for number, row in enumerate(owners) if rows[row]]
@@ -89,7 +95,7 @@ def copied_steps(rows: Sequence[Steered | None], step: Step, view: View) -> tupl
     return numbers, out
 
 
-def admit(rows: Sequence[Steered | None], step: Decided, view: View) -> bool:
+def admit(rows: Sequence[ConstrainedRow | None], step: Decided, view: View) -> bool:
     """Drop and replace commits of a candidate until they go together. Returns whether it was fine as it was."""
     row = rows[step.row]
     assert row is not None
@@ -116,7 +122,7 @@ def admit(rows: Sequence[Steered | None], step: Decided, view: View) -> bool:
     return False
 
 
-def masked(row: Steered, length: int) -> Bits:
+def masked(row: ConstrainedRow, length: int) -> Bits:
     """The row's masks [L]."""
     out = np.zeros(length, bool)
     cells = row.sets[0].cells
@@ -124,7 +130,7 @@ def masked(row: Steered, length: int) -> Bits:
     return out
 
 
-def after_changes(row: Steered, step: Decided) -> RowSets:
+def after_changes(row: ConstrainedRow, step: Decided) -> RowSets:
     """The sets after what the step takes back, and what it replaces, the surest first. Edits that leave no text are
     refused."""
     if not (step.remask.any() or step.edit.any()):
@@ -142,13 +148,13 @@ def after_changes(row: Steered, step: Decided) -> RowSets:
     return sets
 
 
-def refuse_edits(row: Steered, step: Decided, columns: Sequence[int] | Ints) -> None:
+def refuse_edits(row: ConstrainedRow, step: Decided, columns: Sequence[int] | Ints) -> None:
     """The tokens at ``columns`` stay."""
     step.edit[columns], step.waits[columns] = False, True
     row.refused += len(columns)
 
 
-def replace_commits(row: Steered, sets: RowSets, step: Decided, columns: Sequence[int], view: View) -> None:
+def replace_commits(row: ConstrainedRow, sets: RowSets, step: Decided, columns: Sequence[int], view: View) -> None:
     """Commit the best tokens at ``columns`` that go with all other commits, one column after the other."""
     again = view.scores.again
     if not columns or again is None:

@@ -17,7 +17,7 @@ from dllm.common.rowwise import Owner, update_rows
 from dllm.constrained.admission import admitted
 from dllm.constrained.fits import SteeredCell, banned, proposed_anew
 from dllm.constrained.joint import jointly
-from dllm.constrained.steered import Ints, Steered, clock, told_rows
+from dllm.constrained.steered import ConstrainedRow, Ints, clock, told_rows
 from dllm.constraints.rows import RowSets
 from dllm.contract import Scores, Step, View
 from dllm.contract.canvas import Canvas
@@ -30,7 +30,7 @@ class Seen:
     hot: the row draws its proposals."""
 
     number: int
-    row: Steered
+    row: ConstrainedRow
     sets: RowSets
     masked: Ints
     told: list[Ints]
@@ -38,10 +38,10 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Steering:
+class ConstrainedBatch:
     """What steers each row of a batch. rows: None where a row is free."""
 
-    rows: tuple[Steered | None, ...]
+    rows: tuple[ConstrainedRow | None, ...]
 
     @property
     def free(self) -> bool:
@@ -49,15 +49,15 @@ class Steering:
         return not any(self.rows)
 
     @staticmethod
-    def none(rows: int) -> Steering:
+    def none(rows: int) -> ConstrainedBatch:
         """Of free rows."""
-        return Steering((None,) * rows)
+        return ConstrainedBatch((None,) * rows)
 
-    def select(self, kept: Sequence[int]) -> Steering:
-        return Steering(tuple(self.rows[row] for row in kept))
+    def select(self, kept: Sequence[int]) -> ConstrainedBatch:
+        return ConstrainedBatch(tuple(self.rows[row] for row in kept))
 
-    def join(self, other: Steering) -> Steering:
-        return Steering(self.rows + other.rows)
+    def join(self, other: ConstrainedBatch) -> ConstrainedBatch:
+        return ConstrainedBatch(self.rows + other.rows)
 
     def propose(self, canvas: Canvas, owner: Owner, scores: Scores) -> tuple[Scores, Tensor]:
         """The scores of all candidates [N] with proposals that fit, and where these are not the model's own [N, L]."""
@@ -98,7 +98,7 @@ class Steering:
         steered = self.rows[row]
         return None if steered is None else steered.report()
 
-    def _steered(self) -> list[Steered]:
+    def _steered(self) -> list[ConstrainedRow]:
         return [row for row in self.rows if row]
 
     def _keep(self, tried: Owner, chosen: Tensor) -> None:

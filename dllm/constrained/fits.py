@@ -12,7 +12,7 @@ from torch import Tensor
 from dllm.constrained.compiled import CompiledConstraint
 from dllm.constraints.sets import ClassSet
 from dllm.contract import Scores
-from dllm.contract.constrained import Again
+from dllm.contract.constrained import Reproposer
 from dllm.contract.logits import Logits
 
 CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of float32 for 126,000 ids
@@ -47,7 +47,9 @@ def proposed_anew(scores: Scores, cells: Sequence[SteeredCell]) -> tuple[Scores,
     return replace(scores, token=token, confidence=confidence, statistics=values), other
 
 
-def anew(again: Again, cells: Sequence[SteeredCell], row: Tensor, column: Tensor, own: Tensor) -> dict[str, Tensor]:
+def anew(
+    again: Reproposer, cells: Sequence[SteeredCell], row: Tensor, column: Tensor, own: Tensor
+) -> dict[str, Tensor]:
     """Proposals and statistics [k] of cells of one constraint, float64; nan where those of the model's ``own`` [k]
     proposals stay."""
     compiled, logits = cells[0].compiled, again.logits(row, column)

@@ -7,9 +7,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dllm.constrained.batch import Steering
+from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.steered import Steered
+from dllm.constrained.steered import ConstrainedRow
 from dllm.constraints.compiler import Compiler
 from dllm.constraints.kinds import Constraint
 from dllm.constraints.refusals import check
@@ -52,11 +52,11 @@ class Constraints:
         """Whether it is compiled, and at hand. Raises UserError as ``compiled`` for a model that takes none."""
         return self._shared(constraint).knows(constraint)
 
-    def steering(self, requests: Sequence[Request]) -> Steering:
+    def steering(self, requests: Sequence[Request]) -> ConstrainedBatch:
         """What steers these rows. Raises UserError as ``steered``."""
-        return Steering(tuple(self.steered(request) for request in requests))
+        return ConstrainedBatch(tuple(self.steered(request) for request in requests))
 
-    def steered(self, request: Request) -> Steered | None:
+    def steered(self, request: Request) -> ConstrainedRow | None:
         """A request's row before its first turn; None: it is free. Raises UserError where no text fits its canvas, and
         as ``compiled``."""
         constraint = request.constraint
@@ -70,7 +70,7 @@ class Constraints:
         gaps = given[-1] if given and request.head is not None else 0
         sets = RowSets(compiled.language, cells, gaps, request.begun.encode())
         check(sets, constraint.kind)
-        return Steered(compiled, begin, [sets])
+        return ConstrainedRow(compiled, begin, [sets])
 
     def _first(self, request: Request) -> int:
         """The first column of a row's text: that of its answer, or in infilling the row's, behind special tokens."""

@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(eq=False)
-class Steered:
+class ConstrainedRow:
     """begin: the column of its first cell. sets: of each candidate. The counts are those of ``ConstraintReport``.
     seconds: of the host, shared with its neighbours."""
 
@@ -55,8 +55,17 @@ class Steered:
         """What has been done to the row so far."""
         compiled, language = self.compiled, self.compiled.language
         return ConstraintReport(
-            compiled.kind, language.tokens.states, language.end, language.fewest, compiled.seconds, self.seconds,
-            self.steered, self.refused, self.replaced, self.restored)
+            compiled.kind,
+            language.tokens.states,
+            language.end,
+            language.fewest,
+            compiled.seconds,
+            self.seconds,
+            self.steered,
+            self.refused,
+            self.replaced,
+            self.restored,
+        )
 
 
 def told_rows(parts: Tensor, numbers: Sequence[int]) -> NDArray[Any]:
@@ -67,7 +76,7 @@ def told_rows(parts: Tensor, numbers: Sequence[int]) -> NDArray[Any]:
 
 
 @contextmanager
-def clock(rows: list[Steered]) -> Iterator[None]:
+def clock(rows: list[ConstrainedRow]) -> Iterator[None]:
     """Share the time of what happens inside between the rows."""
     began = perf_counter()
     yield

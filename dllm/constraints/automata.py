@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, OfItem, Regex
+from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, Regex, TaskConstraint
 from dllm.constraints.languages.compiled import counting
 from dllm.constraints.languages.grammar import grammar_language
 from dllm.constraints.languages.json import json_language
@@ -30,7 +30,7 @@ def language_of(constraint: Constraint) -> Language:
             return schema_language(schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict)
         case Grammar(grammar=grammar, start=start, depth=depth, words=words):
             return grammar_language(grammar, start=start, depth=depth, words=words)
-        case OfItem():
+        case TaskConstraint():
             raise UserError(
                 "constraint=item is what each question of a task says of its answer, and here is no question. Choose a "
                 "task with questions, or give the constraint itself."

@@ -24,7 +24,7 @@ FOUND_AT_ONCE = 1 << 14  # the same for effects found
 LARGEST = 1 << 24  # pairs of all effects, and what is known of them, in numbers: 100 to 300 MB
 
 
-class Effects:
+class StateMaps:
     """The effects met so far, numbered; effect e leads from the states ``origins[e]`` to ``targets[e]``."""
 
     def __init__(self, automaton: ByteAutomaton, budget: Budget) -> None:

@@ -40,7 +40,7 @@ class Constraint:
 
 
 @dataclass(frozen=True)
-class OfItem(Constraint):
+class TaskConstraint(Constraint):
     """In an evaluation what each question says of its answer, with these options."""
 
     kind = "item"

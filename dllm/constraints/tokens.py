@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.constraints.edges import NEVER, TokenEdges
-from dllm.constraints.effects import NOWHERE, Effects
+from dllm.constraints.effects import NOWHERE, StateMaps
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.trees import ByteAutomaton
 from dllm.constraints.runs import Indices, Runs
@@ -100,7 +100,7 @@ def begins(automaton: ByteAutomaton) -> Indices:
 
 def token_automaton(automaton: ByteAutomaton, vocabulary: Vocabulary) -> TokenAutomaton:
     """Compile ``automaton`` for a vocabulary. Raises UserError beyond the limits of ``limits.within``."""
-    effects, node = Effects(automaton, budget()), vocabulary.trie.node
+    effects, node = StateMaps(automaton, budget()), vocabulary.trie.node
     by_token = np.where(node >= 0, effects.of_nodes(vocabulary.trie)[node], NOWHERE)
     used, classes = np.unique(np.append(by_token, NOWHERE), return_inverse=True)
     origins = [effects.origins[effect] for effect in used]

@@ -15,6 +15,15 @@ from dllm.contract.types import (
 )
 
 __all__ = [
-    "BlockState", "ForwardCost", "ForwardPlan", "Ledger", "Need", "REGIONS", "Scores", "State", "Step", "Turn",
+    "BlockState",
+    "ForwardCost",
+    "ForwardPlan",
+    "Ledger",
+    "Need",
+    "REGIONS",
+    "Scores",
+    "State",
+    "Step",
+    "Turn",
     "View",
 ]

@@ -52,7 +52,8 @@ def needs_of(group: str, part: Any) -> tuple[Need, ...]:
         raise UserError(f"{group}={name_of(part)}: {error}") from None
     if not isinstance(needs, tuple | list) or not all(isinstance(need, Need) for need in needs):
         raise UserError(
-            f"{group}={name_of(part)}: needs() returned {needs!r}, and must return a tuple of Need, such as (Need(),).")
+            f"{group}={name_of(part)}: needs() returned {needs!r}, and must return a tuple of Need, such as (Need(),)."
+        )
     return tuple(needs)
 
 
@@ -111,6 +112,7 @@ def kept_step(rule: Rule, step: object, view: View, state: State) -> Step:
 
 def _as_declared(rule: Rule, name: str, step: Step, view: View) -> None:
     """Refuse what other parts were told that the rule does not do."""
+
     def undeclared(what: str, trait: str) -> UserError:
         return UserError(f"{name} {what}, which other parts must know: write {trait} in its class.")
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 
-class Again(Protocol):
+class Reproposer(Protocol):
     """What a forward offers to rows under constraints: its logits at a few of the positions that it scored.
 
     vocab: V. narrow: a draw looks at the likeliest ids only, so that what is drawn depends on what else fits.

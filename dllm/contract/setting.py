@@ -77,7 +77,8 @@ class Setting:
             )
         if kind.causal and any("shadow" in need.statistics for need in needs):
             raise UserError(
-                f"{name} computes extra rows that stand in for committed tokens, but {called}. Use sampler=confidence.")
+                f"{name} computes extra rows that stand in for committed tokens, but {called}. Use sampler=confidence."
+            )
         if not kind.judges and any(need.committed for need in needs):
             raise UserError(f"{name} scores committed tokens, but {called}, and it predicts masks alone. Use "
                             "sampler=confidence.")  # fmt: skip

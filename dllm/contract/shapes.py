@@ -117,7 +117,7 @@ class Bounded(Shapes):
 
 
 @dataclass(frozen=True)
-class Known:
+class HostView:
     """What the host knows of a row, from a report ``age`` turns old.
 
     begin: no block begins before this column. opening: the coming forward is the first of its block. acted: how many
@@ -131,11 +131,11 @@ class Known:
     age: int = 0
 
     @staticmethod
-    def of(report: Sequence[int], age: int) -> Known:
+    def of(report: Sequence[int], age: int) -> HostView:
         """From what a row reports: begin, whether a block of it opened just then, acted, counted."""
         begin, opened, acted, counted = report
-        return Known(begin, bool(opened), acted, counted, age)
+        return HostView(begin, bool(opened), acted, counted, age)
 
-    def later(self) -> Known:
+    def later(self) -> HostView:
         """The same after another turn."""
         return replace(self, opening=False, age=self.age + 1)

@@ -19,7 +19,7 @@ from dllm.common.rowwise import Owner, Rowwise
 from dllm.contract.attention import AttentionNeed, AttentionWeights
 from dllm.contract.beside import Beside
 from dllm.contract.canvas import Canvas
-from dllm.contract.constrained import Again, Constrained, ConstraintMarks
+from dllm.contract.constrained import Constrained, ConstraintMarks, Reproposer
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.shapes import Shapes
 from dllm.errors import UserError, in_choices
@@ -97,7 +97,7 @@ class Scores:
     statistics: dict[str, Tensor] = field(default_factory=dict)
     logits: Logits | None = None
     lookup: Lookup | None = None
-    again: Again | None = None
+    again: Reproposer | None = None
     attention: AttentionWeights | None = None
     drafts: Tensor | None = None
 

@@ -75,7 +75,12 @@ def _head(hidden, weight, sums, index, R, V, D, plane, splits, banned_a, banned_
     end = tl.minimum(begin + width, V)
     depth = tl.arange(0, BLOCK_D)
     m = tl.full([BLOCK_R, 1], -1e30, KIND)
-    at, second, rest, spread = tl.zeros([BLOCK_R, 1], tl.int32), m, tl.zeros([BLOCK_R, 1], KIND), tl.zeros([BLOCK_R, 1], KIND)  # noqa: E501
+    at, second, rest, spread = (
+        tl.zeros([BLOCK_R, 1], tl.int32),
+        m,
+        tl.zeros([BLOCK_R, 1], KIND),
+        tl.zeros([BLOCK_R, 1], KIND),
+    )  # noqa: E501
     for start in range(begin, end, BLOCK_V):
         tokens = start + tl.arange(0, BLOCK_V)
         total = tl.zeros([BLOCK_V, BLOCK_R], KIND)
@@ -176,8 +181,7 @@ def head_statistics(
 
 
 def can_fuse(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether the fused kernel takes these rows. A GPU's: bfloat16 of a width that 16 divides. The interpreter's: all.
-    """
+    """Whether the fused kernel takes these rows. On a GPU: bfloat16, of a width that 16 divides. Interpreted: all."""
     aligned = weight.dtype == hidden.dtype == torch.bfloat16 and weight.shape[1] % 16 == 0 and weight.is_contiguous()
     return aligned or weight.device.type != "cuda"
 

@@ -98,7 +98,8 @@ def nucleus(logits: Tensor, top_p: float, triton: bool = False) -> Tensor:
     if len(rows):
         stride = rows.stride(0) if len(rows) > 1 else rows.shape[1]
         _nucleus[(len(rows),)](
-            rows, out, rows.shape[1], stride, TOP_P=top_p, WIDE=rows.dtype == torch.float64, **_CONFIG.arguments)
+            rows, out, rows.shape[1], stride, TOP_P=top_p, WIDE=rows.dtype == torch.float64, **_CONFIG.arguments
+        )
     return out.view(logits.shape)
 
 

@@ -56,8 +56,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 @torch.inference_mode(False)
 def pack_weights(model: nn.Module) -> None:
-    """Pack every plain linear layer in place, and drop the original weights: the model can no longer train or be saved.
-    """
+    """Pack every plain linear layer in place and drop its weights: the model can no longer be trained or saved."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:

@@ -57,7 +57,8 @@ def reference(
     """
     if norms is not None:
         query, key = (
-            add_norm.reference(x, None, gain, norms.eps)[1] for x, gain in ((query, norms.query), (key, norms.key)))
+            add_norm.reference(x, None, gain, norms.eps)[1] for x, gain in ((query, norms.query), (key, norms.key))
+        )
     key, n, size = rotated(key, cos, sin, wide), key.shape[1], keys.shape[2]
     if columns is None:
         keys[:, :, :n], values[:, :, :n] = (rearrange(x, "b n h d -> b h n d") for x in (key, value))

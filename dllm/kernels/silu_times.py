@@ -42,7 +42,8 @@ def silu_times(a: Tensor, b: Tensor, triton: bool = False) -> Tensor:
     a, b = contiguous_rows(a), contiguous_rows(b)
     if out.numel():
         _silu_times[(len(a), -(-width // _CONFIG.blocks["BLOCK"]))](
-            a, b, out, width, a.stride(0), b.stride(0), WIDE=a.dtype == torch.float64, **_CONFIG.arguments)
+            a, b, out, width, a.stride(0), b.stride(0), WIDE=a.dtype == torch.float64, **_CONFIG.arguments
+        )
     return out
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from dllm.blocks.base import Blocks
 from dllm.common.rowwise import Owner, select, update_rows
-from dllm.constrained.batch import Steering
+from dllm.constrained.batch import ConstrainedBatch
 from dllm.contract import Turn, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import kept_blocks, kept_choice, kept_cut
@@ -29,7 +29,7 @@ TakeTurn = Callable[[Rows, Forward, Sampler, Blocks, EndOfText], tuple[Rows, Tur
 
 def denoise(
     canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, lag: int | None = None,
-    take: TakeTurn | None = None, steering: Steering | None = None,
+    take: TakeTurn | None = None, steering: ConstrainedBatch | None = None,
 ) -> Iterator[Turn]:  # fmt: skip
     """Denoise ``canvas`` to the end, yielding every turn. lag, steering: as in ``fresh``; take: as in ``turns``."""
     return turns(fresh(canvas, forward, sampler, blocks, lag, steering), forward, sampler, blocks, eos, take)
@@ -37,7 +37,7 @@ def denoise(
 
 def fresh(
     canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, lag: int | None,
-    steering: Steering | None = None,
+    steering: ConstrainedBatch | None = None,
 ) -> Rows:  # fmt: skip
     """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 
@@ -46,7 +46,7 @@ def fresh(
     meanwhile. None: shapes are exact, and the host asks in every turn.
     """
     shapes = Shapes() if lag is None else Bounded(lag, lag * forward.cache.opens_wide)
-    steering = steering or Steering.none(len(canvas.request))
+    steering = steering or ConstrainedBatch.none(len(canvas.request))
     rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, shapes, steering)
     return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
 
@@ -75,19 +75,14 @@ def turns(
         rows = between(rows) if between else rows
 
 
-def take_turn(
-    rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText
-) -> tuple[Rows, Turn]:
-    """One forward and one step of all ``rows``. Returns what has become of them, finished ones included, and the turn.
-    """
+def take_turn(rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText) -> tuple[Rows, Turn]:
+    """One forward and one step of all ``rows``. Returns what they have become, finished ones included, and the turn."""
     rows, turn = advance(rows.bounded(), forward, sampler, blocks, eos)
     rows, finished = rows.reported(rows.numbers())
     return rows, replace(turn, finished=finished)
 
 
-def advance(
-    rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText
-) -> tuple[Rows, Turn]:
+def advance(rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText) -> tuple[Rows, Turn]:
     """A turn as far as it happens on the device."""
     # Score: one forward of every candidate.
     ids, tried, owner, steering = forward.proposer.ids, rows.candidates, rows.owner, rows.steering
@@ -122,7 +117,7 @@ def advance(
     state = update_rows(view.active, rows.state | step.state, rows.state) if step.state else rows.state
     ledger = rows.ledger.after(cost, owner, view, step)
     after = replace(
-        rows, candidates=candidates, owner=step.owner, blocks=now, state=state, announced=step.announced, ledger=ledger)
+        rows, candidates=candidates, owner=step.owner, blocks=now, state=state, announced=step.announced, ledger=ledger
+    )
     marks = ConstraintMarks(steered, refused, replaced)
     return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, ledger, steering, marks, ())
-

@@ -12,7 +12,7 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache, Session
 from dllm.cache.guided import Guided
-from dllm.cache.passes import Call, Pass
+from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import some
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores
 from dllm.contract.attention import AttentionWeights
@@ -20,8 +20,8 @@ from dllm.contract.canvas import Canvas, packed
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.setting import Sampling
 from dllm.eos.base import EndOfText
-from dllm.loop.probe import Probe
-from dllm.loop.proposals import Proposer, Revisited, spread, stored
+from dllm.loop.probe import AttentionCapture
+from dllm.loop.proposals import LogitReproposer, Proposer, spread, stored
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids
 from dllm.models.memory import Memory
@@ -32,7 +32,7 @@ from dllm.samplers.base import Sampler
 
 
 @dataclass(frozen=True)
-class Hidden:
+class HiddenStates:
     """The rows that one forward of N candidates computed.
 
     rows [T, D]: hidden states. first, size [N]: which of them are a candidate's. place [N, L]: where each column lies
@@ -46,13 +46,13 @@ class Hidden:
     width: int
 
     @staticmethod
-    def of(calls: Sequence[tuple[Tensor | None, Tensor, Tensor | None]], columns: Tensor, count: int) -> Hidden:
+    def of(calls: Sequence[tuple[Tensor | None, Tensor, Tensor | None]], columns: Tensor, count: int) -> HiddenStates:
         """From each call: which of ``count`` candidates it ran [b] (None: all), hidden states [b, n, D], place [b, L].
         ``columns`` [L]: 0 to L - 1."""
         width, everyone = max(hidden.shape[1] for _, hidden, _ in calls), torch.arange(count, device=columns.device)
         candidates, hidden, place = calls[0]
         if candidates is None:
-            return Hidden(hidden.flatten(0, 1), everyone * width, torch.full_like(everyone, width), place, width)
+            return HiddenStates(hidden.flatten(0, 1), everyone * width, torch.full_like(everyone, width), place, width)
         first, size = torch.zeros_like(everyone), torch.full_like(everyone, width)
         places, begin = columns.new_full((count, len(columns)), -1), 0
         for candidates, hidden, place in calls:
@@ -62,7 +62,7 @@ class Hidden:
             size = size.index_fill(0, candidates, n)  # a number assigned by an index comes from the host
             places[candidates] = columns if place is None else place
             begin += rows * n
-        return Hidden(torch.cat([hidden.flatten(0, 1) for _, hidden, _ in calls]), first, size, places, width)
+        return HiddenStates(torch.cat([hidden.flatten(0, 1) for _, hidden, _ in calls]), first, size, places, width)
 
     def take(self, at: Tensor) -> Tensor:
         """Hidden rows ``at`` [N, r] of each candidate: [N, r, D]."""
@@ -74,7 +74,7 @@ class Hidden:
 
 
 @dataclass(frozen=True)
-class Read:
+class HeadOutput:
     """What the head said of columns [N, r]. statistics: of its proposals, by name. ``find`` makes logits [..., V] from
     what ``source`` keeps of each column, so that a steered turn can ask anew."""
 
@@ -121,7 +121,7 @@ class Forward:
         one call runs them one after the other: pairs of shapes would multiply what is recorded."""
         return self.network is self.model
 
-    def __call__(self, rows: Rows) -> tuple[Scores, Tensor, Pass, ForwardCost]:
+    def __call__(self, rows: Rows) -> tuple[Scores, Tensor, ForwardPass, ForwardCost]:
         """Run a forward of the candidates [N] of ``rows``. Returns their scores, the positions that the cache forces
         [N, L], the pass, and its cost."""
         owner, canvas = rows.owner, rows.candidates
@@ -137,7 +137,7 @@ class Forward:
         if plan.beside is not None:  # a draft is what was proposed there last
             canvas = plan.beside.on(canvas, owner.each(rows.ledger.guess))
         asked = next((need.attention for need in self.needs if need.attention is not None), None)
-        probe = None if asked is None else Probe.of(asked, self.model.config, canvas, blocks)
+        probe = None if asked is None else AttentionCapture.of(asked, self.model.config, canvas, blocks)
         forward, hidden, attention = self._hidden(rows, canvas, plan, probe)
         scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.steering.free)
         drafts = None if plan.beside is None else plan.beside.drafts
@@ -155,14 +155,14 @@ class Forward:
         return replace(cost, **asked)
 
     def _score(
-        self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: Hidden, wanted: Tensor, steered: bool
+        self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: HiddenStates, wanted: Tensor, steered: bool
     ) -> Scores:
         scored, columns, at = self._columns(canvas, blocks, hidden, wanted)
         read, length = self._read(canvas, blocks, hidden, columns, at), len(canvas.columns)
         again = None
         if steered:
             vocab = self.model.config.vocab
-            again = Revisited(self.proposer, read.find, read.source, columns, canvas, blocks.turn, vocab)
+            again = LogitReproposer(self.proposer, read.find, read.source, columns, canvas, blocks.turn, vocab)
         statistics = spread(read.statistics, columns, length)
         token, confidence = statistics.pop("token"), statistics.pop("confidence")
         if "shadow" in self.proposer.wanted:
@@ -171,7 +171,7 @@ class Forward:
         return Scores(scored, token, confidence, committable, statistics, read.logits, read.lookup, again)
 
     def _columns(
-        self, canvas: Canvas, blocks: BlockState, hidden: Hidden, wanted: Tensor
+        self, canvas: Canvas, blocks: BlockState, hidden: HiddenStates, wanted: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Which of the ``wanted`` [N, L] are scored [N, L] (those that were computed), their columns [N, r], and the
         hidden rows that predict them [N or 2N, r]."""
@@ -186,7 +186,9 @@ class Forward:
         ats = [inside if slot is None else slot.gather(1, inside).clamp(min=0) for slot in slots]
         return scored, columns, ats[0] if len(ats) == 1 else torch.cat(ats)
 
-    def _read(self, canvas: Canvas, blocks: BlockState, hidden: Hidden, columns: Tensor, at: Tensor) -> Read:
+    def _read(
+        self, canvas: Canvas, blocks: BlockState, hidden: HiddenStates, columns: Tensor, at: Tensor
+    ) -> HeadOutput:
         """What is proposed at ``columns`` [N, r], from logits where a part or the sampling needs them, else from the
         hidden rows ``at`` [N or 2N, r] without storing any."""
         inside, length = columns.clamp(max=len(canvas.columns) - 1), len(canvas.columns)
@@ -196,12 +198,12 @@ class Forward:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = stored(logits, self.proposer.triton) if few else None
-            return Read(found, logits.values, unchanged, logits if keep else None, lookup)
+            return HeadOutput(found, logits.values, unchanged, logits if keep else None, lookup)
         rows, lookup = hidden.take(at), None
         found = self.proposer.unstored(rows, self.model, canvas, inside, blocks.shapes.entries(columns < length))
         if few and weight is not None:
             lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
-        return Read(found, rows, self.model.logits, None, lookup)
+        return HeadOutput(found, rows, self.model.logits, None, lookup)
 
     def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L]; -1: not computed; None: in order.
@@ -214,8 +216,8 @@ class Forward:
         return source if place is None else place.gather(1, source)
 
     def _hidden(
-        self, rows: Rows, canvas: Canvas, plan: ForwardPlan, probe: Probe | None
-    ) -> tuple[Pass, Hidden, AttentionWeights | None]:
+        self, rows: Rows, canvas: Canvas, plan: ForwardPlan, probe: AttentionCapture | None
+    ) -> tuple[ForwardPass, HiddenStates, AttentionWeights | None]:
         """Run all calls, for the N candidates, or for 2 N under guidance. The session may compute the columns of the
         two halves in different orders. ``probe`` reads along."""
         canvas = self._guided(canvas) if self.proposer.sampling.guidance else canvas
@@ -228,7 +230,7 @@ class Forward:
         calls = [self._found(call, *one, len(canvas.columns), extra)
                  for call, one in zip(forward.calls, found, strict=True)]  # fmt: skip
         weights = None if probe is None else probe.weights(forward, watches)
-        return forward, Hidden.of(calls, canvas.columns, len(canvas.request)), weights
+        return forward, HiddenStates.of(calls, canvas.columns, len(canvas.request)), weights
 
     def _inputs(self, canvas: Canvas, call: Call, memory: Memory, extra: int) -> Inputs:
         """What the network takes for the queries [b, n] of a call's candidates, or of their rows if these lie side by
@@ -254,7 +256,8 @@ class Forward:
     def _found(
         self, call: Call, hidden: Tensor, columns: Tensor | None, length: int, extra: int
     ) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """What ``Hidden`` takes of a call, of which ``columns`` ran (more than planned if its memory widened it)."""
+        """What ``HiddenStates`` takes of a call, of which ``columns`` ran (more than planned if its memory widened
+        it)."""
         if call.side_by_side is not None:
             hidden, columns = call.side_by_side.back(hidden), call.columns
         if columns is None:
@@ -266,13 +269,13 @@ class Forward:
         order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
         return call.candidates, hidden, place.scatter(1, columns, order)[:, :-1]
 
-    def _shadow(self, hidden: Hidden, shadows: Tensor, canvas: Canvas) -> Tensor:
+    def _shadow(self, hidden: HiddenStates, shadows: Tensor, canvas: Canvas) -> Tensor:
         """Log-probability [N, x] of the canvas's token at the column of each shadow, from the last x hidden rows."""
         logits = self.model.head(hidden.last(shadows.shape[1]))
         token = canvas.tokens.gather(1, shadows.clamp(max=len(canvas.columns) - 1)).unsqueeze(-1)
         return logits.double().log_softmax(-1).gather(-1, token).squeeze(-1)
 
-    def _logits(self, hidden: Hidden, at: Tensor, rows: int) -> Tensor:
+    def _logits(self, hidden: HiddenStates, at: Tensor, rows: int) -> Tensor:
         """Logits [N, r, V] of the hidden rows ``at`` [N or 2N, r]; guidance mixes the two halves."""
         weight = self.proposer.sampling.guidance
         logits = self.model.logits(hidden.take(at))

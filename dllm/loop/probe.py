@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dllm.cache.passes import Call, Pass
+from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.rows import rows_of
 from dllm.common.rowwise import some
 from dllm.contract import BlockState
@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 64  # of which the weights of all heads exist together: 34 MB for
 
 
 @dataclass(frozen=True)
-class Probe:
+class AttentionCapture:
     """What to read in a forward of N candidates. columns [N, m]: the masks of the open blocks (L: no column). rows
     [N, m]: the columns whose rows are read for them. received: what every column gets, too."""
 
@@ -38,33 +38,33 @@ class Probe:
     received: bool
 
     @staticmethod
-    def of(asked: AttentionNeed, config: ModelConfig, canvas: Canvas, blocks: BlockState) -> Probe:
+    def of(asked: AttentionNeed, config: ModelConfig, canvas: Canvas, blocks: BlockState) -> AttentionCapture:
         where, length = canvas.undecided & blocks.in_open & blocks.active[:, None], len(canvas.columns)
         columns = packed(where, canvas.columns, blocks.shapes.most(where, length, True))
         shift = 0 if asked.unshifted else config.prediction_shift
         rows = torch.where(columns < length, (columns - shift).clamp(min=0), length)
-        return Probe(asked.of(config.layers), columns, rows, asked.received)
+        return AttentionCapture(asked.of(config.layers), columns, rows, asked.received)
 
-    def watch(self, forward: Pass, memories: Sequence[Memory]) -> list[Watch]:
+    def watch(self, forward: ForwardPass, memories: Sequence[Memory]) -> list[CallCapture]:
         """Read along in every call of the forward, whose memories these are. Under guidance it runs 2 N candidates, of
         which both halves are read."""
         rows, extra = self.rows.repeat(len(forward.queries) // len(self.rows), 1), forward.shadows.shape[1]
         watches = [
-            Watch(self, call, some(rows, call.candidates), some(forward.queries, call.candidates), extra)
+            CallCapture(self, call, some(rows, call.candidates), some(forward.queries, call.candidates), extra)
             for call in forward.calls
         ]
         for watch, memory in zip(watches, memories, strict=True):
             memory.reader = watch
         return watches
 
-    def weights(self, forward: Pass, watches: Sequence[Watch]) -> AttentionWeights:
+    def weights(self, forward: ForwardPass, watches: Sequence[CallCapture]) -> AttentionWeights:
         """What the watches have read by the end of the forward; under guidance for the canvas as it is."""
         parts = [watch.means() for watch in watches]
         weights = self._gathered(forward, [one for one, _ in parts])
         received = self._gathered(forward, [one for _, one in parts]) if self.received else None
         return AttentionWeights(self.columns, weights, received)
 
-    def _gathered(self, forward: Pass, parts: Sequence[Tensor]) -> Tensor:
+    def _gathered(self, forward: ForwardPass, parts: Sequence[Tensor]) -> Tensor:
         """[N, ...] from the parts [b, ...] of the forward's calls; 0 for a candidate in no call."""
         count = len(self.columns)
         if len(parts) == 1 and forward.calls[0].candidates is None:
@@ -75,12 +75,12 @@ class Probe:
         return out[:count]
 
 
-class Watch:
+class CallCapture:
     """Reads along in one call, layer by layer. rows [b, m]: the columns to read of its candidates. planned [b, L]: what
     these compute. In the call they lie in R rows, K candidates side by side. extra: rows at the call's end that are no
     column's own."""
 
-    def __init__(self, probe: Probe, call: Call, rows: Tensor, planned: Tensor, extra: int) -> None:
+    def __init__(self, probe: AttentionCapture, call: Call, rows: Tensor, planned: Tensor, extra: int) -> None:
         self.probe, self.call, self.length, self.extra, self.layers = probe, call, planned.shape[1], extra, 0
         beside, nowhere = call.side_by_side, torch.zeros_like(planned[:, :1])
         planned = torch.cat([planned, nowhere], 1)

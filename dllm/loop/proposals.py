@@ -29,7 +29,10 @@ from dllm.models.transformer import Transformer
 
 
 def statistics(
-    logits: Tensor, wanted: frozenset[str], token: Tensor | None = None, current: Tensor | None = None,
+    logits: Tensor,
+    wanted: frozenset[str],
+    token: Tensor | None = None,
+    current: Tensor | None = None,
     triton: bool = False,
 ) -> dict[str, Tensor]:
     """The ``wanted`` statistics of logit rows [..., V] under plain softmax, with token and confidence, each [...].
@@ -158,7 +161,7 @@ class Proposer:
 
 
 @dataclass(frozen=True)
-class Revisited(Rowwise):
+class LogitReproposer(Rowwise):
     """The logits of a forward at a few of the positions that it scored (``contract.Again``).
 
     source [N, n, ...]: what ``find`` makes logits of, at ``columns`` [N, n], ascending (L: no column). turn [N].

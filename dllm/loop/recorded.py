@@ -40,9 +40,7 @@ from dllm.samplers.base import Sampler
 Kind = tuple[Hashable, ...]
 
 
-def prepared(
-    runtime: Runtime, model: Transformer, sampler: Sampler, eos: EndOfText
-) -> tuple[Network, TakeTurn]:
+def prepared(runtime: Runtime, model: Transformer, sampler: Sampler, eos: EndOfText) -> tuple[Network, TakeTurn]:
     """The model as the loop calls it under a runtime, and what takes its turns. Raises UserError for a model that the
     runtime cannot run."""
     whole = runtime.name in RECORDED and not (sampler.asks or eos.asks)
@@ -51,7 +49,7 @@ def prepared(
 
 
 @dataclass(frozen=True)
-class Ground:
+class StaticBuffers:
     """The tensors of rows at fixed addresses, before a turn and after it."""
 
     here: list[Tensor]
@@ -74,7 +72,7 @@ class RecordedTurn:
     what the rows report. held: what else it reads at fixed addresses, which must not be freed before it."""
 
     recording: Recording
-    ground: Ground
+    ground: StaticBuffers
     after: Rows
     turn: Turn
     numbers: Tensor
@@ -92,14 +90,12 @@ class RecordedTurn:
 class RecordedTurns:
     """Takes turns as ``take_turn`` does; a turn's tensors last until the next one."""
 
-    def __init__(
-        self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS
-    ) -> None:
+    def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS) -> None:
         self.model, self.recorder, self.most = model, recorder, most
         self.pools = BufferPools(model)
         self.recorded: OrderedDict[Kind, RecordedTurn] = OrderedDict()
         self.seen: OrderedDict[Kind, None] = OrderedDict()
-        self.grounds: OrderedDict[Kind, Ground] = OrderedDict()
+        self.grounds: OrderedDict[Kind, StaticBuffers] = OrderedDict()
         self.tenants: list[Callable[[], RowNumbers | None]] = []  # who decodes on each lane of grounds
         self.parts: tuple[object, ...] = ()
 
@@ -156,15 +152,15 @@ class RecordedTurns:
             if other() is tenant:
                 return number
         free = next((number for number, other in enumerate(self.tenants) if other() is None), len(self.tenants))
-        self.tenants[free:free + 1] = [weakref.ref(tenant)]
+        self.tenants[free : free + 1] = [weakref.ref(tenant)]
         return free
 
-    def _ground(self, rows: Rows, lane: int) -> Ground:
+    def _ground(self, rows: Rows, lane: int) -> StaticBuffers:
         """The fixed tensors for rows of such shapes."""
         shapes = lane, *shapes_of(rows)
         if shapes not in self.grounds:
             here, there = ([empty(one) for one in tensors_of(rows)] for _ in ("here", "there"))
-            remember(self.grounds, shapes, Ground(here, there), self.most)
+            remember(self.grounds, shapes, StaticBuffers(here, there), self.most)
         self.grounds.move_to_end(shapes)
         return self.grounds[shapes]
 
@@ -215,7 +211,8 @@ def laid(rows: Rows, tensors: Sequence[Tensor]) -> Rows:
     rows.session.state = each_tensor(other, rows.session.state)
     announced, ledger = each_tensor(other, rows.announced), each_tensor(other, rows.ledger)
     return replace(
-        rows, candidates=candidates, owner=owner, blocks=blocks, state=state, announced=announced, ledger=ledger)
+        rows, candidates=candidates, owner=owner, blocks=blocks, state=state, announced=announced, ledger=ledger
+    )
 
 
 def copy_all(into: Sequence[Tensor], source: Sequence[Tensor]) -> None:

@@ -15,18 +15,18 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Session
 from dllm.common.rowwise import Owner, join, select
-from dllm.constrained.batch import Steering
+from dllm.constrained.batch import ConstrainedBatch
 from dllm.contract import BlockState, Ledger, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import kept_start
-from dllm.contract.shapes import Known, Shapes
+from dllm.contract.shapes import HostView, Shapes
 from dllm.errors import name_of
 from dllm.loop.pace import Pace
 from dllm.samplers.base import Sampler
 
 
 @dataclass(frozen=True)
-class RowReport:
+class HostReport:
     """Numbers of the rows after a turn, on their way to the host.
 
     numbers [k, B]: on the host, as soon as ``arrived`` is reached (None: they are there). rows: which of them each row
@@ -38,14 +38,14 @@ class RowReport:
     rows: tuple[int, ...]
 
     @staticmethod
-    def of(numbers: Tensor) -> RowReport:
+    def of(numbers: Tensor) -> HostReport:
         """Send the numbers [k, B]. The device goes on meanwhile."""
         there = numbers.to("cpu", non_blocking=True, copy=True)  # from a GPU into pinned memory
         arrived = None
         if numbers.is_cuda and torch.cuda.is_available():
             arrived = torch.cuda.Event()
             arrived.record(torch.cuda.current_stream(numbers.device))
-        return RowReport(there, arrived, tuple(range(numbers.shape[1])))
+        return HostReport(there, arrived, tuple(range(numbers.shape[1])))
 
     def read(self) -> list[list[int] | None]:
         """The numbers of each row (None: it joined later). Waits until they have arrived."""
@@ -54,10 +54,10 @@ class RowReport:
         found = self.numbers.T.tolist()
         return [None if row < 0 else found[row] for row in self.rows]
 
-    def select(self, rows: Sequence[int]) -> RowReport:
+    def select(self, rows: Sequence[int]) -> HostReport:
         return replace(self, rows=tuple(self.rows[row] for row in rows))
 
-    def join(self, count: int) -> RowReport:
+    def join(self, count: int) -> HostReport:
         return replace(self, rows=(*self.rows, *(-1,) * count))
 
 
@@ -80,19 +80,19 @@ class Rows:
     session: Session
     announced: Tensor
     ledger: Ledger
-    steering: Steering
-    known: tuple[Known, ...]
+    steering: ConstrainedBatch
+    known: tuple[HostView, ...]
     paces: tuple[Pace, ...]
-    reports: tuple[RowReport, ...] = ()
+    reports: tuple[HostReport, ...] = ()
 
     @staticmethod
     def start(
-        canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, shapes: Shapes, steering: Steering
+        canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, shapes: Shapes, steering: ConstrainedBatch
     ) -> Rows:
         """Rows before their first turn, one candidate each."""
-        first, known = blocks.start(canvas, sampler.lookahead, shapes), tuple[Known, ...]()
+        first, known = blocks.start(canvas, sampler.lookahead, shapes), tuple[HostView, ...]()
         if shapes.waits:
-            known = tuple(map(Known, first.begin.tolist()))
+            known = tuple(map(HostView, first.begin.tolist()))
         state = kept_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
         return Rows(
             canvas, Owner.single(len(canvas.request), canvas.request.device), first, state, session,
@@ -137,7 +137,7 @@ class Rows:
 
     def numbers(self) -> Tensor:
         """What the rows report after a turn [k, B]: whether they are done, how many positions the first candidate has
-        left to decide, which has every mask of the others, and what ``Known.of`` takes."""
+        left to decide, which has every mask of the others, and what ``HostView.of`` takes."""
         blocks, counted = self.blocks, self.session.counts()
         told = [blocks.done.long(), self.owner.one(self.candidates.undecided).sum(1)]
         if blocks.shapes.waits:
@@ -149,11 +149,11 @@ class Rows:
         """The rows after they have reported their ``numbers``, and which of them the host knows to be done: after this
         turn, or ``lag`` turns ago."""
         lag = self.blocks.shapes.lag
-        reports, known = (*self.reports, RowReport.of(numbers)), tuple(row.later() for row in self.known)
+        reports, known = (*self.reports, HostReport.of(numbers)), tuple(row.later() for row in self.known)
         if len(reports) <= lag:
             return replace(self, known=known, reports=reports), ()
         found, age = reports[0].read(), lag
-        known = tuple(Known.of(new[2:], age) if new else old for old, new in zip(known, found, strict=False))
+        known = tuple(HostView.of(new[2:], age) if new else old for old, new in zip(known, found, strict=False))
         paces = tuple(pace.after(new[1]) if new else pace for pace, new in zip(self.paces, found, strict=True))
         done = tuple(row for row, numbers in enumerate(found) if numbers and numbers[0])
         return replace(self, known=known, paces=paces, reports=reports[1:]), done

@@ -80,13 +80,16 @@ class Runner:
         device = self.model.transformer.device
         canvas = Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
         return fresh(
-            canvas, self.forward, sampler or self.sampler, blocks or self.blocks, self.runtime.reads,
-            self.constraints.steering(requests))
+            canvas,
+            self.forward,
+            sampler or self.sampler,
+            blocks or self.blocks,
+            self.runtime.reads,
+            self.constraints.steering(requests),
+        )
 
     @torch.inference_mode()
-    def stream(
-        self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]
-    ) -> Iterator[Turn]:
+    def stream(self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]) -> Iterator[Turn]:
         """Decode requests in their order, at most so many rows at once: as one ends, the next joins. ``joined`` is told
         when, with the request's place."""
         left = deque(enumerate(requests))

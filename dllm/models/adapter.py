@@ -29,7 +29,6 @@ MODULE_PREFIX = "base_model.model."  # peft's, before the published name of a mo
 DIGEST = "dllm.base"  # metadata of the weights' file: ``base_digest`` of the base; peft reads no metadata
 
 
-
 def _patterns(value: Any) -> bool:
     """Numbers by regular expressions of modules' names."""
     if not isinstance(value, dict) or not all(isinstance(one, int | float) for one in value.values()):
@@ -192,4 +191,3 @@ def base_digest(names: Iterable[str], stored: Mapping[str, Stored]) -> str:
         with safe_open(stored[name].file, framework="pt") as file:
             found.update(file.get_slice(stored[name].name)[0:1].to(torch.float32).numpy().tobytes())
     return found.hexdigest()[:16]
-

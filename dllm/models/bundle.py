@@ -80,8 +80,14 @@ def locate(path: str | Path, weights: bool = True) -> Path:
 
 
 def load(
-    path: str | Path, device: str = "cpu", dtype: str | torch.dtype = "float32", mask_id: int | None = None,
-    kernels: str = "auto", quantize: str | None = None, pack: bool = True, adapter: str | Path | None = None,
+    path: str | Path,
+    device: str = "cpu",
+    dtype: str | torch.dtype = "float32",
+    mask_id: int | None = None,
+    kernels: str = "auto",
+    quantize: str | None = None,
+    pack: bool = True,
+    adapter: str | Path | None = None,
     **unknown: Never,
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding.
@@ -157,8 +163,7 @@ def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:
 def check_numbers(
     config: ModelConfig, dtype: torch.dtype, device: torch.device, kernels: str, quantize: str | None
 ) -> bool:
-    """Whether our Triton kernels run. Raises UserError for a dtype, kernels or quantised weights that the device lacks.
-    """
+    """Whether our Triton kernels run. Raises UserError for a dtype, kernels or weights that the device lacks."""
     if dtype == torch.bfloat16 and device.type == "cuda" and amd_kind(device) is None:
         capability = torch.cuda.get_device_capability(device)
         if capability < MIN_CAPABILITY:

@@ -120,7 +120,8 @@ class ModelConfig:
         if self.usual_block:
             found.append(
                 f"{FILE} names no block_size: attention goes by blocks of {self.attention.block}, as is usual in this "
-                f"family. For a checkpoint that was trained with others, add block_size to {FILE}.")
+                f"family. For a checkpoint that was trained with others, add block_size to {FILE}."
+            )
         return tuple(found)
 
     @property

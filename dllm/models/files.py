@@ -101,8 +101,7 @@ def read_contents(folder: Path) -> Contents:
 
 
 def headers(file: Path) -> list[Stored]:
-    """The headers of one safetensors file. Raises UserError when they are broken, and MemoryError when they do not fit.
-    """
+    """The headers of one safetensors file. Raises UserError if they are broken, MemoryError if they do not fit."""
     refuse_pointer(file)
     try:
         with safe_open(file, framework="pt") as shard:

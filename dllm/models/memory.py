@@ -1,8 +1,8 @@
 """The memory of a forward: what a cache is to the layers of the network.
 
 A layer projects its rows, hands queries, keys and values to the memory, and attends to what the memory returns.
-``Fresh`` is no cache at all. ``Access`` has shapes that do not change, and consists of tensors and numbers only, so
-that forwards through it can be recorded, replayed and compiled.
+``NoCacheMemory`` keeps nothing. ``StaticMemory`` has shapes that do not change, and consists of tensors and numbers
+only, so that forwards through it can be recorded, replayed and compiled.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Projected:
         # torch.compile fuses these operations itself. With ``rows`` the kernel does not run: that is rare.
         if self.triton and rows is None and self.angles is not None and not torch.compiler.is_compiling():
             return rope_scatter(
-                self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, self.norms, True)
+                self.query, self.key, self.value, *self.angles, slots, keys, values, self.wide, self.norms, True
+            )
         query, key, value = self.rotated()
         for store, fresh in ((keys, key), (values, value)):
             if slots is None:
@@ -141,7 +142,7 @@ class Memory:
         if self.reader is not None and self.reader.reads(layer):
             self.reader.read(layer, query, keys, visible, columns)
 
-    def access(self) -> Access:
+    def access(self) -> StaticMemory:
         """All that the network reads and writes in this call besides its rows (static caches only)."""
         raise NotImplementedError
 
@@ -154,7 +155,7 @@ class Memory:
         raise NotImplementedError
 
 
-class Copies:
+class DeviceCopies:
     """Copies of what the layers of one call share, made once for every device that has layers."""
 
     def __init__(self) -> None:
@@ -174,24 +175,24 @@ class Copies:
         return Visible(self(visible.mask, device), self(visible.count, device))
 
 
-class Fresh(Memory):
+class NoCacheMemory(Memory):
     """No cache: attend to those rows of this forward that are ``visible``."""
 
     def __init__(self, visible: Visible = ALL) -> None:
-        self.visible, self.copies = visible, Copies()
+        self.visible, self.copies = visible, DeviceCopies()
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
         return *fresh.rotated(), self.copies.of(self.visible, fresh.query.device)
 
-    def access(self) -> Access:
-        return Access(self.visible)
+    def access(self) -> StaticMemory:
+        return StaticMemory(self.visible)
 
 
 KeyValues = tuple[Tensor, Tensor]  # of one layer: keys, values [B, H_kv, S, h]
 
 
 @dataclass(frozen=True)
-class Access(Memory):
+class StaticMemory(Memory):
     """visible: which of its keys. slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n).
     reach: how many slots count as keys. rows [b]: which rows of the stores these are (None: all). ranges: the same rows
     as ranges of neighbours, where the host knows them: attention then reads their keys where they lie, not a copy.

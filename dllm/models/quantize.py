@@ -89,7 +89,8 @@ def check_runtime(kind: str | None, runtime: str, device: torch.device) -> None:
     else:
         return
     raise UserError(
-        f"model.quantize={kind} with runtime={runtime} {reason}. Use runtime={way_out}, or set model.quantize to null.")
+        f"model.quantize={kind} with runtime={runtime} {reason}. Use runtime={way_out}, or set model.quantize to null."
+    )
 
 
 def quantize_weights(model: Transformer, kind: str) -> None:

@@ -25,7 +25,7 @@ from dllm.kernels.rope_scatter import HeadNorms
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
-from dllm.models.memory import Attend, Fresh, Memory, Projected
+from dllm.models.memory import Attend, Memory, NoCacheMemory, Projected
 
 
 class RMSNorm(nn.Module):
@@ -279,4 +279,4 @@ class Transformer(nn.Module):
         start = torch.as_tensor(start, device=tokens.device).expand(len(tokens))
         order = self.config.attention.order(masked, start)
         visible = valid if order is None else order.visible(order, valid)
-        return self(tokens, positions, Fresh(Visible(visible)))[0]
+        return self(tokens, positions, NoCacheMemory(Visible(visible)))[0]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dllm.models.attention import Visible
-from dllm.models.memory import Access, KeyValues, Memory
+from dllm.models.memory import KeyValues, Memory, StaticMemory
 from dllm.models.transformer import Layer, Transformer
 
 MAX_VARIANTS = 16  # with and without mask, one row and several, and each size once more as a variable
@@ -43,7 +43,7 @@ class Compiled:
         self, layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None,
         memory: Memory, index: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        assert isinstance(memory, Access)
+        assert isinstance(memory, StaticMemory)
         store = memory.stores[index] if memory.stores else None
         residual = torch.zeros_like(x) if residual is None else residual  # None in one layer would be another variant
         return self.layer(layer, x, residual, angles, memory.visible, memory.slots, memory.reach, store, memory.rows)
@@ -54,7 +54,7 @@ def run_alone(
     slots: Tensor | None, reach: int, store: KeyValues | None, rows: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Run a layer with tensors alone, so that compiled code does not depend on the layer's index."""
-    memory = Access(visible, slots, reach, () if store is None else (store,), rows)
+    memory = StaticMemory(visible, slots, reach, () if store is None else (store,), rows)
     return layer(x, residual, angles, slots, partial(memory.attend, 0))
 
 

@@ -5,7 +5,7 @@ for the forward of one block. A replay launches them all at once. Only the netwo
 the sampler run eagerly. So does the first forward of every shape, which is also its warm-up. Forwards that open a block
 are recorded like any other, because their shape repeats with every block.
 
-A recording reads fixed addresses. A memory's ``Access`` lists all that the network reads: its tensors are copied to the
+A recording reads fixed addresses. ``StaticMemory`` lists all that the network reads: its tensors are copied to the
 recording's addresses, and its buffers lie in a ``BufferPool`` that outlives the decode, so that the next decode of the
 same shape records nothing.
 """
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dllm.models.attention import Visible
-from dllm.models.memory import Access, Buffers, Memory
+from dllm.models.memory import Buffers, Memory, StaticMemory
 from dllm.models.transformer import Transformer
 
 MAX_RECORDINGS = 64  # recordings kept; the least recently replayed one is dropped first
@@ -156,18 +156,18 @@ class Graphs:
         self.recorded.move_to_end(key)
         return self.recorded[key](inputs), columns
 
-    def _key(self, inputs: dict[str, Tensor], access: Access) -> RecordingKey:
+    def _key(self, inputs: dict[str, Tensor], access: StaticMemory) -> RecordingKey:
         shapes = tuple((name, value.shape) for name, value in inputs.items())
         addresses = tuple(buffer.data_ptr() for store in access.stores for buffer in store or ())
         rows = 0 if access.rows is None else next(len(store[0]) for store in access.stores if store is not None)
         return RecordingKey(shapes, access.reach, self.model.triton, addresses, rows)
 
-    def _record(self, inputs: dict[str, Tensor], access: Access) -> Recorded:
+    def _record(self, inputs: dict[str, Tensor], access: StaticMemory) -> Recorded:
         """Record the network. Inputs and output lie outside the memory that recordings share."""
         fixed = {name: value.clone() for name, value in inputs.items()}
         tokens, columns = fixed["tokens"], fixed.get("columns")
         visible = Visible(fixed.get("visible"), fixed.get("count"))
-        memory = Access(visible, columns, access.reach, tuple(access.stores), fixed.get("rows"))
+        memory = StaticMemory(visible, columns, access.reach, tuple(access.stores), fixed.get("rows"))
         output = torch.empty(*tokens.shape, self.model.config.width, dtype=self.model.dtype, device=tokens.device)
 
         def work() -> None:
@@ -183,7 +183,7 @@ class Graphs:
             self.recorded.pop(key).recording.release()
 
 
-class Furnished(Protocol):
+class AttachedBuffers(Protocol):
     """Whoever needs buffers: a session, or the memory of a call."""
 
     def lacks(self) -> tuple[int, ...] | None: ...
@@ -198,7 +198,7 @@ class BufferPools:
         self.model = model
         self.pools: list[BufferPool] = []
 
-    def furnish(self, needy: Furnished) -> list[int]:
+    def furnish(self, needy: AttachedBuffers) -> list[int]:
         """Give buffers to a decode that has none yet. Returns the addresses of pools that were freed for it."""
         shape, freed = needy.lacks(), list[int]()
         if shape is None:

@@ -79,9 +79,7 @@ class Runtime:
         late = device.type == "cuda" and not sampler.branches and self.name != "eager"
         return replace(self, lag=int(late)) if self.lag is None else self
 
-    def check(
-        self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device, blocks: Blocks
-    ) -> None:
+    def check(self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device, blocks: Blocks) -> None:
         """Refuse, with UserError, parts whose shapes the runtime cannot bound, and a device that it cannot use."""
         if self.name == "auto":
             return
@@ -155,8 +153,7 @@ class Runtime:
 
 
 def check_compiler(name: str, device: torch.device) -> None:
-    """Raises UserError where torch.compile lacks what it compiles with: on a GPU also Triton, on one that Triton takes.
-    """
+    """Raises UserError where torch.compile lacks its compiler: on a GPU also Triton, and a GPU that Triton takes."""
     if which(os.environ.get("CXX", "g++")) is None and which("clang++") is None:
         raise UserError(f"runtime={name} needs a C++ compiler, g++ or clang++. Install one, or use runtime=static.")
     if device.type != "cuda":

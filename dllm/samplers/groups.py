@@ -28,9 +28,7 @@ class Groups(Scheduled):
     stateless = False
     announces = True
 
-    def __init__(
-        self, steps: int | None = None, power: float = 2.5, full_steps: int = 0, local_steps: int = 1
-    ) -> None:
+    def __init__(self, steps: int | None = None, power: float = 2.5, full_steps: int = 0, local_steps: int = 1) -> None:
         super().__init__(steps)
         in_range("sampler.power", power, 0.1, 100.0)
         in_range("sampler.full_steps", full_steps, 0, advice="It counts forwards.")

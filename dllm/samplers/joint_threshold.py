@@ -80,8 +80,9 @@ class JointThreshold(Sampler):
         return torch.full_like(view.canvas.start, self.minimum)
 
     def step(self, view: View, state: State) -> Step:
-        token, confidence = penalised(view, self.penalty) if self.penalty else (
-            view.scores.token, view.scores.confidence)
+        token, confidence = (
+            penalised(view, self.penalty) if self.penalty else (view.scores.token, view.scores.confidence)
+        )
         masks = (view.canvas.undecided & view.blocks.in_block).any(1)
         accepted, least = view.open & (confidence > state["threshold"][:, None]), self.least(view)
         enough = accepted.sum(1, keepdim=True) >= least[:, None]

@@ -14,7 +14,7 @@ from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
-from dllm.errors import NoChoice, UserError
+from dllm.errors import UnknownChoice, UserError
 from dllm.samplers.scheduled import Scheduled
 
 NAMED = ("random", "left_to_right")
@@ -31,11 +31,9 @@ class Order(Scheduled):
     prescribed = True
     by_confidence = False
 
-    def __init__(
-        self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1
-    ) -> None:
+    def __init__(self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1) -> None:
         if isinstance(positions, str) and positions not in NAMED:
-            raise NoChoice(
+            raise UnknownChoice(
                 f"sampler.positions={positions!r} must be random, left_to_right or a list of answer-relative "
                 "positions.", NAMED,
             )  # fmt: skip

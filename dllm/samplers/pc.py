@@ -103,7 +103,8 @@ class Frequencies:
         if not table or min(table) < 0 or not all(0 < f <= 1 for f in table.values()):
             raise UserError(
                 f"sampler.frequencies={str(file)!r} must map token ids to relative frequencies in (0, 1], or to counts "
-                "of at most num_token.")
+                "of at most num_token."
+            )
         if absent is None:
             absent = 1 / total if "p_baseline_dict" in data else min(table.values())
         return Frequencies(file, table, absent)

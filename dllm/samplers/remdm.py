@@ -30,9 +30,7 @@ class ReMDM(Scheduled):
     stateless = False
     revocable = True
 
-    def __init__(
-        self, per_step: int | None = None, extra: int = 2, number: int = 2, steps: int | None = None
-    ) -> None:
+    def __init__(self, per_step: int | None = None, extra: int = 2, number: int = 2, steps: int | None = None) -> None:
         super().__init__(steps, (4 if steps is None else 1) if per_step is None else per_step)
         for name, value in (("extra", extra), ("number", number)):
             in_range(f"sampler.{name}", value, 0, advice="0 is the fixed schedule.")

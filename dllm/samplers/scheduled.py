@@ -26,7 +26,8 @@ class Scheduled(Sampler):
         in_range("sampler.per_step", per_step, 1)
         if steps is not None and per_step != 1:
             raise UserError(
-                f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one.")
+                f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one."
+            )
         self.steps, self.per_step = steps, per_step
         self.patience = max(Sampler.patience, steps or 0)  # more forwards than masks: some of them commit nothing
 
@@ -57,5 +58,4 @@ class Scheduled(Sampler):
         masks, index = view.blocks.masks, view.index if index is None else index
         steps = self.block_steps(view, state)
         split = masks // steps + (index < masks % steps)
-        return torch.where(
-            index < steps - 1, torch.where(state["steps"] > 0, split, self.per_step), view.open.sum(1))
+        return torch.where(index < steps - 1, torch.where(state["steps"] > 0, split, self.per_step), view.open.sum(1))

@@ -78,7 +78,8 @@ class TACG(Sampler):
         in_range("sampler.kl_turns", kl_turns, 1, advice="It counts forwards.")
         if (torch.as_tensor(floor) > torch.as_tensor(threshold)).any():
             raise UserError(
-                f"sampler.floor={floor} must not exceed sampler.threshold={threshold}: extras lie between the two.")
+                f"sampler.floor={floor} must not exceed sampler.threshold={threshold}: extras lie between the two."
+            )
         if form == "extras" and kl is not None:
             raise UserError(f"sampler.kl={kl} is tested by sampler.form=gate alone. Choose it, or set kl to null.")
         self.form, self.history, self.threshold, self.floor, self.escape = form, history, threshold, floor, escape
@@ -95,7 +96,8 @@ class TACG(Sampler):
         the last logits, with no token before the first forward. block [B]: the block's number."""
         length = len(canvas.columns)
         zero = canvas.tokens.new_zeros(
-            len(canvas.start), length if self.history == "answer" else min(length, blocks.widest(length)))
+            len(canvas.start), length if self.history == "answer" else min(length, blocks.widest(length))
+        )
         nothing = canvas.masked.new_zeros(*zero.shape, 0)  # the type that every other one absorbs
         own = {"token": zero, "streak": zero, "calm": zero, "block": torch.zeros_like(canvas.start) - 1}
         if self.form == "gate" and self.bonus > 0:
@@ -119,9 +121,7 @@ class TACG(Sampler):
         changed["streak"] = changed["streak"].masked_fill(places.at(commit), 0)
         return view.step(commit, accepted=accepted, state=changed)
 
-    def _gated(
-        self, view: View, state: State, score: Tensor, streak: Tensor, calm: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _gated(self, view: View, state: State, score: Tensor, streak: Tensor, calm: Tensor) -> tuple[Tensor, Tensor]:
         """What passes, and what is committed where nothing does [B, L]."""
         confidence, ripe = view.scores.confidence, view.open
         if self.kl is not None:

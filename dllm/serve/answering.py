@@ -14,7 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from dllm.serve.decoding import Completed, Decoding, Piece, Shot
+from dllm.serve.decoding import CanvasSnapshot, Completed, Decoding, TextDelta
 from dllm.serve.guard import GONE, fault, log, log_fault
 from dllm.serve.metrics import Metrics
 from dllm.serve.refused import Refused
@@ -54,7 +54,7 @@ class Answering:
             async for _ in items:
                 pass
 
-    async def _items(self) -> AsyncGenerator[Piece | Shot | Completed]:
+    async def _items(self) -> AsyncGenerator[TextDelta | CanvasSnapshot | Completed]:
         async for item in self.decoding.items():
             if isinstance(item, Completed):
                 self.done.append(item)
@@ -68,9 +68,9 @@ class Answering:
             for choice in range(len(asked.jobs)) if asked.chat else ():
                 yield event_bytes(envelope.chunk(choice, role=True))
             async for item in self._items():
-                if isinstance(item, Piece):
+                if isinstance(item, TextDelta):
                     yield event_bytes(envelope.chunk(item.choice, item.text))
-                elif isinstance(item, Shot):
+                elif isinstance(item, CanvasSnapshot):
                     yield event_bytes(envelope.snapshot(item, self.decoding.prompts, self.decoding.ends), SNAPSHOT)
                 else:
                     yield event_bytes(envelope.last_chunk(item))

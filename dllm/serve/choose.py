@@ -16,7 +16,7 @@ from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.samplers.base import Sampler
-from dllm.serve.jobs import Chosen
+from dllm.serve.jobs import RequestParts
 from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, sound_options
 from dllm.serve.refused import as_refusal
 
@@ -79,13 +79,15 @@ class PartsBuilder:
         self._chosen = lru_cache(KEPT_SETTINGS)(self._make_chosen)
         self._part = lru_cache(KEPT_SETTINGS)(self._make_part)
 
-    def chosen(self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None) -> Chosen:
+    def chosen(self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None) -> RequestParts:
         """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. Raises Refused."""
         configs = {group: self._config(group, asked) for group in OFFERED_GROUPS}
         with as_refusal():
             return self.made(configs, sampling, gen_length)
 
-    def made(self, configs: Mapping[str, Mapping[str, Any]], sampling: Sampling, gen_length: int | None) -> Chosen:
+    def made(
+        self, configs: Mapping[str, Mapping[str, Any]], sampling: Sampling, gen_length: int | None
+    ) -> RequestParts:
         """The parts of configurations. gen_length: as in ``chosen``. Raises UserError for those that do not fit."""
         return self._chosen(json.dumps([configs, vars(sampling), gen_length], sort_keys=True))
 
@@ -123,7 +125,7 @@ class PartsBuilder:
         own = configurations(bringer, name)[group] if name in offers(bringer) else usual
         return usual if own != usual and ours == own else ours
 
-    def _make_chosen(self, canonical: str) -> Chosen:
+    def _make_chosen(self, canonical: str) -> RequestParts:
         configs, fields, gen_length = json.loads(canonical)
         model, prompts = self.defaults.model, self.defaults.prompts
         sampler, blocks, cache, eos = (self._part(group, json.dumps(configs[group])) for group in OFFERED_GROUPS)
@@ -132,11 +134,14 @@ class PartsBuilder:
         eos, sampling = eos.resolved(model.ids), Sampling(**fields).under(sampler)
         setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
         resolved = validate(setting, sampler, cache, eos)
-        shared = {**configs, "sampler": shared_options(configs["sampler"], sampler),
-                  "blocks": shared_options(configs["blocks"], blocks)}
+        shared = {
+            **configs,
+            "sampler": shared_options(configs["sampler"], sampler),
+            "blocks": shared_options(configs["blocks"], blocks),
+        }
         heat = {**fields, "temperature": fields["temperature"] > 0}
         key = json.dumps([plain_numbers(shared), plain_numbers(heat)])
-        return Chosen(resolved, blocks, cache, eos, sampling, configs, key)
+        return RequestParts(resolved, blocks, cache, eos, sampling, configs, key)
 
     def _make_part(self, group: str, canonical: str) -> Any:
         return build_part(group, json.loads(canonical), per_request=False)

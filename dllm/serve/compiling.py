@@ -18,7 +18,7 @@ from dllm.constraints.kinds import Constraint
 from dllm.constraints.languages.limits import TooSlow
 from dllm.contract.canvas import Request
 from dllm.loop.runner import Runner
-from dllm.serve.jobs import Chosen, Full, Job
+from dllm.serve.jobs import Full, Job, RequestParts
 
 MOMENT = 0.5  # seconds of a thread; 95 of 100 schemas that people write take less
 MAX_LONG = 4  # constraints that wait for their full time
@@ -29,7 +29,7 @@ class Compiling:
     """runner_of: of a request's parts. seconds: of a thread, that a constraint may take. most: constraints that wait
     for their moment. All but ``compiled`` may be called from any thread."""
 
-    def __init__(self, runner_of: Callable[[Chosen], Runner], seconds: float, most: int) -> None:
+    def __init__(self, runner_of: Callable[[RequestParts], Runner], seconds: float, most: int) -> None:
         self.runner_of, self.seconds = runner_of, seconds
         self.brief, self.long = _Queue("compile", most), _Queue("compile-long", MAX_LONG)
 

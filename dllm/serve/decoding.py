@@ -12,12 +12,12 @@ from typing import Any
 from dllm.prompts import Prompts
 from dllm.record.results import Result
 from dllm.serve.jobs import Done, Failed, Job, Progress
-from dllm.serve.mailbox import Mail, Mailbox
+from dllm.serve.mailbox import Mailbox, Update
 from dllm.serve.refused import Refused, in_requests
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.stream import AnswerText, Ending
 from dllm.serve.trace_file import trace_file
-from dllm.serve.wire import Asked
+from dllm.serve.wire import ParsedRequest
 
 UNKNOWN = -9999.0  # OpenAI's word for a log-probability that is not known
 OVERDUE = 2.0  # seconds after the deadline in which the scheduler may say so itself
@@ -25,7 +25,7 @@ STATUS = {"timeout": 504, "closing": 503}
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextDelta:
     """New final text of a choice."""
 
     choice: int
@@ -33,7 +33,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Shot:
+class CanvasSnapshot:
     """A choice's canvas after a turn."""
 
     choice: int
@@ -69,7 +69,13 @@ class Decoding:
     """
 
     def __init__(
-        self, asked: Asked, scheduler: Scheduler, prompts: Prompts, ident: str, timeout: float, config: dict[str, Any]
+        self,
+        asked: ParsedRequest,
+        scheduler: Scheduler,
+        prompts: Prompts,
+        ident: str,
+        timeout: float,
+        config: dict[str, Any],
     ) -> None:
         self.asked, self.scheduler, self.prompts, self.ident, self.config = asked, scheduler, prompts, ident, config
         self.timeout, self.began = timeout, time.monotonic()
@@ -94,7 +100,7 @@ class Decoding:
         for row in list(self.numbers):
             self.scheduler.abort(self.numbers.pop(row))
 
-    async def items(self) -> AsyncIterator[Piece | Shot | Completed]:
+    async def items(self) -> AsyncIterator[TextDelta | CanvasSnapshot | Completed]:
         """What comes, until every choice is finished. Raises Refused if one of them fails."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self.began + self.timeout + OVERDUE - time.monotonic()
@@ -105,11 +111,11 @@ class Decoding:
                 raise too_late(self.timeout) from None
             for row, mail in found:
                 for item in self._read(row, mail) if row in self.numbers else ():
-                    if isinstance(item, Piece) and self.first_text is None:
+                    if isinstance(item, TextDelta) and self.first_text is None:
                         self.first_text = time.monotonic() - self.began
                     yield item
 
-    def _read(self, row: int, mail: Mail) -> Iterator[Piece | Shot | Completed]:
+    def _read(self, row: int, mail: Update) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
         """What the mail of a row says. Raises Refused if the row has failed."""
         if mail.latest is not None:
             yield from self._grown(row, mail.latest, mail.grown)
@@ -121,30 +127,34 @@ class Decoding:
             del self.numbers[row]
             yield from self._finished(row, mail.end, mail.latest)
 
-    def _grown(self, row: int, now: Progress, grown: list[tuple[int, int]]) -> Iterator[Piece | Shot | Completed]:
+    def _grown(
+        self, row: int, now: Progress, grown: list[tuple[int, int]]
+    ) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
         """What a row's newest state adds to its text, and its end if a stop string stands there."""
         job, text = self.asked.jobs[row], self.texts[row]
         if job.snapshots:
-            yield Shot(row, now)
+            yield CanvasSnapshot(row, now)
         # A stop string counts from the turn in which it stood there, not from the one in which we looked.
         for turn, final in grown if text.stop else grown[-1:]:
             new, ending = text.follow(now.tokens, final)
             if new:
-                yield Piece(row, new)
+                yield TextDelta(row, new)
             if ending is not None and not (self.asked.logprobs or job.trace):  # those come with the whole answer
                 self.scheduler.abort(self.numbers.pop(row))
                 written = written_of(job, text, ending)
                 yield Completed(row, ending, written, [], self._cost_so_far(job, written, turn))
                 return
 
-    def _finished(self, row: int, done: Done, before: Progress | None) -> Iterator[Piece | Shot | Completed]:
+    def _finished(
+        self, row: int, done: Done, before: Progress | None
+    ) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
         """The rest of a row's text, and its end. before: what has come with it."""
         job, text = self.asked.jobs[row], self.texts[row]
         if job.snapshots:
-            yield Shot(row, self._last(done, before))
+            yield CanvasSnapshot(row, self._last(done, before))
         new, ending = text.finish(done.result)
         if new:
-            yield Piece(row, new)
+            yield TextDelta(row, new)
         scored = self._scored(text, ending, done) if self.asked.logprobs else []
         written = written_of(job, text, ending)
         yield Completed(row, ending, written, scored, self._cost(row, done, written))

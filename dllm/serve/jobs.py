@@ -18,7 +18,7 @@ from dllm.samplers.base import Sampler
 
 
 @dataclass(frozen=True)
-class Chosen:
+class RequestParts:
     """The parts of one request, built, resolved and checked for the model.
 
     config: what they were built from, by group, as a trace file has it. key: equal for requests that may share a batch.
@@ -41,7 +41,7 @@ class Job:
     device in every turn. snapshots: with the model's guesses."""
 
     request: Request
-    chosen: Chosen
+    chosen: RequestParts
     deadline: float
     follow: bool = True
     snapshots: bool = False
@@ -119,7 +119,7 @@ class Limits:
 
 
 @dataclass
-class Figures:
+class Stats:
     """What a scheduler has done so far, and what it has to do. ended: jobs by how they ended. wanted, computed: rows
     that the caches asked for, and that the network ran, of finished jobs."""
 

@@ -48,7 +48,7 @@ class Entry:
         return (self.job.chosen.key, self.job.trace, self.number if self.alone else None)
 
 
-class Lane:
+class SettingBatch:
     """Rows of one setting. columns: of the widest row that it has had since it was empty. service: seconds of the
     device that each of its rows has had."""
 
@@ -57,7 +57,8 @@ class Lane:
         network = runner.model.transformer
         cost = CostModel(runner.model.config, network.dtype.itemsize)
         self.collector = Collector(
-            (), runner.model.ids, prompts.text, (), trace, prompts.words, cost, Stopwatch.on(network.device))
+            (), runner.model.ids, prompts.text, (), trace, prompts.words, cost, Stopwatch.on(network.device)
+        )
         self.entries: dict[int, Entry] = {}  # in the order of the rows
         self.waiting: list[Entry] = []
         self.running: Iterator[Turn] | None = None

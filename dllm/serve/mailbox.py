@@ -13,7 +13,7 @@ from dllm.serve.jobs import Done, Event, Failed, Progress
 
 
 @dataclass
-class Mail:
+class Update:
     """What has come for one row since it was last asked for. latest: its newest state, which holds all that the ones
     before it held. grown: turn and final prefix wherever that grew, so that a late reader learns what an early one
     would have known. end: how it ended."""
@@ -29,7 +29,7 @@ class Mailbox:
 
     def __init__(self, count: int) -> None:
         self._loop, self._ready, self._lock = asyncio.get_running_loop(), asyncio.Event(), Lock()
-        self._slots = [Mail() for _ in range(count)]
+        self._slots = [Update() for _ in range(count)]
         self._final = [-1] * count
 
     def slot(self, row: int) -> Callable[[Event], None]:
@@ -49,7 +49,7 @@ class Mailbox:
         with suppress(RuntimeError):  # the event loop has gone, and with it the reader
             self._loop.call_soon_threadsafe(self._ready.set)
 
-    async def take(self, until: float) -> list[tuple[int, Mail]]:
+    async def take(self, until: float) -> list[tuple[int, Update]]:
         """Waits for mail, and empties the slots. until: of the loop's clock. Raises TimeoutError then."""
         async with asyncio.timeout_at(until):
             await self._ready.wait()
@@ -57,5 +57,5 @@ class Mailbox:
         with self._lock:
             found = [(row, mail) for row, mail in enumerate(self._slots) if mail.latest or mail.end]
             for row, _ in found:
-                self._slots[row] = Mail()
+                self._slots[row] = Update()
         return found

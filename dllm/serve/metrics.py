@@ -9,15 +9,15 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector as Exporter
 
-from dllm.serve.jobs import Figures
-from dllm.serve.wire import Asked
+from dllm.serve.jobs import Stats
+from dllm.serve.wire import ParsedRequest
 
 ROUTES = {
     "/": "playground", "/health": "health", "/metrics": "metrics", "/v1/models": "models", "/v1/parts": "parts",
     "/v1/chat/completions": "chat", "/v1/completions": "completions",
 }  # fmt: skip
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-# The scheduler's figures (``dllm.serve.jobs.Figures``): as they are now, and as they grew.
+# The scheduler's figures (``dllm.serve.jobs.Stats``): as they are now, and as they grew.
 NOW = {
     "waiting": "Answers that wait to join.", "rows": "Answers that are decoded.",
     "lanes": "Running batches of different settings.", "cells": "Columns of all running batches.",
@@ -35,16 +35,18 @@ STATES = ("ready", "closing", "failed", "closed")
 class Metrics:
     """One registry for each server, so that several can live in a process."""
 
-    def __init__(self, figures: Callable[[], Figures], state: Callable[[], str]) -> None:
+    def __init__(self, figures: Callable[[], Stats], state: Callable[[], str]) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(SchedulerFigures(figures, state))
         made: dict[str, Any] = {"registry": self.registry}
         labels = ("route", "status")
         self.requests = Counter("dllm_http_requests", "Replies by route and status.", labels, **made)
         self.seconds = Histogram(
-            "dllm_request_seconds", "From a request's arrival to its last byte.", ("route",), buckets=SECONDS, **made)
+            "dllm_request_seconds", "From a request's arrival to its last byte.", ("route",), buckets=SECONDS, **made
+        )
         self.first = Histogram(
-            "dllm_first_text_seconds", "Until the first final text of a request.", buckets=SECONDS, **made)
+            "dllm_first_text_seconds", "Until the first final text of a request.", buckets=SECONDS, **made
+        )
         self.prompt_tokens = Counter("dllm_prompt_tokens", "Tokens of the prompts of finished requests.", **made)
         self.cut = Counter("dllm_requests_cut", "Requests that ended before their answer.", ("reason",), **made)
 
@@ -59,7 +61,7 @@ class Metrics:
         if route in ("chat", "completions"):
             self.seconds.labels(route).observe(seconds)
 
-    def answered(self, asked: Asked, first_text: float | None) -> None:
+    def answered(self, asked: ParsedRequest, first_text: float | None) -> None:
         """Count a finished request."""
         self.prompt_tokens.inc(asked.prompt_tokens)
         if first_text is not None:
@@ -69,7 +71,7 @@ class Metrics:
 class SchedulerFigures(Exporter):
     """The scheduler's own figures, read when a page is asked for."""
 
-    def __init__(self, figures: Callable[[], Figures], state: Callable[[], str]) -> None:
+    def __init__(self, figures: Callable[[], Stats], state: Callable[[], str]) -> None:
         self.figures, self.state = figures, state
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:

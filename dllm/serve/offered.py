@@ -18,7 +18,7 @@ from typing import Any
 from dllm.common.kinds import is_number, of_kind, words_of
 from dllm.compose.choice_files import choice_notes, choice_summary, serve_limits
 from dllm.compose.parts import arguments_of, build_part, choices, class_of, options_of_choices, takes_part
-from dllm.errors import NoChoice, UserError, nearest
+from dllm.errors import UnknownChoice, UserError, nearest
 
 OFFERED_GROUPS = ("sampler", "blocks", "cache", "eos")
 LONGEST_LIST = 64
@@ -165,7 +165,7 @@ def _words(group: str, config: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """The words that an option may be, which the part itself tells whoever gives it another one."""
     try:
         build_part(group, {**config, key: "\0"})  # no word, and no file's name either
-    except NoChoice as refusal:
+    except UnknownChoice as refusal:
         return refusal.known
     except UserError:
         pass

@@ -13,9 +13,9 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from dllm.prompts import Prompts
-from dllm.serve.decoding import Completed, Scored, Shot
+from dllm.serve.decoding import CanvasSnapshot, Completed, Scored
 from dllm.serve.refused import Refused
-from dllm.serve.wire import Asked
+from dllm.serve.wire import ParsedRequest
 
 RETRY_SECONDS = {429: 1, 503: 5}  # a row ends every few seconds; a server that closes is replaced a little later
 
@@ -37,7 +37,7 @@ class Envelope:
 
     ident: str
     model: str
-    asked: Asked
+    asked: ParsedRequest
     created: int = field(default_factory=lambda: int(time.time()))
 
     def completion(self, choices: Sequence[Completed]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Envelope:
     def usage_chunk(self, choices: Sequence[Completed]) -> dict[str, Any]:
         return {**self._chunk([]), "usage": self.usage(choices)}
 
-    def snapshot(self, shot: Shot, prompts: Prompts, ends: Collection[int]) -> dict[str, Any]:
+    def snapshot(self, shot: CanvasSnapshot, prompts: Prompts, ends: Collection[int]) -> dict[str, Any]:
         """A choice's canvas, in a chunk without choices: OpenAI's client hands on every event whatever its name."""
         now = shot.progress
         words = prompts.words(now.tokens)

@@ -24,8 +24,8 @@ from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime
-from dllm.serve.jobs import Chosen, Closing, Done, Event, Failed, Figures, Full, Job, Limits
-from dllm.serve.lane import Entry, Lane
+from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, RequestParts, Stats
+from dllm.serve.lane import Entry, SettingBatch
 
 LOG = logging.getLogger("dllm.serve")
 KEPT = 16  # runners of past settings that are kept for the next request
@@ -42,10 +42,10 @@ class Scheduler:
         self.condition = threading.Condition()
         self.queue: deque[Entry] = deque()
         self.dropped: set[int] = set()
-        self.lanes: dict[object, Lane] = {}
+        self.lanes: dict[object, SettingBatch] = {}
         self.runners: OrderedDict[object, Runner] = OrderedDict()
         self.rows, self.count, self.stops_at = limits.max_rows, 0, 0.0
-        self.status, self.told = "ready", Figures()
+        self.status, self.told = "ready", Stats()
         self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
 
     def start(self) -> None:
@@ -57,13 +57,18 @@ class Scheduler:
         """``ready``; ``closing``: what runs is finished; ``closed``; ``failed``: the thread died of an error."""
         return self.status
 
-    def figures(self) -> Figures:
+    def figures(self) -> Stats:
         """What it has done, and what waits."""
         with self.condition:
             lanes = [lane for lane in self.lanes.values() if len(lane)]
             return replace(
-                self.told, waiting=len(self.queue), rows=sum(map(len, lanes)), lanes=len(lanes),
-                cells=sum(len(lane) * lane.columns for lane in lanes), ended=Counter(self.told.ended))
+                self.told,
+                waiting=len(self.queue),
+                rows=sum(map(len, lanes)),
+                lanes=len(lanes),
+                cells=sum(len(lane) * lane.columns for lane in lanes),
+                ended=Counter(self.told.ended),
+            )
 
     def submit(self, job: Job, deliver: Callable[[Event], None]) -> int:
         """Queue a job, and return its number. Raises Full, Closing, and UserError for one that can never be decoded."""
@@ -99,14 +104,15 @@ class Scheduler:
                 self.status, self.stops_at = "closing", time.monotonic() + grace
             self.condition.notify()
 
-    def runner_of(self, chosen: Chosen) -> Runner:
+    def runner_of(self, chosen: RequestParts) -> Runner:
         """The runner of a setting, made once. Raises UserError for parts that the runtime cannot run."""
         with self.condition:
             if chosen.key in self.runners:
                 self.runners.move_to_end(chosen.key)
                 return self.runners[chosen.key]
         made = Runner.of(
-            self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling, self.runtime)
+            self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling, self.runtime
+        )
         with self.condition:
             self.runners[chosen.key] = made
             while len(self.runners) > KEPT:
@@ -191,7 +197,7 @@ class Scheduler:
             entry = self.queue.popleft()
             opening += entry.columns
             if entry.key not in self.lanes:
-                lane = Lane(self.runner_of(entry.job.chosen), self.prompts, entry.job.trace)
+                lane = SettingBatch(self.runner_of(entry.job.chosen), self.prompts, entry.job.trace)
                 lane.service = min((other.service for other in self.lanes.values()), default=0.0)
                 self.lanes[entry.key] = lane
             self.lanes[entry.key].add(entry)
@@ -210,7 +216,7 @@ class Scheduler:
             cells += (len(lane) + joins) * max(lane.columns, entry.columns if joins else 0)
         return cells + (0 if entry.key in self.lanes else entry.columns) <= self.limits.max_cells
 
-    def _turn(self, key: object, lane: Lane) -> None:
+    def _turn(self, key: object, lane: SettingBatch) -> None:
         """Take a turn of a lane, and tell its clients. If it fails, its jobs begin anew."""
         began, rows = time.perf_counter(), len(lane)
         try:
@@ -244,7 +250,7 @@ class Scheduler:
         for entry, event in events:
             self._deliver(entry, event)
 
-    def _done(self, lane: Lane, entry: Entry) -> Done:
+    def _done(self, lane: SettingBatch, entry: Entry) -> Done:
         result, logprobs = lane.collector.result(entry.number), lane.collector.logprobs(entry.number)
         lane.collector.forget(entry.number)
         with self.condition:
@@ -254,7 +260,7 @@ class Scheduler:
             told.wanted, told.computed = told.wanted + result.query_tokens, told.computed + result.computed_tokens
         return Done(result, logprobs, (entry.started or entry.submitted) - entry.submitted, entry.turns)
 
-    def _retry(self, key: object, lane: Lane, error: Exception) -> None:
+    def _retry(self, key: object, lane: SettingBatch, error: Exception) -> None:
         """Its turn failed: one of its rows may be to blame, so each begins anew in a lane of its own."""
         entries = lane.everyone()
         with self.condition:
@@ -268,7 +274,7 @@ class Scheduler:
             message = str(error) if isinstance(error, UserError) else f"decoding failed ({type(error).__name__})."
             self._fail(entry, "error", message, error)
 
-    def _smaller(self, key: object, lane: Lane) -> None:
+    def _smaller(self, key: object, lane: SettingBatch) -> None:
         """Memory ran out: its rows begin anew, and fewer are decoded together from now on."""
         entries = lane.everyone()
         with self.condition:

@@ -37,9 +37,9 @@ class AnswerText:
     sent: str = ""
 
     @staticmethod
-    def of(request: Request, text: Callable[[Sequence[int]], str], ends: Collection[int], stop: tuple[str, ...]) -> (
-        AnswerText
-    ):
+    def of(
+        request: Request, text: Callable[[Sequence[int]], str], ends: Collection[int], stop: tuple[str, ...]
+    ) -> AnswerText:
         """The text of a request's answer. An infilling has no stop strings: its text is given in part."""
         return AnswerText(text, frozenset(ends), stop if request.head is None else (), request.head)
 

@@ -35,7 +35,7 @@ MAX_PIECES = 1024  # texts and holes of a canvas
 
 
 @dataclass(frozen=True)
-class Asked:
+class ParsedRequest:
     """What a request asks for. jobs: one for each choice, those of a prompt next to each other; their deadlines are the
     caller's to set. prompt_tokens: what was given, each prompt once. names: as the request calls fields that have
     several names."""
@@ -52,7 +52,7 @@ class Asked:
     names: Mapping[str, str]
 
 
-def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Asked:
+def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
     """What ``body`` asks for; chat: of the chat route, else of completions. Raises Refused for whatever cannot be
     served."""
     check_values(body)
@@ -74,7 +74,7 @@ def _names(fields: Mapping[str, Any], diffusion: Mapping[str, Any]) -> dict[str,
 
 def _asked(
     fields: Mapping[str, Any], diffusion: Mapping[str, Any], chat: bool, defaults: Defaults, names: Mapping[str, str]
-) -> Asked:
+) -> ParsedRequest:
     count, stream = _in_range("n", fields.get("n", 1), 1, defaults.max_choices), flag("stream", fields, "stream")
     include_usage = _usage(fields, stream)
     logprobs, stop = wants_logprobs(fields, chat), stop_strings(fields)
@@ -96,7 +96,7 @@ def _asked(
         for request in requests[::count]:
             chosen.sampler.prepare(request)  # refuses here what it could not write into the request later
     follow = stream or bool(stop)  # else only the end is told, which spares a copy in every turn
-    return Asked(
+    return ParsedRequest(
         jobs=tuple(Job(one, chosen, inf, follow, snapshots=snapshots, trace=trace) for one in requests), chat=chat,
         stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
         prompt_tokens=sum(list(request.masked).count(False) for request in made), names=names,
@@ -211,5 +211,3 @@ def _canvas(value: Any, prompts: Prompts) -> Request:
         raise Refused(400, f"{name} must be {rule}.", name)
     with as_refusal(name):
         return prompts.infill(value)
-
-

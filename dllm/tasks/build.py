@@ -20,7 +20,8 @@ def task_of(config: Mapping[str, Any]) -> Task:
     if "_target_" not in config:
         name = str(config.get("name"))
         own = "Questions of your own are task=jsonl task.path=FILE" + (
-            "; a prompt without an answer is decoded without -m." if name == "prompt" else ".")
+            "; a prompt without an answer is decoded without -m." if name == "prompt" else "."
+        )
         listed = ", ".join(measurable())
         raise UserError(f"task={name} holds no questions to score. Choose one of {listed}. {own}")
     arguments = {key: value for key, value in config.items() if key not in FOR_THE_COMMAND_LINE}

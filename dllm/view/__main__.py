@@ -32,5 +32,6 @@ def write(traces: Sequence[Path], output: Path | None = None) -> Path:
     output = output or traces[0].with_name(f"{stems}.html")
     return write_or_refuse(output, trace_page(panes), "Name another place with -o FILE.")
 
+
 if __name__ == "__main__":
     main()

@@ -32,7 +32,7 @@ class Glyphs:
         return Glyphs() if encoding.lower().startswith("utf") else Glyphs("_", "=", "#", "/", "|")
 
 
-class Brush:
+class CanvasRenderer:
     """What a console can show of a picture. text: of token ids. ids: those that end a text have a sign of their own."""
 
     def __init__(self, console: Console, text: Callable[[Sequence[int]], str], ids: Ids) -> None:

@@ -14,7 +14,7 @@ from dllm.common.terminal import as_text
 from dllm.contract import Turn
 from dllm.models.ids import Ids
 from dllm.record.stopwatch import Stopwatch
-from dllm.view.brush import DIM_STYLE, Brush
+from dllm.view.brush import DIM_STYLE, CanvasRenderer
 from dllm.view.picture import Picture
 
 INTERVAL = 1 / 15  # seconds between two pictures
@@ -37,7 +37,7 @@ class LiveView:
         transient: bool = False, watch: Stopwatch | None = None,
     ) -> None:  # fmt: skip
         self.console, self.animate, self.watch = console, animate, watch
-        self.brush = Brush(console, text, ids)
+        self.brush = CanvasRenderer(console, text, ids)
         self.live = Live(console=console, auto_refresh=False, transient=transient, vertical_overflow="crop")
         self.picture: Picture | None = None
         self.note = ""

@@ -20,7 +20,7 @@ from dllm.common.terminal import as_text, visible
 from dllm.contract import Turn
 from dllm.record.results import ResultRow
 from dllm.record.stopwatch import Stopwatch
-from dllm.view.brush import DIM_STYLE, Brush
+from dllm.view.brush import DIM_STYLE, CanvasRenderer
 from dllm.view.live import INTERVAL
 from dllm.view.picture import MARKS, Picture
 
@@ -30,7 +30,7 @@ SAMPLED = 12  # pictures of a film that are measured for the lines it takes
 
 
 @dataclass
-class Film:
+class DecodeFilm:
     """An observer that keeps the picture after every turn of one request, and the decode's seconds then.
 
     watch: the decode's own clock. pictures: one more than ``seconds``; the first is from before the first turn. now:
@@ -55,11 +55,11 @@ class Film:
 
 
 @dataclass(frozen=True)
-class Racer:
+class RaceLane:
     """One decode of a race: how it is called, its film, and its row of results."""
 
     name: str
-    film: Film
+    film: DecodeFilm
     row: ResultRow
 
     @property
@@ -84,7 +84,7 @@ class Racer:
 class Race:
     """Decodes of one prompt on one clock, each of at least one turn."""
 
-    def __init__(self, brush: Brush, lanes: Sequence[Racer]) -> None:
+    def __init__(self, brush: CanvasRenderer, lanes: Sequence[RaceLane]) -> None:
         self.brush, self.lanes, self.end = brush, lanes, max(lane.end for lane in lanes)
         marks = {mark for lane in lanes for picture in lane.film.pictures for mark in picture.marks()}
         self.marks = [mark for mark in MARKS if mark in marks]
@@ -117,7 +117,7 @@ class Race:
         parts += self.brush.legend(width, 2, self.marks)  # of two turns, the last one has the last colour
         return Group(*parts, *(as_text(line, DIM_STYLE) for line in self._origin()))
 
-    def _answer(self, lane: Racer, seconds: float, width: int, lines: int) -> Text:
+    def _answer(self, lane: RaceLane, seconds: float, width: int, lines: int) -> Text:
         """The lane's answer in so many lines, blank ones included."""
         turns = lane.turns(seconds)
         text = self.brush.window(lane.film.pictures[turns], 0, max(turns, 1), width, lines)

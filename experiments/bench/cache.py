@@ -138,8 +138,7 @@ def drift(turn: Turn, config: ModelConfig) -> float:
 
 
 def rollout(turn: Turn, config: ModelConfig) -> float:
-    """FLOPs of d2Cache's attention rollout: in each layer a product with the weights of the rows, averaged over heads.
-    """
+    """FLOPs of d2Cache's attention rollout: in each layer a product with the rows' weights, averaged over heads."""
     return config.layers * 2 * float((turn.cost.queries * turn.cost.keys).sum())
 
 

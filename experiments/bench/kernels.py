@@ -67,15 +67,31 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
         hidden = noise(rows, width)
         flops = 2.0 * rows * width * vocabulary
         both = nbytes(weight, hidden)
-        yield Case("head, fused", f"{rows} rows", lambda on, h=hidden: (
-            head_statistics.fused_head(h, weight) if on else head_statistics.reference(h, weight)), both, flops)
-        yield Case("head, chunked", f"{rows} rows", lambda on, h=hidden: head_statistics.chunked_head(
-            h, lambda x: head_statistics.logits_of(x, weight), triton=on), both, flops)
+        yield Case(
+            "head, fused",
+            f"{rows} rows",
+            lambda on, h=hidden: head_statistics.fused_head(h, weight) if on else head_statistics.reference(h, weight),
+            both,
+            flops,
+        )
+        yield Case(
+            "head, chunked",
+            f"{rows} rows",
+            lambda on, h=hidden: head_statistics.chunked_head(
+                h, lambda x: head_statistics.logits_of(x, weight), triton=on
+            ),
+            both,
+            flops,
+        )
     gain = noise(width)
     for rows in (32,) if small else (32, 256, 8192):
         x, residual = noise(rows, width), noise(rows, width)
-        yield Case("add_norm", f"{rows} x {width}", lambda on, a=x, b=residual: add_norm.add_norm(a, b, gain, 1e-5, on),
-                   4 * nbytes(x))
+        yield Case(
+            "add_norm",
+            f"{rows} x {width}",
+            lambda on, a=x, b=residual: add_norm.add_norm(a, b, gain, 1e-5, on),
+            4 * nbytes(x),
+        )
         gate_up = noise(rows, 6 * width)
         yield Case("silu_times", f"{rows} x {3 * width}", lambda on, a=gate_up: silu_times.silu_times(
             *a.chunk(2, -1), on), 1.5 * nbytes(gate_up))  # fmt: skip
@@ -83,8 +99,14 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
         keys, values = noise(1, heads, 2 * rows, size), noise(1, heads, 2 * rows, size)
         angle = torch.rand(1, rows, 1, size, device=device)
         columns = torch.randperm(2 * rows, device=device)[None, :rows]
-        yield Case("rope_scatter", f"{rows} tokens", lambda on, q=q, k=k, v=v, c=angle, s=columns, a=keys, b=values: (
-            rope_scatter.rope_scatter(q, k, v, c, c, s, a, b, True, None, on)), 2 * nbytes(q, k, v))
+        yield Case(
+            "rope_scatter",
+            f"{rows} tokens",
+            lambda on, q=q, k=k, v=v, c=angle, s=columns, a=keys, b=values: rope_scatter.rope_scatter(
+                q, k, v, c, c, s, a, b, True, None, on
+            ),
+            2 * nbytes(q, k, v),
+        )
     experts, inner = (8, 64) if small else (64, 1024)  # of LLaDA-MoE, 8 of which each row meets
     stack = noise(experts, 2 * inner, width // 2)
     for rows in (32,) if small else (256, 2048):
@@ -114,11 +136,19 @@ def small_cases(device: torch.device, heads: int, vocabulary: int, noise: Callab
         2 * nbytes(ids, held) + nbytes(picked))  # fmt: skip
     old, new, window = (noise(1, *rest, keys).softmax(-1).float() for rest in ((heads, 4), (heads, 4), (heads, 16)))
     seen = torch.tensor([keys], device=device)
-    yield Case("attention_similarity", f"4 rows, {keys} keys", lambda on: (
-        attention_similarity.attention_similarity(old, new, seen, "heads", on)), nbytes(old, new))
+    yield Case(
+        "attention_similarity",
+        f"4 rows, {keys} keys",
+        lambda on: attention_similarity.attention_similarity(old, new, seen, "heads", on),
+        nbytes(old, new),
+    )
     real = torch.ones(1, 16, dtype=torch.bool, device=device)
-    yield Case("attention_received", f"16 rows, {keys} keys", lambda on: (
-        attention_received.attention_received(window, real, on)), nbytes(window))
+    yield Case(
+        "attention_received",
+        f"16 rows, {keys} keys",
+        lambda on: attention_received.attention_received(window, real, on),
+        nbytes(window),
+    )
 
 
 def timed(run: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:
@@ -182,8 +212,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.only and not case.name.startswith(tuple(options.only)):
             continue
         for way, on in ways.items():
-            print(line(case, way, timed(lambda on=on, case=case: case.run(on), device, options.repeats), machine),
-                  flush=True)
+            print(
+                line(case, way, timed(lambda on=on, case=case: case.run(on), device, options.repeats), machine),
+                flush=True,
+            )
     return 0
 
 

@@ -34,7 +34,7 @@ from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.bundle import Model
 from dllm.models.ids import Ids
 from dllm.record.stopwatch import machine_load
-from dllm.serve.jobs import Chosen, Done, Event, Job, Limits
+from dllm.serve.jobs import Done, Event, Job, Limits, RequestParts
 from dllm.serve.scheduler import Scheduler
 from experiments.bench.step import SMALL, random_model
 from experiments.support.scripts import counted, refusing
@@ -87,11 +87,11 @@ def model_of(width: int, layers: int, vocab: int) -> Model:
     return Model(network, config, None, Ids(vocab - 1, vocab - 2, ()), named, Path("random"))
 
 
-def chosen(sampler: str, cache: str, lengths: Sequence[int], block_length: int = 8) -> Chosen:
+def chosen(sampler: str, cache: str, lengths: Sequence[int], block_length: int = 8) -> RequestParts:
     options = {"steps": None} if sampler == "static" else {"threshold": 0.02}  # of a random model's flat confidences
     rule, eos = part("sampler", sampler, **options), EndsEarly(lengths)
     blocks = part("blocks", "fixed", block_length=block_length)
-    return Chosen(rule, blocks, part("cache", cache), eos, Sampling(), {}, sampler)
+    return RequestParts(rule, blocks, part("cache", cache), eos, Sampling(), {}, sampler)
 
 
 def requests(count: int, model: Model, noise: random.Random) -> tuple[list[Request], list[int]]:
@@ -115,7 +115,7 @@ def stretched(request: Request, length: int) -> Request:
 
 
 def decode(
-    scheduler: Scheduler, todo: Sequence[Request], parts: Chosen, arrivals: Sequence[float], way: Way
+    scheduler: Scheduler, todo: Sequence[Request], parts: RequestParts, arrivals: Sequence[float], way: Way
 ) -> Outcome:
     """Decode requests that arrive at these times."""
     clock, latencies, wanted, computed, left = 0.0, dict[int, float](), 0, 0, list(enumerate(todo))
@@ -177,9 +177,13 @@ def main() -> int:
             found = decode(Scheduler(model, "eager", limits), todo, parts, arrivals, way)
             alone = alone or found
             table.add_row(
-                "saturated" if load is None else str(load), name, f"{alone.seconds / found.seconds:.2f}",
-                f"{1e3 * quantile(found.latencies, 0.5):.0f}", f"{1e3 * quantile(found.latencies, 0.95):.0f}",
-                f"{found.computed / alone.wanted:.2f}")
+                "saturated" if load is None else str(load),
+                name,
+                f"{alone.seconds / found.seconds:.2f}",
+                f"{1e3 * quantile(found.latencies, 0.5):.0f}",
+                f"{1e3 * quantile(found.latencies, 0.95):.0f}",
+                f"{found.computed / alone.wanted:.2f}",
+            )
     console.print(table)
     return 0
 

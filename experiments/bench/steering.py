@@ -27,9 +27,9 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.constrained import fits, joint
-from dllm.constrained.batch import Steering
+from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.steered import Steered
+from dllm.constrained.steered import ConstrainedRow
 from dllm.constraints.automata import automaton_of
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import TokenLanguage
@@ -40,7 +40,7 @@ from dllm.contract.setting import Sampling
 from dllm.eos.keep import Keep
 from dllm.loop.denoise import fresh, turns
 from dllm.loop.forward import Forward
-from dllm.loop.proposals import Revisited
+from dllm.loop.proposals import LogitReproposer
 from dllm.models.ids import Ids
 from dllm.models.order import FULL
 from dllm.models.tokenizer import Tokenizer
@@ -113,7 +113,7 @@ class Bench:
                 found.append([*ids, *[self.end] * (self.gen_length - len(ids))])
         return torch.tensor(found)
 
-    def turns(self, model: Any, rows: int, steering: Steering | None) -> int:
+    def turns(self, model: Any, rows: int, steering: ConstrainedBatch | None) -> int:
         """Decode; returns the number of turns."""
         mask, sampler, blocks = model.config.vocab - 1, Static(per_step=PER_TURN), Fixed(BLOCK)
         forward = Forward.of(model, NoCache(), Ids(mask, self.end, ()), Sampling(), sampler, blocks, Keep())
@@ -122,10 +122,12 @@ class Bench:
             return sum(1 for _ in turns(fresh(canvas, forward, sampler, blocks, None, steering), forward, sampler,
                                         blocks, Keep()))  # fmt: skip
 
-    def steering(self, rows: int, together: bool) -> Steering:
+    def steering(self, rows: int, together: bool) -> ConstrainedBatch:
         compiled = CompiledConstraint(self.language, "bench", joint=together)
         cells = [-1] * self.gen_length
-        return Steering(tuple(Steered(compiled, 0, [RowSets(self.language, cells)]) for _ in range(rows)))
+        return ConstrainedBatch(
+            tuple(ConstrainedRow(compiled, 0, [RowSets(self.language, cells)]) for _ in range(rows))
+        )
 
     def line(self, answers: Tensor, vocab: int, together: bool) -> str:
         """Milliseconds a turn, of free rows and of constrained ones, the memo warm as after a first batch."""
@@ -135,8 +137,13 @@ class Bench:
         free = self.turns(model, rows, None)
         plain = time.thread_time() - began
         steering, inside, wide = self.steering(rows, together), Watch(), Watch()
-        with inside.on(Steering, "propose", "admit", "settle"), wide.on(fits, "anew"), wide.on(joint, "maxima"), \
-             wide.on(Revisited, "logits", "pick"), wide.on(CompiledConstraint, "ids"):  # fmt: skip
+        with (
+            inside.on(ConstrainedBatch, "propose", "admit", "settle"),
+            wide.on(fits, "anew"),
+            wide.on(joint, "maxima"),
+            wide.on(LogitReproposer, "logits", "pick"),
+            wide.on(CompiledConstraint, "ids"),
+        ):
             began = time.thread_time()
             count = self.turns(model, rows, steering)
             whole = time.thread_time() - began

@@ -29,7 +29,7 @@ from rich.progress import track
 from dllm import Decoder, Model, UserError, load
 from dllm.analysis.paired import PairedDifference, paired_difference
 from dllm.compose.parts import build_part, choices, composed, configurations
-from dllm.errors import Doubt, first_line, warn_once
+from dllm.errors import SettingWarning, first_line, warn_once
 from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
@@ -81,7 +81,7 @@ class Bench:
         config = composed([f"model={self.model.name}", f"gen_length={LENGTH}", *shlex.split(words)])
         prompts: list[Prompt] = [sample.messages for sample in items]
         with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always", Doubt)
+            warnings.simplefilter("always", SettingWarning)
             warn_once.cache_clear()
             try:
                 parts = {group: build_part(group, config[group]) for group in GROUPS}
@@ -89,7 +89,7 @@ class Bench:
             except UserError as error:
                 return Scores(self.model.name, words, seed, [], [], refused=first_line(error))
         right = [mini.score(sample, row.text)["score"] for sample, row in zip(items, rows, strict=True)]
-        doubts = [str(one.message) for one in heard if issubclass(one.category, Doubt)]
+        doubts = [str(one.message) for one in heard if issubclass(one.category, SettingWarning)]
         return Scores(self.model.name, words, seed, right, [row.nfe for row in rows], " ".join(doubts))
 
 

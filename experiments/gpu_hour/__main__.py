@@ -34,7 +34,8 @@ NAMES = ("machine", "tests", "kernels", "steps", "profile")
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="gpu_hour", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        prog="gpu_hour", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of the results")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="PART", help=", ".join(NAMES))
     parser.add_argument("--minutes", type=float, help="end cleanly before so many minutes are over")

@@ -104,8 +104,7 @@ def time_kernel(name: str, setup: Setup, store: Store) -> dict[str, Any]:
     found: dict[str, Any] = defaultdict(dict)
     for case in bench_kernels.cases(setup.device.type != "cuda", setup.device, setup.dtype):
         for way in ways if case.name == name else ():
-            times = bench_kernels.timed(
-                partial(case.run, way == "triton"), setup.device, 2 if setup.dry else REPEATS)
+            times = bench_kernels.timed(partial(case.run, way == "triton"), setup.device, 2 if setup.dry else REPEATS)
             found[case.shape][way] = bench_kernels.figures(case, times, machine)
     return dict(found)
 

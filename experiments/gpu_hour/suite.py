@@ -69,8 +69,7 @@ class Suite:
         threads = str(max(1, (os.cpu_count() or 1) // len(self.cells)))
         environment = {"OMP_NUM_THREADS": threads, **os.environ, "DLLM_DEVICE": self.device, "PYTHONPATH": path}
         with file.with_suffix(".log").open("w") as log:
-            return subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
+            return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
 
     def end(self) -> None:
         for process in self.started.values():

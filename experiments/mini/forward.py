@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dllm.models.attention import Visible
-from dllm.models.memory import Fresh
+from dllm.models.memory import NoCacheMemory
 from dllm.models.transformer import Layer, Transformer
 
 
@@ -26,7 +26,7 @@ def logits_at(
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     # Added to the weights as numbers, made once: a boolean mask is made into them in every layer, 3 % of a step.
     numbers = torch.zeros(visible.shape, device=tokens.device).masked_fill(~visible, -torch.inf)
-    angles, attend = model.angles(positions, None), partial(Fresh(Visible(numbers)).attend, 0)
+    angles, attend = model.angles(positions, None), partial(NoCacheMemory(Visible(numbers)).attend, 0)
     x, residual = model.embed(tokens), None
     *layers, last = cast("Iterable[Layer]", model.layers)
     for layer in layers:

@@ -26,8 +26,8 @@ from dllm import Decoder, load
 from dllm.compose.parts import composed
 from dllm.models.bundle import Model
 from dllm.record.stopwatch import Stopwatch
-from dllm.view.brush import Brush
-from dllm.view.race import DURATION, Film, Race, Racer
+from dllm.view.brush import CanvasRenderer
+from dllm.view.race import DURATION, DecodeFilm, Race, RaceLane
 from experiments.support.scripts import refusing
 
 FILE = Path(__file__).parents[2] / "docs" / "pictures" / "race.svg"
@@ -40,7 +40,7 @@ SAMPLERS = {"one token per step": "static", "confidence": "confidence"}
 LineOf = tuple[tuple[str, Style], ...]  # what stands in a line: texts and their styles
 
 
-def lane(model: Model, name: str, prompt: str) -> Racer:
+def lane(model: Model, name: str, prompt: str) -> RaceLane:
     """The fastest decode, as a lane of the race."""
     decoder = Decoder(model, SAMPLERS[name], gen_length=32)
     request = decoder.request(prompt)
@@ -48,9 +48,9 @@ def lane(model: Model, name: str, prompt: str) -> Racer:
     found = []
     for _ in range(DECODES):
         watch = Stopwatch.on(model.transformer.device)
-        film = Film(watch)
+        film = DecodeFilm(watch)
         ((_, result),) = decoder.run([request], observe=film, watch=watch)
-        found.append(Racer(name, film, {"id": "1", "sample": 0, "batch": "1/0", **result.to_json()}))
+        found.append(RaceLane(name, film, {"id": "1", "sample": 0, "batch": "1/0", **result.to_json()}))
     return min(found, key=lambda lane: lane.end)
 
 
@@ -125,7 +125,7 @@ def marks(line: LineOf, number: int) -> Iterator[str]:
         x += wide
 
 
-def story_of(lanes: Sequence[Racer]) -> str:
+def story_of(lanes: Sequence[RaceLane]) -> str:
     """What does not depend on the machine: who took how many forwards to which answer."""
     return "; ".join(
         f"{lane.name}: {lane.row['nfe']} forwards, {lane.row['useful_tokens']} tokens, {lane.row['text']!r}"
@@ -143,7 +143,7 @@ def drawn() -> str:
     )  # fmt: skip
     lanes = [lane(model, name, prompt) for name in SAMPLERS]
     decoder = Decoder(model, gen_length=32)
-    race = Race(Brush(console, decoder.prompts.text, model.ids), lanes)
+    race = Race(CanvasRenderer(console, decoder.prompts.text, model.ids), lanes)
     title = "Two decodes of one prompt on one clock: one token per step above, several per step below"
     return svg(list(screens(race, prompt)), title, story_of(lanes))
 

@@ -88,9 +88,7 @@ def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
     cross = Line2D([], [], color="black", marker="x", markersize=7, linestyle="none", label=CROSS)
     entries = [handle for handle in (*handles, star, hollow, full, cross) if handle.get_label() in drawn]
     for columns in range(1, len(entries) + 1):
-        box = figure.legend(
-            handles=entries, loc="outside right upper", ncols=columns, frameon=False, handlelength=2.2
-        )
+        box = figure.legend(handles=entries, loc="outside right upper", ncols=columns, frameon=False, handlelength=2.2)
         extent = box.get_window_extent()
         if extent.height <= figure.bbox.height - 2 * PAD:
             figure.set_figwidth((figure.bbox.width + extent.width) / figure.dpi)

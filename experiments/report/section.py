@@ -101,9 +101,7 @@ class Section:
             found.append(Picture(file, f"Each sub-task's score as more tokens are decoded per forward, {model}."))
         return found
 
-    def picture(
-        self, scored: Sequence[Setting], name: str, x: plots.X, label: str, timed: bool = False
-    ) -> Picture:
+    def picture(self, scored: Sequence[Setting], name: str, x: plots.X, label: str, timed: bool = False) -> Picture:
         file = self.out / f"{name}{self.mark}.png"
         look.save(plots.tradeoff(scored, x, label, timed), file)
         more = "crossed: the machine was busy, so the speed is too low" if timed else "hollow: its lossless minimum"

@@ -112,7 +112,5 @@ def tasks(settings: Sequence[Setting]) -> Table:
     """The score of each sub-task at each setting."""
     names = list(dict.fromkeys(task for one in settings for task in one.tasks))
     ordered = methods(settings)
-    rows = [
-        [text(one.measures.tpf, 2), *(text(one.scores.get(name), 0) for name in names)] for _, one in each(ordered)
-    ]
+    rows = [[text(one.measures.tpf, 2), *(text(one.scores.get(name), 0) for name in names)] for _, one in each(ordered)]
     return named(["tokens / forward", *map(plain, names)], ordered, rows)

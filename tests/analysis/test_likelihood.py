@@ -18,7 +18,7 @@ from dllm.errors import UserError
 from dllm.models.attention import Visible
 from dllm.models.bundle import Model, load
 from dllm.models.ids import Ids
-from dllm.models.memory import Fresh
+from dllm.models.memory import NoCacheMemory
 from dllm.models.order import ContextCausal
 from dllm.models.weights import load_model, read_model_config
 from tests.support.harness import DATA
@@ -271,7 +271,7 @@ def test_the_chain_of_a_causal_model_takes_causal_forwards_alone(name: str) -> N
     model, expected = Model(network, config, None, Ids(60, 61, ()), name, DATA), 0.0
     for at, token in enumerate(TARGET):
         tokens = torch.tensor([[*PROMPT, *TARGET[:at], *[60] * (name == "tiny-wedlm")]])
-        triangle = Fresh(Visible(torch.ones(1, tokens.shape[1], tokens.shape[1]).tril().bool()))
+        triangle = NoCacheMemory(Visible(torch.ones(1, tokens.shape[1], tokens.shape[1]).tril().bool()))
         with torch.inference_mode():
             hidden = network(tokens, torch.arange(tokens.shape[1])[None], triangle)[0][0, -1]
             expected += float(network.head(hidden).log_softmax(-1)[token])

@@ -15,7 +15,10 @@ from dllm.app.command_line import main as cli
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS = [
-    "task.run=dllm.app.commands.evaluate.run", "+task._target_=tests.app.questions.Questions", "blocks.block_length=8"]
+    "task.run=dllm.app.commands.evaluate.run",
+    "+task._target_=tests.app.questions.Questions",
+    "blocks.block_length=8",
+]
 
 
 @dataclass

@@ -21,9 +21,7 @@ class Questions(Task):
         self.count, self.deadly, self.deaths, self.tally = count, deadly, deaths, Path(f"{tally}-{deaths}")
 
     def items(self) -> Sequence[Item]:
-        return [
-            Item(f"q{n}", ("even", "odd")[n % 2], f"w{n} w{n + 1}", {}, (16, 8)[n % 2]) for n in range(self.count)
-        ]
+        return [Item(f"q{n}", ("even", "odd")[n % 2], f"w{n} w{n + 1}", {}, (16, 8)[n % 2]) for n in range(self.count)]
 
     def score(self, item: Item, text: str) -> AnswerScores:
         died = len(list(self.tally.parent.glob(f"{self.tally.name}.*"))) if item.id == self.deadly else self.deaths

@@ -52,7 +52,8 @@ def test_a_resumed_run_is_the_undisturbed_one(run: Run) -> None:
     expected = [timeless(json.loads(line)) for line in whole]
     assert rows_of(A)[:2] == [json.loads(line) for line in whole[:2]]
     assert sorted((timeless(row) for row in rows_of(A)), key=lambda row: row["id"]) == sorted(
-        expected, key=lambda row: row["id"])
+        expected, key=lambda row: row["id"]
+    )
     run("name=a", *settings)
     assert [timeless(row) for row in rows_of(A)] == expected
 

@@ -231,7 +231,8 @@ def test_what_makes_a_run_another_than_the_published_one_is_named(
 def test_a_checkpoint_of_another_kind_is_told_by_its_architecture() -> None:
     config = config_of("published/dual", "model.path=/my/dream")
     for architecture, reasons in {
-        "LLaDAModelLM": (), None: (),
+        "LLaDAModelLM": (),
+        None: (),
         "DreamModel": ("a checkpoint of DreamModel under model=llada-8b-instruct, which is of LLaDAModelLM",),
     }.items():
         found = beside(config, 4096, architecture)

@@ -88,5 +88,3 @@ def test_programs_are_judged_alike_side_by_side(tmp_path: Path) -> None:
     rows: list[FinishedSample] = [({"id": n, "text": text, "scores": None}, None) for n, text in enumerate(programs)]
     found = scored(iter(rows), lambda row: {"score": float(sandbox.run_program(row["text"]).passed)}, 3)
     assert [row["scores"]["score"] for row, _ in found] == [float(number % 3 == 0) for number in range(6)]
-
-

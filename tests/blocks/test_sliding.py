@@ -161,6 +161,7 @@ def test_a_decoder_takes_it_by_name() -> None:
 
 def test_it_brings_a_policy_that_needs_no_border() -> None:
     """Unless another one is named; and what the schedule brings, it brings behind a cache's back as well."""
+
     def policy(*words: str) -> str:
         return str(composed(list(words)).eos._target_).rpartition(".")[2]
 

@@ -16,7 +16,7 @@ from dllm.cache.base import Cache
 from dllm.cache.d2cache import D2Cache, rolled_out, with_gaps
 from dllm.cache.entropy import Entropy
 from dllm.cache.none import NoCache
-from dllm.cache.passes import Pass
+from dllm.cache.passes import ForwardPass
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
@@ -30,7 +30,7 @@ BOTH = ["tiny-llada", "tiny-dream"]
 
 def run(name: str, policy: Cache, request: Request) -> list[tuple[Turn, list[int]]]:
     """Turns of two tokens each, and the columns that their forwards computed."""
-    passes: list[Pass] = []
+    passes: list[ForwardPass] = []
     parts = Static(per_step=2), Fixed(8), watched(policy, passes), Keep()
     forward = forward_of(model(name), parts, Sampling())
     with torch.inference_mode():
@@ -149,8 +149,6 @@ def test_options_that_cannot_work_are_refused(make: Any, message: str) -> None:
         ("confidence", "fixed", "keep", "tiny-wedlm", "full attention"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_refused(
-    cache: str, sampler: str, blocks: str, eos: str, name: str, message: str
-) -> None:
+def test_what_cannot_work_is_refused(cache: str, sampler: str, blocks: str, eos: str, name: str, message: str) -> None:
     with pytest.raises(UserError, match=f"cache={cache} .*{message}"):
         list(turns(Combination(sampler, blocks, cache, eos, name), requests()[:1]))

@@ -32,7 +32,8 @@ BOTH = ["tiny-llada", "tiny-dream"]
 
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
-    "policy", [DLLMCache(1, 1), DLLMCache(1, 9, 1.0), DLLMCache(1, 1, 0.0)], ids=["due", "chosen", "no-share"])
+    "policy", [DLLMCache(1, 1), DLLMCache(1, 9, 1.0), DLLMCache(1, 1, 0.0)], ids=["due", "chosen", "no-share"]
+)
 def test_all_rows_in_every_forward_are_no_cache(policy: DLLMCache, name: str) -> None:
     expected = canvases(name, Confidence(), Fixed(8), NoCache())
     assert canvases(name, Confidence(), Fixed(8), policy) == expected
@@ -41,7 +42,8 @@ def test_all_rows_in_every_forward_are_no_cache(policy: DLLMCache, name: str) ->
 
 @pytest.mark.parametrize(
     ("name", "left", "share", "chosen"),
-    [("tiny-llada", 0, 0.0, 0), ("tiny-llada", 0, 0.3, 7), ("tiny-llada", 0, 0.99, 23), ("tiny-dream", 1, 0.3, 7)])
+    [("tiny-llada", 0, 0.0, 0), ("tiny-llada", 0, 0.3, 7), ("tiny-llada", 0, 0.99, 23), ("tiny-dream", 1, 0.3, 7)],
+)
 def test_rows_and_flops_are_the_policy_in_closed_form(name: str, left: int, share: float, chosen: int) -> None:
     """11 + 24 columns. Prompts are due in every fifth forward, answers in every third; PyTorch counts the products."""
     network, policy, reported = model(name), DLLMCache(5, 3, share), 0.0

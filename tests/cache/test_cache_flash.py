@@ -20,7 +20,7 @@ from dllm.contract.canvas import Canvas, Request
 from dllm.eos.cut_last import CutLast
 from dllm.eos.cut_open import CutOpen
 from dllm.models.attention import Visible
-from dllm.models.memory import Fresh, Projected
+from dllm.models.memory import NoCacheMemory, Projected
 from dllm.samplers.confidence import Confidence
 
 BOTH = ["tiny-llada", "tiny-dream"]
@@ -71,7 +71,7 @@ def test_the_most_attended_columns_are_computed_once_more() -> None:
     (first, _), (_, columns), *_ = run("tiny-llada", Flash(4, 1, 1), request)
     totals = torch.zeros(35, dtype=torch.float64)
 
-    class Watching(Fresh):
+    class Watching(NoCacheMemory):
         def attend(self, layer: int, fresh: Projected, columns: torch.Tensor | None) -> torch.Tensor:
             query, keys, _ = fresh.rotated()
             if layer >= 2:

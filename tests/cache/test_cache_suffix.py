@@ -23,7 +23,7 @@ from dllm.contract.setting import Sampling, Setting
 from dllm.eos.keep import Keep
 from dllm.loop.denoise import denoise
 from dllm.models.attention import Visible
-from dllm.models.memory import Fresh
+from dllm.models.memory import NoCacheMemory
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.static import Static
 
@@ -62,7 +62,7 @@ def test_what_is_left_out_might_as_well_not_be_there(name: str, drop: str) -> No
     columns = (~policy.dropped(canvas, blocks, canvas.nothing))[0].nonzero()[:, 0]
     assert len(columns) < len(one.tokens)
     with torch.inference_mode():
-        hidden, _ = network(canvas.tokens[:, columns], canvas.positions, Fresh(Visible()), columns[None])
+        hidden, _ = network(canvas.tokens[:, columns], canvas.positions, NoCacheMemory(Visible()), columns[None])
         logits = network.logits(hidden)[0]
         logits[:, 60] = -torch.inf
     sure = dict(zip(columns.tolist(), logits.double().softmax(-1).amax(-1).tolist(), strict=True))

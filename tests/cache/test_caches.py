@@ -39,14 +39,14 @@ from dllm.cache.dkv import DKV
 from dllm.cache.dkv_greedy import DKVGreedy, neighbours
 from dllm.cache.dual import Dual
 from dllm.cache.elastic import Elastic
-from dllm.cache.none import Everything, NoCache
-from dllm.cache.passes import Call, Drafts, Pass
+from dllm.cache.none import NoCache, NoCacheSession
+from dllm.cache.passes import Call, CandidateBuffers, ForwardPass
 from dllm.cache.prefix import Prefix
 from dllm.cache.recap import Recap
 from dllm.cache.window import Window
 from dllm.common.rowwise import some
 from dllm.compose.validate import validate
-from dllm.constrained.batch import Steering
+from dllm.constrained.batch import ConstrainedBatch
 from dllm.contract import BlockState, ForwardPlan
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
@@ -89,7 +89,8 @@ def canvases(name: str, sampler: Sampler, blocks: Blocks, cache: Cache, sampling
 @pytest.mark.usefixtures("refreshing")
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
-    "sampler", ["confidence", "static", "localleap", "freedave", "ete", "wino", "saber", "joint_threshold"])
+    "sampler", ["confidence", "static", "localleap", "freedave", "ete", "wino", "saber", "joint_threshold"]
+)
 @pytest.mark.parametrize("cache", POLICIES)
 def test_refreshing_everything_is_no_cache(cache: str, sampler: str, name: str) -> None:
     if not allowed(Combination(sampler, "fixed", model=name)):
@@ -234,8 +235,8 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
     together = decode(combination, requests())
     assert max(shared) > 3  # more candidates than rows
 
-    def own(self: BufferSession, forward: Pass, candidates: Tensor | None, columns: Tensor) -> Call:
-        drafts = Drafts(some(forward.owner.row, candidates), [None] * len(self.stores))
+    def own(self: BufferSession, forward: ForwardPass, candidates: Tensor | None, columns: Tensor) -> Call:
+        drafts = CandidateBuffers(some(forward.owner.row, candidates), [None] * len(self.stores))
         visible = Visible(some(forward.keys, candidates))
         return Call(candidates, columns, columns, visible, self.length, drafts=drafts)
 
@@ -386,11 +387,11 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
         forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())
         with torch.inference_mode():
             canvas = Canvas.of(requests(), 61)
-            free = Steering.none(len(canvas.request))
+            free = ConstrainedBatch.none(len(canvas.request))
             rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
             forward(rows)
             chosen = rows.session.select(torch.tensor([2, 0]))
-        assert not isinstance(chosen, Everything)
+        assert not isinstance(chosen, NoCacheSession)
         stored = [tensor for tensor in chosen.state.values() if tensor.dim() == 2]
         assert all(store is None or len(store[0]) == 2 for store in chosen.stores)  # type: ignore[attr-defined]
         assert stored and all(len(tensor) == 2 for tensor in stored)

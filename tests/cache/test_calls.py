@@ -17,7 +17,7 @@ from dllm.cache.calls import ROWS_PER_CALL, grouped, ranges_of
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.loop.denoise import denoise
-from dllm.loop.forward import Hidden
+from dllm.loop.forward import HiddenStates
 from dllm.models.transformer import Transformer
 from dllm.runtime.runtime import Network
 
@@ -144,17 +144,17 @@ def scored(case: Combination, network: Transformer, runs: Network, sampling: Sam
     config = network.config
     batch = [with_mask(request, config.mask_id or 0) for request in mixed(3)]
     canvas = Canvas.of(batch, config.pad_id or 0, "cpu", config.attention.grid_at_zero, sampling.temperature)
-    with torch.inference_mode(), patch.object(Hidden, "of", noted(began)):
+    with torch.inference_mode(), patch.object(HiddenStates, "of", noted(began)):
         for turn in denoise(canvas, forward, parts[0], parts[1], parts[3]):
             scores = turn.view.scores
             yield {"calls": began.pop(), "token": scores.token, "confidence": scores.confidence}
 
 
 def noted(calls: list[int]) -> Any:
-    """``Hidden.of``, noting how many calls it puts together."""
-    original = Hidden.of
+    """``HiddenStates.of``, noting how many calls it puts together."""
+    original = HiddenStates.of
 
-    def of(found: Any, *rest: Any) -> Hidden:
+    def of(found: Any, *rest: Any) -> HiddenStates:
         calls.append(len(found))
         return original(found, *rest)
 
@@ -167,7 +167,8 @@ def test_a_turn_runs_every_linear_layer_once(kv: str) -> None:
     network, ran = model("tiny-llada"), list[str]()
     handles = [
         part.register_forward_hook(lambda *_, name=name: ran.append(name))  # type: ignore[misc]
-        for name, part in network.layers.named_modules() if isinstance(part, torch.nn.Linear)
+        for name, part in network.layers.named_modules()
+        if isinstance(part, torch.nn.Linear)
     ]
     try:
         widths = set()

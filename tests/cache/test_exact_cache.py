@@ -71,7 +71,8 @@ def test_blocks_that_stay_open_when_they_are_full(name: str) -> None:
     for batch in (requests(), requests()[:1]):
         cached, plain = (run(name, batch, cache, Fixed(4, min_forwards=5)) for cache in (Finished(), NoCache()))
         assert [turn.candidates.tokens.tolist() for turn in cached] == [
-            turn.candidates.tokens.tolist() for turn in plain]
+            turn.candidates.tokens.tolist() for turn in plain
+        ]
 
 
 @pytest.mark.parametrize("name", CAUSAL)

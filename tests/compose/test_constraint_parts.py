@@ -12,9 +12,16 @@ import pytest
 from dllm import UserError, part
 from dllm.compose.parts import build_part, choice_of, choices, composed, options_of_choices, part_config, part_of
 from dllm.constraints import Choice, Grammar, Json, JsonSchema, Regex
-from dllm.constraints.kinds import OfItem
+from dllm.constraints.kinds import TaskConstraint
 
-KINDS = {"choice": Choice, "regex": Regex, "json": Json, "json_schema": JsonSchema, "grammar": Grammar, "item": OfItem}
+KINDS = {
+    "choice": Choice,
+    "regex": Regex,
+    "json": Json,
+    "json_schema": JsonSchema,
+    "grammar": Grammar,
+    "item": TaskConstraint,
+}
 NEEDED: dict[str, dict[str, Any]] = {
     "choice": {"options": ["a"]}, "regex": {"pattern": "a"}, "json_schema": {"schema": {}},
     "grammar": {"grammar": "start: /a/"},

@@ -133,8 +133,12 @@ def test_lists_are_words_exactly_if_they_validate() -> None:
         {"type": "array", "prefixItems": [{"type": "integer"}, few], "items": False},
         {"type": "array", "prefixItems": [{"type": "integer"}, few], "minItems": 1},
         {"type": "array", "prefixItems": [few, False], "items": few},
-        {"type": "array", "prefixItems": [few], "allOf": [{"prefixItems": [True, {"const": 1}]}],
-         "unevaluatedItems": {"type": "boolean"}},
+        {
+            "type": "array",
+            "prefixItems": [few],
+            "allOf": [{"prefixItems": [True, {"const": 1}]}],
+            "unevaluatedItems": {"type": "boolean"},
+        },
         {"type": "array", "allOf": [{"items": {"type": "integer"}}], "unevaluatedItems": False},
         {"allOf": [{"type": "array", "items": few}, {"items": {"type": ["integer", "null"]}, "minItems": 2}]},
     ]

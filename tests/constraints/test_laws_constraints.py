@@ -28,9 +28,9 @@ from law import law
 from recording import FakeGraph
 from test_law_runtimes import Case, static_cases
 
-from dllm.constrained.batch import Steering
+from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.steered import Steered
+from dllm.constrained.steered import ConstrainedRow
 from dllm.constraints import Regex
 from dllm.constraints.automata import automaton_of
 from dllm.constraints.rows import RowSets
@@ -71,16 +71,18 @@ def language(name: str, pattern: str, ends: bool = True, joint: bool = False) ->
 
 def steering(
     name: str, rows: Sequence[Request], patterns: Sequence[str | None], ends: bool = True, joint: bool = False
-) -> Steering:
+) -> ConstrainedBatch:
     """The constraints of rows, in which every answer begins behind its prompt."""
-    found: list[Steered | None] = []
+    found: list[ConstrainedRow | None] = []
     for row, pattern in zip(rows, patterns, strict=True):
         cells = [MASK if hole else token for token, hole in zip(row.tokens, row.masked, strict=True)]
         begin = 0 if row.head is not None else row.answer_start
         gaps = 0 if row.head is None else max(at for at, cell in enumerate(cells) if cell != MASK)
         compiled = language(name, pattern, ends, joint) if pattern else None
-        found.append(Steered(compiled, begin, [RowSets(compiled.language, cells[begin:], gaps)]) if compiled else None)
-    return Steering(tuple(found))
+        found.append(
+            ConstrainedRow(compiled, begin, [RowSets(compiled.language, cells[begin:], gaps)]) if compiled else None
+        )
+    return ConstrainedBatch(tuple(found))
 
 
 def patterns_of(combination: Combination) -> list[str | None]:

@@ -12,7 +12,7 @@ from experiments.bench import peers as bench_peers
 
 SIZES = ["--width=64", "--layers=1", "--mlp=32", "--vocabulary=500", "--prompt=9", "--answer=6", "--block=3",
          "--rounds=1"]  # fmt: skip
-MODEL = '''
+MODEL = """
 import torch
 from dllm.models.weights import load_model
 
@@ -26,8 +26,8 @@ class LLaDAModelLM:
 
     def eval(self):
         return self
-'''
-GENERATE = '''
+"""
+GENERATE = """
 import torch
 
 
@@ -52,7 +52,7 @@ def generate_with_prefix_cache(model, prompt, steps, gen_length, block_length, m
 
 
 generate_with_dual_cache = generate
-'''
+"""
 
 
 CONSTANT = """
@@ -77,14 +77,20 @@ class PrefixCache:
     def __init__(self, config, use_dual=False):
         pass
 """
-D2CACHE = CONSTANT + """
+D2CACHE = (
+    CONSTANT
+    + """
 def generate(model, input_ids, *, strategy, cache_cls, gen_length, **options):
     return [Frame(input_ids, input_ids), Frame(input_ids, torch.full((1, gen_length), 17))]
 """
-DKV_CACHE = CONSTANT + """
+)
+DKV_CACHE = (
+    CONSTANT
+    + """
 def generate(model, tokenizer, prompt, steps, gen_length, block_length, mask_id, cache_reloading_step=1, **options):
     return torch.cat([prompt, torch.full((1, gen_length), 17)], 1)
 """
+)
 CHECKOUTS = {
     "fast-dllm": {"llada/model/modeling_llada.py": MODEL, "llada/generate.py": GENERATE},
     "d2cache": {"src/generation.py": D2CACHE, "src/cache.py": D2CACHE, "src/models/llada/modeling_llada.py": D2CACHE},

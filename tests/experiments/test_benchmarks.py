@@ -48,8 +48,12 @@ def test_the_plain_loop_and_ours_give_the_same_tokens(
 
 @pytest.mark.parametrize(
     ("cache", "runtime"),
-    [("none", Runtime("eager")), ("dual", Runtime("static", 1)), ("window", Runtime("static", 0)),
-     ("elastic", Runtime("eager"))],
+    [
+        ("none", Runtime("eager")),
+        ("dual", Runtime("static", 1)),
+        ("window", Runtime("static", 0)),
+        ("elastic", Runtime("eager")),
+    ],
     ids=str,
 )
 def test_a_line_of_the_table(tiny: bench_step.ModelConfig, cache: str, runtime: Runtime) -> None:

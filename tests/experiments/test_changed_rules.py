@@ -37,6 +37,7 @@ def test_a_setting_that_was_not_kept_is_refused() -> None:
     class Empty:
         class model:  # noqa: N801  as an attribute of a bench
             name = "mini-llada"
+
         known: dict[object, Scores] = {}
 
     with pytest.raises(UserError, match="--before FOLDER"):

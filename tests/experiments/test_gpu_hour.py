@@ -110,9 +110,7 @@ def full_memory() -> None:
     raise torch.OutOfMemoryError("Tried to allocate 90 GiB.")
 
 
-def test_a_limit_of_time_ends_cleanly(
-    tmp_path: Path, quick: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_limit_of_time_ends_cleanly(tmp_path: Path, quick: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--minutes", "0.1") == 0
     assert "cells left: run the same command again" in capsys.readouterr().out and quick == []
 

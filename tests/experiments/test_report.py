@@ -257,7 +257,13 @@ def test_the_legends_of_a_sweep_are_whole(sweep: Path) -> None:
     figure = plots.tradeoff(points(*read(sweep)[0]), lambda one: one.measures.tpf, "forwards")
     labels = [entry.get_label() for entry in figure.legends[0].legend_handles]
     assert labels == [
-        "static", "confidence", "oracle", "one token per step", "lossless minimum", "filled: Pareto-optimal"]
+        "static",
+        "confidence",
+        "oracle",
+        "one token per step",
+        "lossless minimum",
+        "filled: Pareto-optimal",
+    ]
     assert unseen(figure) == []
     stars = [line for axis in figure.axes for line in axis.lines if line.get_marker() == "*"]
     # Four useful tokens of each item, in 8 forwards one by one and in 3 at least; all are right.

@@ -50,9 +50,7 @@ def on_any_device() -> Iterator[None]:
         yield
 
 
-def way(
-    runtime: str, network: Transformer, sampler: Sampler, eos: EndOfText
-) -> tuple[Network, TakeTurn]:
+def way(runtime: str, network: Transformer, sampler: Sampler, eos: EndOfText) -> tuple[Network, TakeTurn]:
     """The model as the loop calls it under a runtime, and what takes its turns."""
     with on_any_device():
         return prepared(Runtime(runtime, 0 if runtime == "eager" else None), network, sampler, eos)

@@ -19,6 +19,7 @@ REFUSES = {"flash_verify"}  # every second forward verifies drafts, perhaps in v
 ANEW = {"rcr", "remdm"}  # decide positions anew: what a turn commits may be masked again at its end
 of_decodes = partial(law, combinations, daily=110, least=5000)  # every part is shown by the first 84
 
+
 @lru_cache(maxsize=2)
 def together(combination: Combination) -> list[Decoded]:
     """Three requests as one batch. ``make laws`` asks all laws of one combination, then of the next."""

@@ -72,8 +72,7 @@ def emitted(turns: list[Turn]) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("size", "threshold", "penalty"), [(1, 0.4, 0.0), (4, 0.4, 0.02), (16, 0.6, 0.02)])
+@pytest.mark.parametrize(("size", "threshold", "penalty"), [(1, 0.4, 0.0), (4, 0.4, 0.02), (16, 0.6, 0.02)])
 def test_wedlm_takes_at_most_a_forward_for_each_token_and_masks_of_the_window(
     size: int, threshold: float, penalty: float
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 from harness import Combination, combinations, forward_of, model, parts_of, with_mask
 from law import law
 
-from dllm.constrained.batch import Steering
+from dllm.constrained.batch import ConstrainedBatch
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.contract.shapes import Shapes
@@ -32,7 +32,7 @@ def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampli
     while arrivals or rows:
         if turn in arrivals:
             canvas = Canvas.of([with_mask(one, config.mask_id or 0) for one in arrivals.pop(turn)], config.pad_id or 0)
-            free = Steering.none(len(canvas.request))
+            free = ConstrainedBatch.none(len(canvas.request))
             fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
             rows = rows.join(fresh) if rows else fresh
         turn += 1

@@ -41,8 +41,10 @@ def decoded(rule: Sampler, cache: NoCache | Dual | None = None, lag: int | None 
 def test_a_rule_that_commits_nothing_is_named_with_the_forwards_the_row_and_the_rule(
     cache: NoCache | Dual, lag: int | None
 ) -> None:
-    words = (r"^sampler=Rising decided nothing in \d+ forwards in a row \(forwards 1 to \d+ of row 0\); 12 positions "
-             r"are left, .*commits at least one position of view\.open in every row of every turn: add best\(")
+    words = (
+        r"^sampler=Rising decided nothing in \d+ forwards in a row \(forwards 1 to \d+ of row 0\); 12 positions "
+        r"are left, .*commits at least one position of view\.open in every row of every turn: add best\("
+    )
     with pytest.raises(UserError, match=words):
         decoded(Rising(1.0), cache, lag)
 

@@ -21,7 +21,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
 from dllm.kernels.jit import Kernel
 from dllm.loop.denoise import denoise
-from dllm.loop.recorded import Ground, RecordedTurns, copy_all, prepared
+from dllm.loop.recorded import RecordedTurns, StaticBuffers, copy_all, prepared
 from dllm.runtime.graphs import Graphs
 from dllm.runtime.runtime import Runtime
 
@@ -55,7 +55,10 @@ def decoded(running: Iterator[Turn]) -> dict[int, tuple[list[int], int, list[int
         for row in turn.finished:
             candidates = turn.candidates
             out[int(candidates.request[row])] = (
-                candidates.tokens[row].tolist(), int(turn.view.blocks.turn[row]), turn.ledger.fixed[row].tolist())
+                candidates.tokens[row].tolist(),
+                int(turn.view.blocks.turn[row]),
+                turn.ledger.fixed[row].tolist(),
+            )
     return out
 
 
@@ -168,7 +171,7 @@ def test_kernels_of_ours_are_recorded_in_whole_turns() -> None:
 
 def test_a_tensor_taken_over_in_another_place_is_copied_first() -> None:
     there = [torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([3.0])]
-    ground, fresh = Ground([], there), torch.tensor([9.0])
+    ground, fresh = StaticBuffers([], there), torch.tensor([9.0])
     ground.lay([fresh, there[0], there[2]])
     assert [float(one) for one in there] == [9.0, 1.0, 3.0]
     copy_all(there, [torch.ones(1), torch.ones(1), torch.ones(1)])

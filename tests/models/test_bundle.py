@@ -12,7 +12,7 @@ import torch
 from model_folders import DATA, copy_of, llada_tokenizer, published, random_folder, sdar_tokenizer
 
 from dllm.compose.parts import choices, composed
-from dllm.errors import Doubt, UserError, warn_once
+from dllm.errors import SettingWarning, UserError, warn_once
 from dllm.models import bundle
 from dllm.models.bundle import CHECKPOINTS, describe, load, shipped_models, warn_of_another
 from dllm.models.config import FAMILIES
@@ -52,7 +52,9 @@ def test_a_folder_of_another_architecture_than_the_model_named_gets_a_line() -> 
     dream = read_model_config(DATA / "dream_gqa")
     model = {"name": "llada-8b-instruct", "path": "my/dream", "architecture": "LLaDAModelLM"}
     warn_once.cache_clear()
-    with pytest.warns(Doubt, match="my/dream holds a checkpoint of DreamModel, and model=llada-8b-instruct names"):
+    with pytest.warns(
+        SettingWarning, match="my/dream holds a checkpoint of DreamModel, and model=llada-8b-instruct names"
+    ):
         warn_of_another(model, dream)
     warn_once.cache_clear()
     with warnings.catch_warnings():

@@ -88,8 +88,13 @@ AWKWARD = [
 ]  # fmt: skip
 # Refused in words that name what stands behind: of these the kind of error is compared, and its words are ours.
 OWN_WORDS = [
-    "{{ dict | tojson }}", "{{ dict.items(messages[0]) }}", "{{ raise_exception() }}", "{{ namespace(__class__=1) }}",
-    "{% set n = namespace() %}{% set n._a = 1 %}", "{{ raise_exception.__globals__ }}", "{{ dict.__class__ }}",
+    "{{ dict | tojson }}",
+    "{{ dict.items(messages[0]) }}",
+    "{{ raise_exception() }}",
+    "{{ namespace(__class__=1) }}",
+    "{% set n = namespace() %}{% set n._a = 1 %}",
+    "{{ raise_exception.__globals__ }}",
+    "{{ dict.__class__ }}",
 ]
 USER = {"role": "user", "content": " What is <2> + 'é'?\n"}
 CONVERSATIONS: list[list[dict[str, Any]]] = [

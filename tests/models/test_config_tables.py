@@ -1,5 +1,4 @@
-"""The defaults of the published classes, written down from their files, against what a file without the key computes.
-"""
+"""The defaults of the published classes, written down from their files, against what is computed without the key."""
 
 from __future__ import annotations
 

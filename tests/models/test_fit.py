@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dllm.analysis.checkpoint import inspect_checkpoint
-from dllm.errors import Doubt, UserError, warn_once
+from dllm.errors import SettingWarning, UserError, warn_once
 from dllm.models.bundle import describe
 from dllm.models.weights import load_model
 
@@ -52,7 +52,7 @@ def test_the_single_file_counts_beside_an_index_of_an_earlier_save(there: bool, 
             (folder / name).unlink()
     new = load_file(DATA / "dream_gqa" / "model.safetensors")
     save_file(new, folder / "model.safetensors")
-    with pytest.warns(Doubt, match="index.json is not read"):
+    with pytest.warns(SettingWarning, match="index.json is not read"):
         assert torch.equal(logits(load_model(folder), TOKENS), original())
     report = inspect_checkpoint(folder, mask_id=130)
     assert report.usable and report.shards == 1 and any("index.json is not read" in note for note in report.notes)
@@ -73,7 +73,7 @@ def test_of_two_copies_the_one_that_the_index_names_counts(tmp_path: Path) -> No
 def test_a_tensor_that_the_index_does_not_name_is_left_out_with_a_line(tmp_path: Path) -> None:
     folder, _ = sharded(tmp_path)
     save_file({**load_file(folder / TWO), "model.layers.0.extra": torch.ones(2)}, folder / TWO)
-    with pytest.warns(Doubt, match="left out: model.layers.0.extra, which the index does not name"):
+    with pytest.warns(SettingWarning, match="left out: model.layers.0.extra, which the index does not name"):
         assert torch.equal(logits(load_model(folder), TOKENS), original())
     assert any("model.layers.0.extra" in note for note in inspect_checkpoint(folder, mask_id=130).notes)
 
@@ -90,7 +90,7 @@ def test_a_head_of_another_task_is_left_out_with_a_line(tmp_path: Path) -> None:
     """A value head, as dLLM-RL saves one. What lies inside the network is refused: it would change the answer."""
     folder = copy_of("dream_gqa", tmp_path)
     edit_weights(folder, value_head__weight=torch.ones(1, 64))
-    with pytest.warns(Doubt, match="left out: value_head.weight, which this model does not use"):
+    with pytest.warns(SettingWarning, match="left out: value_head.weight, which this model does not use"):
         assert torch.equal(logits(load_model(folder), TOKENS), original())
     edit_weights(folder, model__layers__0__self_attn__q_norm__weight=torch.ones(16))
     with pytest.raises(UserError, match="q_norm.weight is not part of this architecture"):

@@ -10,7 +10,7 @@ import torch
 from model_folders import PARITY, copy_of, edit_config, edit_weights, published
 
 from dllm.analysis.checkpoint import inspect_checkpoint
-from dllm.errors import Doubt, UserError, warn_once
+from dllm.errors import SettingWarning, UserError, warn_once
 from dllm.models.bundle import load
 from dllm.models.config import ModelConfig
 from dllm.models.weights import load_model
@@ -84,10 +84,10 @@ def test_a_key_that_nothing_reads_is_reported_once(tmp_path: Path) -> None:
     report = inspect_checkpoint(folder)
     assert report.usable and sentence in report.notes
     warn_once.cache_clear()
-    with pytest.warns(Doubt, match="new_gate, another") as caught:
+    with pytest.warns(SettingWarning, match="new_gate, another") as caught:
         load(folder)
         load(folder)
-    assert len([one for one in caught if issubclass(one.category, Doubt)]) == 1
+    assert len([one for one in caught if issubclass(one.category, SettingWarning)]) == 1
 
 
 @pytest.mark.parametrize(("name", "change"), [

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "dllm"
 CONTRACT = {"Need.span", "Need.ratio", "Scores.logits", "Scores.lookup", "Step.accepted", "Schedule.fixed_length",
             "Scores.again", "Lookup.banned", "Step.edit", "Need.attention", "Scores.attention", "Scores.drafts",
             "ForwardPlan.beside"}  # fmt: skip
-CALLS = 9  # of ``Call`` and ``Drafts``: what a call does without
+CALLS = 9  # of ``Call`` and ``CandidateBuffers``: what a call does without
 FOLDERS = ("contract", "loop", "samplers", "blocks", "cache", "eos", "runtime")
 LINES = 400  # of the contract, which is to be read in a sitting
 
@@ -29,8 +29,7 @@ def optional(file: str) -> set[str]:
 
 
 def core() -> list[Path]:
-    return [file for name in FOLDERS for file in sorted((PACKAGE / name).glob("*.py"))
-            if file.name != "shapes.py"]
+    return [file for name in FOLDERS for file in sorted((PACKAGE / name).glob("*.py")) if file.name != "shapes.py"]
 
 
 def test_few_fields_of_the_contract_may_be_absent() -> None:

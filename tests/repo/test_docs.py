@@ -134,8 +134,9 @@ def test_the_small_model_answers_every_prompt_that_is_shown(file: Path) -> None:
 FIRST_TRY = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 
 
-@pytest.mark.parametrize("cache", [name for name in choices("cache") if name not in (
-    "dkv_greedy", "finished", "flash_verify")])
+@pytest.mark.parametrize(
+    "cache", [name for name in choices("cache") if name not in ("dkv_greedy", "finished", "flash_verify")]
+)
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
 def test_a_prompt_of_a_first_try_is_answered_under_every_cache(name: str, cache: str) -> None:
     blocks = {"elastic": "whole", "flash": "whole", "window": "whole", "sliding": "sliding"}.get(cache, "fixed")

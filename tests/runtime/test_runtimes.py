@@ -18,7 +18,7 @@ from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.loop.denoise import denoise
 from dllm.models.config import MoEConfig
-from dllm.models.memory import Access
+from dllm.models.memory import StaticMemory
 from dllm.models.transformer import Places
 from dllm.runtime.compiled import Compiled
 from dllm.runtime.graphs import Graphs, Recorded
@@ -178,8 +178,8 @@ def test_a_recording_must_not_ask() -> None:
 
 def test_the_network_reads_nothing_of_a_session_but_its_access() -> None:
     """So nothing else can differ between two forwards that share a recording."""
-    assert not issubclass(Access, Session)
-    assert set(Access.__dataclass_fields__) == {"visible", "slots", "reach", "stores", "rows", "ranges"}
+    assert not issubclass(StaticMemory, Session)
+    assert set(StaticMemory.__dataclass_fields__) == {"visible", "slots", "reach", "stores", "rows", "ranges"}
     # ``ranges`` says again what ``rows`` says; a recording leaves it out.
 
 
@@ -254,5 +254,3 @@ def test_without_a_compiler_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("dllm.runtime.runtime.which", lambda name: None)
     with pytest.raises(UserError, match="runtime=compile needs a C\\+\\+ compiler.*use runtime=static"):
         Runtime("compile").check(*parts, CPU, FIXED)
-
-

@@ -49,9 +49,7 @@ RULES: dict[str, tuple[Sampler, Stop]] = {
 }
 
 
-def literally(
-    error: list[float], open_: list[bool], weights: list[list[float]], weight: float, stop: Stop
-) -> set[int]:
+def literally(error: list[float], open_: list[bool], weights: list[list[float]], weight: float, stop: Stop) -> set[int]:
     """The definition in loops: the least error and debt first, which the rule's own test may end; the first always."""
     left, debt, chosen, seen = {i for i, o in enumerate(open_) if o}, [0.0] * len(error), set[int](), list[float]()
     count = len(left)
@@ -139,8 +137,12 @@ def test_rows_do_not_wait_for_each_other() -> None:
         first, found = view.scores.attention, view.scores
         assert first is not None
         together = replace(
-            both.scores, confidence=torch.cat([found.confidence, wide.confidence]), attention=replace(
-                first, columns=first.columns.repeat(2, 1), weights=first.weights.repeat(2, 1, 1), received=None))
+            both.scores,
+            confidence=torch.cat([found.confidence, wide.confidence]),
+            attention=replace(
+                first, columns=first.columns.repeat(2, 1), weights=first.weights.repeat(2, 1, 1), received=None
+            ),
+        )
         canvas, open_ = replace(both.canvas, masked=view.canvas.masked.repeat(2, 1)), view.open.repeat(2, 1)
         both = replace(both, canvas=canvas, open=open_, scores=together)
         assert committed(rule, both) == committed(rule, view)
@@ -183,4 +185,5 @@ def test_options_out_of_range_are_refused() -> None:
     for layers, words in ((0, "must be at least 1"), (5, "is more than the 4 layers of this model")):
         with pytest.raises(UserError, match=rf"^sampler\.layers={layers} {words}.*null"):
             validate(
-                Setting(model("tiny-llada").config, Fixed(8), 16), Adas(Confidence(), layers=layers), NoCache(), Keep())
+                Setting(model("tiny-llada").config, Fixed(8), 16), Adas(Confidence(), layers=layers), NoCache(), Keep()
+            )

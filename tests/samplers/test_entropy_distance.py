@@ -48,7 +48,8 @@ def test_a_large_penalty_is_left_to_right() -> None:
 def test_without_a_price_it_is_a_threshold_of_entropy() -> None:
     entropy = torch.rand(300, 8, generator=torch.Generator().manual_seed(4), dtype=torch.float64) * 2
     played = [
-        Game(rule, 8, rows=300).play(0.5, entropy=entropy) for rule in (EntropyDistance(0.3, 0.0), DParallel(0.3))]
+        Game(rule, 8, rows=300).play(0.5, entropy=entropy) for rule in (EntropyDistance(0.3, 0.0), DParallel(0.3))
+    ]
     assert played[0] == played[1] and max(map(len, played[0])) > 1
 
 

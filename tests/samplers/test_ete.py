@@ -45,9 +45,7 @@ def test_a_position_without_enough_mass_is_not_explored() -> None:
     assert step.owner.is_single and positions(step.commit) == [[0]]
 
 
-@pytest.mark.parametrize(
-    ("where", "explored"), [("entropy", 2), ("lowest_confidence", 1), ("leftmost", 0)]
-)
+@pytest.mark.parametrize(("where", "explored"), [("entropy", 2), ("lowest_confidence", 1), ("leftmost", 0)])
 def test_where_it_explores(where: str, explored: int) -> None:
     rows = [[0.6, 0.4, 0.0, 0.0], [0.45, 0.45, 0.1, 0.0], [0.46, 0.2, 0.2, 0.14]]
     step = turn(Game(ETE(lookahead_blocks=0, explore_position=where), 3), rows)

@@ -55,7 +55,8 @@ def test_it_commits_what_factor_commits_and_more(margin: float) -> None:
     for sharpness in (1, 4, 16, 64):
         confidence = 1 - torch.rand(200, 9, generator=noise, dtype=torch.float64) ** sharpness
         wide, narrow = (
-            Game(rule, 9, rows=200).play(confidence) for rule in (Frechet(margin), Factor(1 - margin, False)))
+            Game(rule, 9, rows=200).play(confidence) for rule in (Frechet(margin), Factor(1 - margin, False))
+        )
         assert all(set(few) <= set(many) for few, many in zip(narrow, wide, strict=True))
         more += sum(map(len, wide)) - sum(map(len, narrow))
     assert more > 100

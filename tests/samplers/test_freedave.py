@@ -98,7 +98,7 @@ def test_the_state_kept_is_the_published_loops() -> None:
         drafts = [[int(t) for t in row[2:]] for row in game.canvas.tokens]
         successors = []
         for row, draft in enumerate(drafts):
-            best = max((at for at in range(4) if draft[at] == MASK), key=lambda at, r=row: (float(confidence[r, at])))
+            best = max((at for at in range(4) if draft[at] == MASK), key=lambda at, r=row: float(confidence[r, at]))
             successors.append([int(token[row, at]) if at == best else draft[at] for at in range(4)])
         depths.add(kept)
         assert kept == reached(drafts, successors, MASK)

@@ -60,8 +60,10 @@ def test_each_row_has_its_own_frontier_and_a_wide_one_is_none() -> None:
 
 
 # What writes tokens of its own: credited, explored, told, replaced.
-OWN_TOKENS, REFUSED = {"credit", "ete", "joint_threshold", "oracle"}, {
-    "dus", "flash_verify", "freedave", "order", "prophet", "scout"}
+OWN_TOKENS, REFUSED = (
+    {"credit", "ete", "joint_threshold", "oracle"},
+    {"dus", "flash_verify", "freedave", "order", "prophet", "scout"},
+)
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])

@@ -29,7 +29,7 @@ from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
 from dllm.eos.stop_front import StopFront
 from dllm.eos.stop_strings import StopStrings
-from dllm.errors import Doubt, warn_once
+from dllm.errors import SettingWarning, warn_once
 from dllm.loop.denoise import denoise
 from dllm.models.ids import Ids
 from dllm.record.collector import Collector
@@ -252,7 +252,7 @@ def test_a_model_that_was_not_trained_to_edit_is_a_warning() -> None:
         words = f"sampler.edit_threshold=0.5: models of the family {family} were not trained to replace tokens"
         for at in (0, 2):
             (doubt,) = said[name, at]
-            assert doubt[0] is Doubt and doubt[1].startswith(words)
+            assert doubt[0] is SettingWarning and doubt[1].startswith(words)
             assert doubt[1].endswith("Set sampler.edit_threshold=null, or use a model that was, such as LLaDA2.1.")
         assert said[name, 1] == []
     assert [said[NAME, at] for at in range(3)] == [[], [], []]

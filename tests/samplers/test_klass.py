@@ -98,7 +98,8 @@ def test_a_position_that_was_left_out_for_a_turn_starts_anew() -> None:
     view = game.view(p.amax(-1), p.argmax(-1), logits=p.log())
     left_out = view.canvas.columns == PROMPT + 2
     scores = replace(
-        view.scores, scored=view.scores.scored & ~left_out, committable=view.scores.committable & ~left_out)
+        view.scores, scored=view.scores.scored & ~left_out, committable=view.scores.committable & ~left_out
+    )
     state = game.sampler.propose(game.view_of(scores), game.state).state
     game.state = {**game.state, **state}
     assert turn(game, EASY, EASY, EASY, FLAT) == [1] and game.accepted == []  # 1 has moved, 2 was away: 1 is the best

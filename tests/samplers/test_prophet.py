@@ -17,7 +17,7 @@ from dllm.compose.validate import validate
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting
 from dllm.eos.keep import Keep
-from dllm.errors import Doubt, warn_once
+from dllm.errors import SettingWarning, warn_once
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -46,9 +46,7 @@ def exit_turn(sampler: Prophet, gaps: list[float], length: int = 10) -> int:
     return 0
 
 
-@pytest.mark.parametrize(
-    ("gap", "turn"), [(7.5, 1), (7.4, 4), (5.0, 4), (4.9, 7), (2.5, 7), (2.4, 0)]
-)
+@pytest.mark.parametrize(("gap", "turn"), [(7.5, 1), (7.4, 4), (5.0, 4), (4.9, 7), (2.5, 7), (2.4, 0)])
 def test_the_bar_falls_with_progress(gap: float, turn: int) -> None:
     """Progress counts from 1 / 10: below 0.33 the bar is 7.5, below 0.67 it is 5.0, then 2.5."""
     assert exit_turn(Prophet(Static(), region="all_masked"), [gap] * 9) == turn
@@ -149,9 +147,9 @@ def test_all_masks_as_the_region_is_a_warning() -> None:
     def said(rule: Sampler) -> list[str]:
         warn_once.cache_clear()
         with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always", Doubt)
+            warnings.simplefilter("always", SettingWarning)
             validate(setting(16), rule, NoCache(), Keep())
-        return [str(one.message) for one in heard if one.category is Doubt]
+        return [str(one.message) for one in heard if one.category is SettingWarning]
 
     (alone,) = said(Prophet(Static()))
     assert alone.startswith("sampler.region=all_masked: ") and "sampler.region=none" in alone

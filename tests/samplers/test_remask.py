@@ -59,7 +59,8 @@ def test_rcr_ranks_by_the_score_that_is_named(score: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "extra", "number"), [(13, 4, 1), (13, 2, 5), (7, 1, 1), (4, 3, 4), (1, 2, 5), (5, 0, 0), (13, 12, 2)])
+    ("steps", "extra", "number"), [(13, 4, 1), (13, 2, 5), (7, 1, 1), (4, 3, 4), (1, 2, 5), (5, 0, 0), (13, 12, 2)]
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_remdm_decides_the_least_sure_anew(seed: int, steps: int, extra: int, number: int) -> None:
     """ParallelBench's loop in its own order: a correction masks before its forward, and commits as many after it."""

@@ -14,7 +14,7 @@ from dllm.contract.setting import Sampling, Setting
 from dllm.eos.keep import Keep
 from dllm.loop.denoise import denoise
 from dllm.models.attention import Visible
-from dllm.models.memory import Fresh
+from dllm.models.memory import NoCacheMemory
 from dllm.samplers.wino import WINO
 
 
@@ -30,7 +30,7 @@ def by_hand(tokens: torch.Tensor, columns: list[int]) -> torch.Tensor:
     for extra, column in enumerate(columns):
         visible[0, length + extra, column] = False
     with torch.inference_mode():
-        hidden, _ = network(rows, positions, Fresh(Visible(visible)))
+        hidden, _ = network(rows, positions, NoCacheMemory(Visible(visible)))
         logs = network.head(hidden[0, length:]).log_softmax(-1)
     return logs[torch.arange(len(columns)), tokens[0, columns]]
 

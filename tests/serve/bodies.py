@@ -13,7 +13,7 @@ from dllm.compose.parts import composed
 from dllm.models.bundle import Model
 from dllm.serve.choose import Defaults
 from dllm.serve.refused import Refused
-from dllm.serve.wire import Asked, asked
+from dllm.serve.wire import ParsedRequest, asked
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
 MESSAGES = [{"role": "user", "content": 'Copy the list:\n["Kai", "Emma"]'}]
@@ -31,7 +31,7 @@ def plan_of(*overrides: str) -> RunPlan:
     return RunPlan.of(config)
 
 
-def chat(server: Defaults, **fields: Any) -> Asked:
+def chat(server: Defaults, **fields: Any) -> ParsedRequest:
     return asked({"model": "mini", "messages": MESSAGES, **fields}, True, server)
 
 

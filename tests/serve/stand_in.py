@@ -15,7 +15,7 @@ from dllm.contract import Turn
 from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
 from dllm.runtime.runtime import Runtime
-from dllm.serve.jobs import Chosen, Closing, Done, Event, Failed, Figures, Full, Job, Limits, Progress
+from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, Progress, RequestParts, Stats
 
 Deliver = Callable[[Event], None]
 
@@ -37,9 +37,10 @@ class OneByOne:
         self.wake = threading.Condition()
         self.thread: threading.Thread | None = None
 
-    def runner_of(self, chosen: Chosen) -> Runner:
-        return Runner.of(self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling,
-                         Runtime("eager"))
+    def runner_of(self, chosen: RequestParts) -> Runner:
+        return Runner.of(
+            self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling, Runtime("eager")
+        )
 
     def start(self) -> None:
         if self.thread is None:
@@ -78,8 +79,8 @@ class OneByOne:
         for _, _, deliver in left:
             deliver(Failed("closing", "the server shuts down.", "none"))
 
-    def figures(self) -> Figures:
-        return Figures(rows=len(self.running), waiting=len(self.waiting), turns=self.turns)
+    def figures(self) -> Stats:
+        return Stats(rows=len(self.running), waiting=len(self.waiting), turns=self.turns)
 
     def work(self) -> None:
         while True:
@@ -105,8 +106,14 @@ class OneByOne:
     def decode(self, job: Job, deliver: Deliver) -> None:
         chosen = job.chosen
         decoder = Decoder(
-            self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, sampling=chosen.sampling,
-            gen_length=max(1, list(job.request.masked).count(True)))
+            self.model,
+            chosen.sampler,
+            chosen.blocks,
+            chosen.cache,
+            chosen.eos,
+            sampling=chosen.sampling,
+            gen_length=max(1, list(job.request.masked).count(True)),
+        )
 
         def observe(turn: Turn) -> None:
             time.sleep(self.pause)
@@ -130,5 +137,10 @@ def progress_of(turn: Turn, job: Job) -> Progress:
     guesses = {at: (guess[at], sure[at]) for at, hidden in enumerate(masked) if hidden and known[at]}
     turns = turn.ledger.fixed.masked_fill(canvas.masked, 0)[0, answer].tolist()
     return Progress(
-        int(turn.view.blocks.turn[0]), int(turn.view.blocks.number[0]), canvas.tokens[0, answer].tolist(), masked,
-        masked.index(True) if True in masked else len(masked), *((turns, guesses) if job.snapshots else ()))
+        int(turn.view.blocks.turn[0]),
+        int(turn.view.blocks.number[0]),
+        canvas.tokens[0, answer].tolist(),
+        masked,
+        masked.index(True) if True in masked else len(masked),
+        *((turns, guesses) if job.snapshots else ()),
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from dllm import UserError
 from dllm.contract.setting import Sampling
-from dllm.errors import Doubt, warn_once
+from dllm.errors import SettingWarning, warn_once
 from dllm.models.bundle import Model
 from dllm.serve.choose import Defaults
 from dllm.serve.refused import in_requests
@@ -50,7 +50,7 @@ def test_what_the_server_was_told_holds_where_a_request_says_nothing(mini_model:
 
 def test_a_part_that_may_do_harm_is_a_warning_once(mini_model: Model) -> None:
     warn_once.cache_clear()
-    with pytest.warns(Doubt, match="sampler.region=all_masked: .*sampler.region=none") as heard:
+    with pytest.warns(SettingWarning, match="sampler.region=all_masked: .*sampler.region=none") as heard:
         for seed in (1, 2):
             chat(mini_defaults(mini_model), diffusion={"sampler": "prophet"}, seed=seed)
         chat(mini_defaults(mini_model), diffusion={"sampler": {"name": "prophet", "region": "none"}})

@@ -61,7 +61,8 @@ def test_openais_client_takes_snapshots_for_chunks(client: Any) -> None:
     decided = [sum(word is not None for word in shot["words"]) for shot in shots]
     assert decided == [shot["turn"] for shot in shots] and decided[-1] == 16, "one token a turn; a late reader skips"
     plain = client.chat.completions.create(
-        model="tiny", messages=MESSAGES, extra_body={"diffusion": {**body["diffusion"], "snapshots": False}})
+        model="tiny", messages=MESSAGES, extra_body={"diffusion": {**body["diffusion"], "snapshots": False}}
+    )
     assert "".join(shots[-1]["words"]) == plain.choices[0].message.content
     assert plain.choices[0].diffusion["nfe"] == 16
 

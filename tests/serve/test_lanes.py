@@ -17,12 +17,12 @@ from dllm.loop import runner
 from dllm.loop.recorded import RecordedTurns
 from dllm.models.bundle import Model
 from dllm.runtime.runtime import Runtime
-from dllm.serve.jobs import Chosen, Done, Limits
+from dllm.serve.jobs import Done, Limits, RequestParts
 from dllm.serve.scheduler import Scheduler
 from tests.serve.test_scheduler import Client, alone, bundle, chosen, job, requests
 
 
-def in_one_lane(todo: Sequence[Request], parts: Sequence[Chosen], runtime: str) -> list[tuple[list[int], int]]:
+def in_one_lane(todo: Sequence[Request], parts: Sequence[RequestParts], runtime: str) -> list[tuple[list[int], int]]:
     """Canvas and forwards of each request, which join one lane turn by turn."""
     scheduler, clients = Scheduler(bundle("tiny-llada"), runtime), [Client() for _ in todo]
     for one, own, client in zip(todo, parts, clients, strict=True):

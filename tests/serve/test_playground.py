@@ -69,7 +69,8 @@ def choose(tab: Any, pane: int, **chosen: str) -> None:
 def finished(tab: Any, pane: int = 0, state: str = "done") -> str:
     """The status of a pane once it says so."""
     tab.wait_for_function(
-        "([at, state]) => document.querySelectorAll('.status')[at]?.textContent.startsWith(state)", arg=[pane, state])
+        "([at, state]) => document.querySelectorAll('.status')[at]?.textContent.startsWith(state)", arg=[pane, state]
+    )
     return str(tab.locator(".status").nth(pane).inner_text())
 
 

@@ -134,8 +134,6 @@ def test_an_ipv6_address_is_listened_to() -> None:
         pytest.skip("this machine has no IPv6")
 
 
-
-
 TASK = {**plain_config(composed(["task=serve"]).task)}
 
 

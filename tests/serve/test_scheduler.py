@@ -25,8 +25,8 @@ from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.models.ids import Ids
 from dllm.samplers.confidence import Confidence
-from dllm.serve.jobs import Chosen, Closing, Done, Event, Failed, Full, Job, Limits, Progress
-from dllm.serve.lane import Lane
+from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, Progress, RequestParts
+from dllm.serve.lane import SettingBatch
 from dllm.serve.scheduler import Scheduler
 
 TIMEOUT = 60.0
@@ -66,15 +66,15 @@ def serving(name: str, limits: Limits = Limits(), runtime: str = "eager") -> Ite
     scheduler.thread.join(TIMEOUT)
 
 
-def chosen(combination: Combination, heat: float = 0.0, guidance: float = 0.0, **options: Any) -> Chosen:
+def chosen(combination: Combination, heat: float = 0.0, guidance: float = 0.0, **options: Any) -> RequestParts:
     parts = parts_of(combination, Sampling(temperature=heat, guidance=guidance))
     sampling = Sampling(temperature=heat, guidance=guidance, tempered=parts[0].tempered)
     for option, value in options.items():
         setattr(parts[0], option, value)
-    return Chosen(*parts, sampling, {}, (str(combination), heat > 0, guidance))
+    return RequestParts(*parts, sampling, {}, (str(combination), heat > 0, guidance))
 
 
-def job(request: Request, parts: Chosen, **options: Any) -> Job:
+def job(request: Request, parts: RequestParts, **options: Any) -> Job:
     return Job(request, parts, time.monotonic() + TIMEOUT, **options)
 
 
@@ -91,7 +91,7 @@ def requests(noise: random.Random, count: int, mask: int) -> list[Request]:
     return out
 
 
-def alone(combination: Combination, one: Request, parts: Chosen) -> tuple[list[int], int]:
+def alone(combination: Combination, one: Request, parts: RequestParts) -> tuple[list[int], int]:
     network = model(combination.model, torch.float64)
     whole = (parts.sampler, parts.blocks, parts.cache, parts.eos)
     found = results(network, whole, [parts.sampler.prepare(one)], parts.sampling)[0]
@@ -111,7 +111,7 @@ def cases() -> Iterator[tuple[Combination, float, float]]:
         yield combination, heat, guidance
 
 
-def served(todo: list[Request], parts: Chosen, combination: Combination, runtime: str = "eager") -> None:
+def served(todo: list[Request], parts: RequestParts, combination: Combination, runtime: str = "eager") -> None:
     """J1, J2, J3: decode ``todo``, of which one leaves on the way, and compare every other with its answer alone."""
     noise = random.Random(f"{combination} {len(todo)}")
     scheduler = Scheduler(bundle(combination.model), runtime, Limits(max_rows=3))
@@ -230,21 +230,22 @@ def test_memory_that_runs_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) 
     combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
     todo = [Request.answer([3, 4, 5 + seed], 16, 60, seed) for seed in range(4)]
     scheduler, clients, parts = Scheduler(bundle("tiny-llada"), "eager"), [Client() for _ in todo], chosen(combination)
-    whole = Lane.turn
+    whole = SettingBatch.turn
 
-    def small(self: Lane) -> Turn | None:
+    def small(self: SettingBatch) -> Turn | None:
         if len(self) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return whole(self)
 
-    monkeypatch.setattr(Lane, "turn", small)
+    monkeypatch.setattr(SettingBatch, "turn", small)
     for one, client in zip(todo, clients, strict=True):
         scheduler.submit(job(one, parts), client)
     while scheduler.lanes or scheduler.queue:
         scheduler.step()
     assert scheduler.rows == 1
     assert [(client.last.result.canvas, client.last.result.nfe) for client in clients] == [
-        alone(combination, one, parts) for one in todo]
+        alone(combination, one, parts) for one in todo
+    ]
 
 
 def test_limits_and_ends() -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
-from dllm.constrained.batch import Steering
+from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.steered import Steered
+from dllm.constrained.steered import ConstrainedRow
 from dllm.constraints.rows import RowSets
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
@@ -38,8 +38,7 @@ class Recorded:
 
     def __init__(self, logits: list[list[list[float]]]) -> None:
         self.table, self.turn = torch.tensor(logits, dtype=torch.float64), -1
-        self.config = SimpleNamespace(
-            prediction_shift=0, vocab=self.table.shape[2], attention=FULL, logit_scale=1.0)
+        self.config = SimpleNamespace(prediction_shift=0, vocab=self.table.shape[2], attention=FULL, logit_scale=1.0)
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         self.turn = min(self.turn + 1, len(self.table) - 1)
@@ -66,7 +65,7 @@ def turns_of(case: Case, row: RowSets, sampling: Sampling = Sampling(), seed: in
     canvas = Canvas.of([request], mask, temperature=sampling.temperature)
     renormalised, joint = case["confidence"] == "admissible", case.get("joint", False)
     compiled = CompiledConstraint(row.language, "", renormalised=renormalised, joint=joint)
-    rows = fresh(canvas, forward, sampler, blocks, None, Steering((Steered(compiled, 0, [row]),)))
+    rows = fresh(canvas, forward, sampler, blocks, None, ConstrainedBatch((ConstrainedRow(compiled, 0, [row]),)))
     with torch.inference_mode():
         yield from turns(rows, forward, sampler, blocks, eos)
 

@@ -40,8 +40,18 @@ BROUGHT = (*SETTINGS, *INSTEAD)  # words of other programs
 BARE = ("Sort the list: b, a", "What is x=3?", "chat", "run", "mini-llada", "EB", "q.jsonl", "p.jsonl", "a\nb", "it's")
 MODELS = ("LLaDA-8B-Instruct", "GSAI-ML/LLaDA-8B-Instruct", "Mini-LLaDA", "./here", "nowhere/model", "llada", "/")
 UNCLOSED = ("grids=[{sampler: eb, gen_length: 4]", "stop=[a", "sampler.threshold={a: [1}", "sampler=[eb", "seed=1]")
-TARGETS = ("nope", "nope.Nope", "dllm.samplers.eb.EBB", "dllm.samplers", "dllm.samplers.nope.A", "a..b",
-           "os.system", "dllm.cache.none.NoCache", "null", "5")
+TARGETS = (
+    "nope",
+    "nope.Nope",
+    "dllm.samplers.eb.EBB",
+    "dllm.samplers",
+    "dllm.samplers.nope.A",
+    "a..b",
+    "os.system",
+    "dllm.cache.none.NoCache",
+    "null",
+    "5",
+)
 TEXTS = ("name", "output", "resume", "prompts", "trace", "stop", "prompt", "model.path", "model.device")
 INNER = ("sampler/inner", "sampler/inner@sampler.inner.inner")
 

@@ -20,7 +20,7 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
-from dllm.constrained.batch import Steering
+from dllm.constrained.batch import ConstrainedBatch
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
@@ -167,7 +167,8 @@ def with_mask(request: Request, mask_id: int) -> Request:
 
 
 def parts_of(
-    combination: Combination, sampling: Sampling = Sampling()  # noqa: B008  frozen
+    combination: Combination,
+    sampling: Sampling = Sampling(),  # noqa: B008  frozen
 ) -> tuple[Sampler, Blocks, Cache, EndOfText]:
     """The combination's parts. Raises UserError when they refuse each other, or the sampling."""
     sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)
@@ -183,8 +184,11 @@ def forward_of(network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfT
 
 
 def turns(
-    combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None,
-    steering: Steering | None = None, lag: int | None = None,
+    combination: Combination,
+    batch: Sequence[Request],
+    sampling: Sampling | None = None,
+    steering: ConstrainedBatch | None = None,
+    lag: int | None = None,
 ) -> Iterator[Turn]:
     network, parts = model(combination.model), parts_of(combination)
     batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
@@ -198,7 +202,7 @@ def turns(
 
 def decode(
     combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None,
-    steering: Steering | None = None, lag: int | None = None,
+    steering: ConstrainedBatch | None = None, lag: int | None = None,
 ) -> list[Decoded]:  # fmt: skip
     """Decode a batch and record every request's turns separately."""
     out = [Decoded() for _ in batch]
@@ -221,7 +225,7 @@ def decode(
 def results(
     network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], batch: Sequence[Request],
     sampling: Sampling | None = None, lag: int | None = None, runs: Network | None = None, take: TakeTurn | None = None,
-    steering: Steering | None = None,
+    steering: ConstrainedBatch | None = None,
 ) -> list[Result]:  # fmt: skip
     """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config, (sampler, blocks, _, eos) = network.config, parts

@@ -109,8 +109,11 @@ def dus(params: Case) -> Parts:
     """Levels, or a rule thinned out by the spacing filter. A column that the published loop withholds stays a mask."""
     blocks = Fixed(params["block_length"])
     if params["sampler"] != "scheduled":
-        inner = Confidence(params["tau"]) if params["sampler"] == "cb_spaced" else EntropyBound(
-            params["gamma"] * math.log(2))
+        inner = (
+            Confidence(params["tau"])
+            if params["sampler"] == "cb_spaced"
+            else EntropyBound(params["gamma"] * math.log(2))
+        )
         return Parts(Spaced(inner, params["start_stride"]), blocks)
     rule = DUS(params["base"], params["base_skip"], params["scheduler"])
     if params["confidence_threshold"]:
@@ -158,6 +161,16 @@ class ClassToken(Recap):
 
 
 METHODS: dict[str, Callable[[Case], Parts]] = {
-    "d3llm": d3llm, "dus": dus, "easing": suffix, "eb": eb, "klass": klass, "pc": pc, "prior": prior,
-    "rcr": rcr, "recap_groups": recap_groups, "remdm": remdm, "saber": saber, "wino": wino,
+    "d3llm": d3llm,
+    "dus": dus,
+    "easing": suffix,
+    "eb": eb,
+    "klass": klass,
+    "pc": pc,
+    "prior": prior,
+    "rcr": rcr,
+    "recap_groups": recap_groups,
+    "remdm": remdm,
+    "saber": saber,
+    "wino": wino,
 }

@@ -70,8 +70,7 @@ class Recorded(Dual):
 
 
 class Unrolled(Fixed):
-    """dInfer's loop tests a block after groups of iterations; a full forward and a window forward are one. For one row.
-    """
+    """dInfer's loop tests a block after groups of iterations; a full and a window forward are one. For one row."""
 
     slides = False
 

@@ -106,7 +106,8 @@ def wedlm(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     params = [row["params"] for row in rows]
     (window,) = {one["wedlm_window_size"] for one in params}
     rule = EntropyDistance(
-        [one["wedlm_entropy_threshold"] or 0.0 for one in params], [one["wedlm_pos_penalty_factor"] for one in params])
+        [one["wedlm_entropy_threshold"] or 0.0 for one in params], [one["wedlm_pos_penalty_factor"] for one in params]
+    )
     parts = Parts(rule, Sliding(window, window), way[0](), StopEach(rows), Sampling(suppress_mask=False))
     lengths = [one["max_tokens"] + window for one in params]
     found = decoded(model_of(folder, way[1], None), rows, lengths, parts, Ids(MASK, NO_EOS, ()))
@@ -185,8 +186,7 @@ def model_of(folder: Path, dtype: torch.dtype, block: int | None) -> Transformer
 
 
 def outcomes(data: Case, models: Path, sample: bool = False) -> Iterator[str | None]:
-    """What is wrong with each case, and with each batch: None where all is equal. sample: in one of the ways, by turns.
-    """
+    """What is wrong with each case and each batch (None: all is equal). sample: in one of the ways, by turns."""
     method = METHODS[data["method"]]
     cases = [{"model": case["model"], "patched": case.get("patched", []), "rows": [case]} for case in data["cases"]]
     for number, case in enumerate((*cases, *data.get("batches", ()))):

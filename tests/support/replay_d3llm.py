@@ -12,7 +12,7 @@ from dllm.blocks.ahead import Ahead
 from dllm.cache.buffer import BufferSession, CacheView
 from dllm.cache.delayed import Delayed
 from dllm.cache.none import NoCache
-from dllm.cache.passes import Pass
+from dllm.cache.passes import ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Step, View
 from dllm.contract.canvas import Canvas
@@ -98,7 +98,7 @@ class TwiceSession(BufferSession):
     policy: Twice
     renewed = False
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         if self.renewed:
             self.stores = [tuple(self._doubled(one) for one in store or ()) for store in self.stores]  # type: ignore[misc]
         self.renewed = self.policy.renewed
@@ -110,7 +110,7 @@ class TwiceSession(BufferSession):
         calls = [replace(call, visible=Visible(mask), reach=self.length + 1 + seen) for call in forward.calls]
         return replace(forward, calls=calls)
 
-    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         cost = super().cost(forward, scored)
         return replace(cost, keys=cost.keys + self.policy.seen)
 

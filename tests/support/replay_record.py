@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from dllm.cache.dllm_cache import FeaturePass
-from dllm.cache.passes import Pass
+from dllm.cache.passes import ForwardPass
 from dllm.contract import Turn
 
 
@@ -49,7 +49,7 @@ class Record:
     untested_forwards: int = 0
     start: int = 0
     entropies: list[float] = field(default_factory=list)
-    passes: list[Pass] = field(default_factory=list)
+    passes: list[ForwardPass] = field(default_factory=list)
     sure_first: list[list[int]] = field(default_factory=list)
 
     def observe(self, turn: Turn, start: int) -> None:
@@ -147,7 +147,6 @@ class Record:
     @property
     def nfe_per_block(self) -> list[int]:
         return [self.blocks.count(block) for block in dict.fromkeys(self.blocks)]
-
 
     @property
     def last_layer(self) -> list[int]:

@@ -49,8 +49,10 @@ def replayed(case: Case, decode: Decode) -> Case:
     """What this project's parts make of the two requests, in the file's fields."""
     params, prompt = case["params"], case["prompt"]
     records, found = [], []
-    sizes = (params["think_block_size"], params["max_token"], (params["marker"], EOS)), (
-        params["final_block_size"], params["final_tokens"], (EOS,))
+    sizes = (
+        (params["think_block_size"], params["max_token"], (params["marker"], EOS)),
+        (params["final_block_size"], params["final_tokens"], (EOS,)),
+    )
     for size, length, stops in sizes:
         record = decode(case, prompt, length, Parts(rule(params), Fixed(size), eos=StopAtBlock(*stops)))
         decided = record.nfe and max(end for _, _, end in record.blocks)

@@ -13,7 +13,7 @@ MODELS = Path(__file__).parents[1] / "data" / "models"
 SOURCE = MODELS / "tiny-llada"
 MASK, EOS, USER, ASSISTANT = 60, 61, 62, 63
 SPECIAL = {MASK: "<|mdm_mask|>", EOS: "<|endoftext|>", USER: "<user>", ASSISTANT: "<assistant>"}
-SIGNS = "abcdefghijklmnopqrstuvwxyz0123456789{}[]\":,.-_Ġ\\ABCDEFTNUV+/"  # Ġ: a space
+SIGNS = 'abcdefghijklmnopqrstuvwxyz0123456789{}[]":,.-_Ġ\\ABCDEFTNUV+/'  # Ġ: a space
 TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }} {% endfor %}<assistant>"
 
 

@@ -18,7 +18,7 @@ from dllm.loop.forward import Forward
 from dllm.models.bundle import Model
 from dllm.record.stopwatch import Stopwatch
 from dllm.view import live
-from dllm.view.brush import Brush
+from dllm.view.brush import CanvasRenderer
 from dllm.view.live import LiveView
 from dllm.view.picture import Picture
 
@@ -108,9 +108,7 @@ def test_a_frame_fits_the_screen_and_follows_the_open_block(model: Model, height
     assert all("░" in "".join(frame) or "64 of 64" in frame[-1] for frame in single)
 
 
-def test_pictures_are_drawn_no_more_than_fifteen_times_a_second(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_are_drawn_no_more_than_fifteen_times_a_second(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(live.time, "perf_counter", lambda: clock[0])
     decoder = decoder_of(model)
@@ -162,7 +160,7 @@ def test_every_turn_is_legible_and_brighter_than_the_one_before() -> None:
 
 def test_a_terminal_without_unicode_gets_plain_signs(model: Model) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), force_terminal=True, width=40)
-    brush = Brush(console, lambda tokens: "w", model.ids)
+    brush = CanvasRenderer(console, lambda tokens: "w", model.ids)
     assert brush.glyphs.mask == "_" and brush.glyphs.edge == "|"
 
 

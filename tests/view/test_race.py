@@ -19,8 +19,8 @@ from dllm.loop.forward import Forward
 from dllm.models.bundle import Model
 from dllm.record.stopwatch import Stopwatch
 from dllm.view import race
-from dllm.view.brush import Brush
-from dllm.view.race import DURATION, Film, Race, Racer
+from dllm.view.brush import CanvasRenderer
+from dllm.view.race import DURATION, DecodeFilm, Race, RaceLane
 from tests.app.command_line.conftest import Run, run  # noqa: F401  a fixture
 from tests.support.device_cases import on_gpus
 from tests.support.fake_gpu import CPU, FakeGPUs, place_of
@@ -49,14 +49,14 @@ def run_race(model: Model) -> Race:
         patch.setattr(Forward, "__call__", slow)
         rule = part("sampler", "static", steps=steps)
         decoder, watch = Decoder(model, rule, "whole", eos="keep", gen_length=12), Stopwatch()
-        film = Film(watch)
+        film = DecodeFilm(watch)
         ((_, result),) = decoder.run([decoder.request("w1 w2")], observe=film, watch=watch)
         clock[0] += 7.0  # what comes between two decodes
         quiet = {"id": "1", "sample": 0, "batch": "1/0", "cpu_seconds": result.seconds, "load": 0.0}
-        lanes.append(Racer(name, film, result.to_json() | quiet))
+        lanes.append(RaceLane(name, film, result.to_json() | quiet))
     patch.undo()
     console = Console(file=io.StringIO(), force_terminal=True, width=90, height=24, color_system="truecolor")
-    return Race(Brush(console, decoder.prompts.text, model.ids), lanes)
+    return Race(CanvasRenderer(console, decoder.prompts.text, model.ids), lanes)
 
 
 def lines(contest: Race, seconds: float) -> list[str]:
@@ -86,7 +86,7 @@ def test_a_film_of_a_gpu_lies_in_the_hosts_memory() -> None:
         network, (sampler, blocks, kv, eos) = on_gpus(combination.model, split=False), parts_of(combination)
         forward = forward_of(network, (sampler, blocks, kv, eos), Sampling())
         request = with_mask(Request.answer([5, 6, 7], 8, 60, 0), network.config.mask_id or 0)
-        film = Film(Stopwatch())
+        film = DecodeFilm(Stopwatch())
         for turn in denoise(Canvas.of([request], 0, network.device), forward, sampler, blocks, eos):
             film(turn)
         assert film.now is not None and place_of(film.now.tokens) != CPU
@@ -134,7 +134,8 @@ def test_the_race_takes_its_time_and_ctrl_c_ends_it(run_race: Race, monkeypatch:
 
 def test_compare_in_a_terminal_ends_as_a_race(
     run: Run,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """Nobody watches without a terminal or with live=false, and several samples have no single clock."""
     monkeypatch.setattr(race, "DURATION", 0.01)

@@ -17,7 +17,7 @@ from dllm.common.palette import luminance
 from dllm.contract import Turn
 from dllm.models.bundle import Model
 from dllm.models.ids import Ids
-from dllm.view.brush import Brush
+from dllm.view.brush import CanvasRenderer
 from dllm.view.picture import Picture
 from dllm.view.shades import Shades
 
@@ -78,7 +78,7 @@ def test_without_colours_guesses_differ_from_what_is_committed_by_their_letters(
 
 
 def test_a_terminal_without_styles_keeps_the_signs_of_masks() -> None:
-    brush = Brush(terminal(None), lambda tokens: "w", Ids(mask=0, eos=1, stops=()))
+    brush = CanvasRenderer(terminal(None), lambda tokens: "w", Ids(mask=0, eos=1, stops=()))
     assert not brush.shades.guesses and brush.legend(60, 3) == []
 
 
@@ -90,7 +90,7 @@ def model() -> Model:
 def test_every_mask_shows_the_proposal_of_the_forward_before_it_is_committed(model: Model) -> None:
     """Two blocks of 8: the second has no guesses before it opens. What is committed is what was guessed."""
     decoder = Decoder(model, "confidence", part("blocks", "fixed", block_length=8), eos="keep", gen_length=16)
-    brush = Brush(terminal("truecolor", no_color=False), decoder.prompts.text, model.ids)
+    brush = CanvasRenderer(terminal("truecolor", no_color=False), decoder.prompts.text, model.ids)
     picture, opened = None, 0
     for turn in decoder.turns('Sort the list:\n["Kai", "Emma", "Hugo"]'):
         if picture is None:
@@ -112,7 +112,7 @@ def test_every_mask_shows_the_proposal_of_the_forward_before_it_is_committed(mod
     assert opened == 8
 
 
-def assert_drawn(brush: Brush, picture: Picture, guessed: list[int], turn: Turn) -> None:
+def assert_drawn(brush: CanvasRenderer, picture: Picture, guessed: list[int], turn: Turn) -> None:
     """Masks with a guess are its word in its shade, the others are signs."""
     shown = brush.pieces(picture, 0, 9)
     for at in turn.canvas.masked[0].nonzero()[:, 0].tolist():
@@ -139,7 +139,7 @@ def test_a_position_that_is_taken_back_is_a_plain_mask_until_it_is_scored_again(
 
 def test_a_word_that_ends_in_a_new_line_ends_the_line(model: Model) -> None:
     decoder = Decoder(model, gen_length=32)
-    brush = Brush(terminal("truecolor"), decoder.prompts.text, model.ids)
+    brush = CanvasRenderer(terminal("truecolor"), decoder.prompts.text, model.ids)
     *_, last = decoder.turns("Latin square:\nA,B,C,D")
     picture = Picture.of(last.canvas)
     picture.update(last)

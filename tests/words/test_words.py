@@ -101,7 +101,7 @@ def test_what_a_request_is_told_to_send_it_may_hold() -> None:
             sound_fields(fields, chat=True)
         except Refused as refused:  # of another kind, since 4 is no temperature in quotes
             assert refused.code != "unknown_field" or meant(word).settings[0][0] == "prompt", word
-    with pytest.raises(Refused, match="'steps' is no .*: write \"diffusion\": {\"sampler\": {\"name\": \"static\""):
+    with pytest.raises(Refused, match='\'steps\' is no .*: write "diffusion": {"sampler": {"name": "static"'):
         sound_fields({"steps": 8}, chat=True)
     for chat, said in ((True, '"messages": .{"role": "user"'), (False, '"prompt": TEXT')):
         with pytest.raises(Refused, match=f"'input' is no .*: write {said}"):

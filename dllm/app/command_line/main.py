@@ -31,7 +31,7 @@ from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
 from dllm.compose.naming import CHOICES, typed_choices
 from dllm.compose.parts import composed
-from dllm.errors import Doubt, UserError, first_line
+from dllm.errors import SettingWarning, UserError, first_line
 from dllm.record.folders import REFUSED_FILE, RESULTS
 
 # Cells that an engine takes together when Hydra has started all, since it spreads their samples over its workers.
@@ -225,7 +225,7 @@ def doubts() -> Iterator[None]:
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, Doubt):
+        if issubclass(category, SettingWarning):
             complain("Warning:", message)
         else:
             complain(warnings.formatwarning(message, category, *place[:2]).rstrip())

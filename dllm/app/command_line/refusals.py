@@ -255,4 +255,3 @@ def _listed(group: str, keys: Sequence[str]) -> str:
 def _written(override: Override) -> str:
     """A choice's group as it is written, with its place."""
     return str(override.key_or_group) + (f"@{override.package}" if override.package else "")
-

@@ -26,9 +26,9 @@ from dllm.models.bundle import Model
 from dllm.record.folders import key_of
 from dllm.record.results import Result, ResultRow
 from dllm.record.stopwatch import Stopwatch
-from dllm.view.brush import Brush
+from dllm.view.brush import CanvasRenderer
 from dllm.view.live import LiveView
-from dllm.view.race import Film, Race, Racer
+from dllm.view.race import DecodeFilm, Race, RaceLane
 from dllm.view.table import answer_text, sample_label, summary_table, text_table
 
 COMPARE_RESULTS = "compare.jsonl"
@@ -64,7 +64,7 @@ class PromptRun:
         self.plan, self.samples, self.run_folder = plan, samples, run_folder
         self.model: Model | None = None  # loaded when a sample is missing
         self.console = Console()
-        self.films: dict[str, Film] = {}  # of each column, if the run ends as a race
+        self.films: dict[str, DecodeFilm] = {}  # of each column, if the run ends as a race
 
     def decode(self) -> dict[str, list[ResultRow]]:
         """Results by column of the final table: the chosen sampler, and one token per step if asked for."""
@@ -79,8 +79,8 @@ class PromptRun:
         """Replay both decodes at once, one token per step above, if this start made films of both. A prompt without a
         mask has no turns."""
         if len(self.films) > 1 and all(film.seconds for film in self.films.values()) and self.model is not None:
-            lanes = [Racer(name, self.films[name], columns[name][0]) for name in reversed(columns)]
-            Race(Brush(self.console, self.plan.prompts.text, self.model.ids), lanes).play()
+            lanes = [RaceLane(name, self.films[name], columns[name][0]) for name in reversed(columns)]
+            Race(CanvasRenderer(self.console, self.plan.prompts.text, self.model.ids), lanes).play()
 
     @property
     def watched(self) -> bool:
@@ -144,7 +144,7 @@ class PromptRun:
         """What sees the turns of a column: the view and, before a race, a film."""
         if view is None or not self.races:
             return view
-        film = self.films[name] = Film(watch)
+        film = self.films[name] = DecodeFilm(watch)
 
         def both(turn: Turn) -> None:
             film(turn)

@@ -20,7 +20,7 @@ from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
 from dllm.common.digest import seed_from
 from dllm.compose.parts import build_part, choice_of
-from dllm.constraints.kinds import Constraint, OfItem
+from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.decoder import Decoder, stretch
 from dllm.errors import UserError, not_installed
 from dllm.models import bundle
@@ -189,7 +189,7 @@ def answer_shape(config: Mapping[str, Any], item: Item) -> AnswerShape:
 
 def of_items(config: Mapping[str, Any]) -> bool:
     """Whether each item is decoded under its own constraint."""
-    return choice_of("constraint", config["constraint"]) == OfItem.kind
+    return choice_of("constraint", config["constraint"]) == TaskConstraint.kind
 
 
 def item_constraint(config: Mapping[str, Any], item: Item, plan: RunPlan) -> Constraint | None:

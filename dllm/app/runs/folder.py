@@ -154,8 +154,6 @@ def trace_name(key: SampleKey) -> str:
     return f"{plain}-{key[1]}.json" if plain == key[0] else f"{plain}-{digest(key[0].encode())}-{key[1]}.json"
 
 
-
-
 def refuse_other(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> None:
     """Raise UserError, naming the first difference, when ``folder`` belongs to a run of another identity, or when its
     config.yaml was edited after its samples were decoded."""

@@ -27,7 +27,7 @@ from dllm.common.kinds import of_kind
 from dllm.compose.parts import build_part, part
 from dllm.compose.validate import validate
 from dllm.constrained.requests import Constraints
-from dllm.constraints.kinds import Constraint, OfItem
+from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.decoder import Decoder, refuse_stop
@@ -205,7 +205,7 @@ def constraint_of(config: Mapping[str, Any]) -> Constraint | None:
     """The constraint of every text, where the chosen one is no question's own. Raises UserError for one that questions
     should bring where the task has none, and for a wrong option."""
     chosen = build_part("constraint", config["constraint"], per_request=False)
-    if not isinstance(chosen, OfItem):
+    if not isinstance(chosen, TaskConstraint):
         return chosen
     if "_target_" not in config["task"]:
         raise UserError(

@@ -78,8 +78,11 @@ def planned_samples(entries: Sequence[PromptEntry], prompts: Prompts, samples: i
     """Every sample of every prompt, in order."""
     return [
         PlannedSample(
-            entry.id, number, entry.shown,
-            replace(prompts.request(entry.prompt, first + number), constraint=entry.constraint))
+            entry.id,
+            number,
+            entry.shown,
+            replace(prompts.request(entry.prompt, first + number), constraint=entry.constraint),
+        )
         for entry in entries
         for first in (seed + entry.number * samples,)
         for number in range(samples)

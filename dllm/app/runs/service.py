@@ -45,8 +45,15 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
     sampling, length, seed = plan.sampling, plan.options.gen_length, plan.options.seed
     limits = settings.limits
     defaults = Defaults(
-        model, model.name, **parts, sampling=sampling, gen_length=length, seed=seed, max_choices=limits.max_rows,
-        max_answers=limits.max_waiting)
+        model,
+        model.name,
+        **parts,
+        sampling=sampling,
+        gen_length=length,
+        seed=seed,
+        max_choices=limits.max_rows,
+        max_answers=limits.max_waiting,
+    )
     defaults.check()
     threading.Thread(target=defaults.warm, daemon=True).start()  # 4 s that no request should wait for, nor the start
     kept = {"model": config["model"], "runtime": config["runtime"], "lag": config["lag"], "kernels": config["kernels"]}

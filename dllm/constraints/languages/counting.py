@@ -20,8 +20,8 @@ from dllm.constraints.languages.trees import (
     Counters,
     IntArray,
     Language,
+    OneOrMore,
     Rep,
-    Some,
     Tree,
 )
 
@@ -54,7 +54,7 @@ def counted_kinds(language: Language) -> list[Counted]:
                 waiting.extend(inner)
             case Rep(part):
                 waiting.append(part)
-            case Some(parts, between):
+            case OneOrMore(parts, between):
                 waiting.extend((*parts, between))
             case Counted():
                 found[tree] = None

@@ -70,7 +70,8 @@ def _check_terminals(tree: Any) -> None:
         name = str(definition.children[0])
         own[name] += sum(1 for _ in definition.iter_subtrees())
         named.setdefault(name, []).extend(
-            node.name for node in definition.scan_values(lambda value: isinstance(value, Terminal)))
+            node.name for node in definition.scan_values(lambda value: isinstance(value, Terminal))
+        )
     sizes: dict[str, int] = {}
 
     def size(name: str) -> int:

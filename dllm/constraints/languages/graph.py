@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 from dllm.constraints.languages.arrays import Long, heads
 from dllm.constraints.languages.counting import unrolled
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.trees import Alt, Automaton, Bytes, Cat, Counted, IntArray, Rep, RuleCall, Some, Tree
+from dllm.constraints.languages.trees import (
+    Alt,
+    Automaton,
+    Bytes,
+    Cat,
+    Counted,
+    IntArray,
+    OneOrMore,
+    Rep,
+    RuleCall,
+    Tree,
+)
 
 # Symbols: the bytes, then a part that counts for each of so many kinds; CALLS + r is a call of rule number r.
 BYTE_SYMBOLS, KIND_SYMBOLS = 256, 64
@@ -106,7 +117,7 @@ class Wiring:
                 return [(case, source, target) for case in cases]
             case Rep(part, low, high):
                 return self._repeated(part, low, high, source, target)
-            case Some(parts, between, again):
+            case OneOrMore(parts, between, again):
                 return self._some(parts, between, again, source, target)
             case RuleCall(rule) if rule in self.numbers:
                 self.graph.arc(source, CALLS + self.numbers[rule], CALLS + self.numbers[rule], target)

@@ -11,9 +11,9 @@ from dllm.errors import UserError
 
 def without_left_recursion(rules: Mapping[str, Tree]) -> dict[str, Tree]:
     """The same language with no rule that begins with itself. Raises UserError where others stand between."""
-    left = Left(rules)
+    left = LeftRecursion(rules)
     turned = {rule: left.repeated(rule) if rule in left.firsts(tree) else tree for rule, tree in rules.items()}
-    left = Left(turned)
+    left = LeftRecursion(turned)
     firsts = {rule: left.firsts(tree) for rule, tree in turned.items()}
     circle = circles(firsts)
     sizes = list(circle.values())
@@ -30,7 +30,7 @@ def _indirect(rule: str) -> UserError:
     )
 
 
-class Left:
+class LeftRecursion:
     """What trees may begin with."""
 
     def __init__(self, rules: Mapping[str, Tree]) -> None:

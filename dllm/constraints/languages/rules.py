@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from dllm.constraints.languages.limits import budget
-from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, RuleCall, Some, Tree
+from dllm.constraints.languages.trees import Alt, Cat, Language, OneOrMore, Rep, RuleCall, Tree
 
 MAX_ADDED_NODES = 20_000  # nodes that writing out calls may add
 
@@ -25,7 +25,7 @@ def calls_of(tree: Tree) -> tuple[Counter[str], int]:
                 waiting.extend(inner)
             case Rep(part):
                 waiting.append(part)
-            case Some(parts, between):
+            case OneOrMore(parts, between):
                 waiting.extend((*parts, *[between] * len(parts)))
             case RuleCall(rule):
                 calls[rule] += 1
@@ -92,9 +92,7 @@ def _framed(start: str, calls: Mapping[str, Counter[str]]) -> list[str]:
     return [rule] if contains else []
 
 
-def _write_out(
-    rule: str, calls: dict[str, Counter[str]], nodes: dict[str, int], callers: dict[str, set[str]]
-) -> None:
+def _write_out(rule: str, calls: dict[str, Counter[str]], nodes: dict[str, int], callers: dict[str, set[str]]) -> None:
     """Replace every call of ``rule`` by its tree, in the counts."""
     inner, size = calls.pop(rule), nodes.pop(rule)
     for name in inner:

@@ -44,7 +44,7 @@ class Rep:
 
 
 @dataclass(frozen=True)
-class Some:
+class OneOrMore:
     """One or more of the parts, in their order, with ``between`` between neighbours; each part is written once.
 
     again: the last part may stand several times.
@@ -91,7 +91,7 @@ class Counted:
     closes: int
 
 
-Tree = Bytes | Cat | Alt | Rep | Some | RuleCall | Automaton | Counted
+Tree = Bytes | Cat | Alt | Rep | OneOrMore | RuleCall | Automaton | Counted
 
 
 @dataclass(frozen=True)

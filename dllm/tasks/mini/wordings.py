@@ -210,8 +210,18 @@ BEFORE = (
     "I would like you to ", "Would you ", "We have to ", "Let us ", "You should ", "I must ", "My task is to ",
     "Here is a list. ", "Hi, ",
 )  # fmt: skip
-AFTER = ("please", "thanks", "for me", "now", "if you can", "right now", "as you like", "would you", "thank you",
-        "for us")
+AFTER = (
+    "please",
+    "thanks",
+    "for me",
+    "now",
+    "if you can",
+    "right now",
+    "as you like",
+    "would you",
+    "thank you",
+    "for us",
+)
 # Words that a request may hold and that say nothing of what is asked; each is one token. Training strews them, and
 # words that nobody uses, into half of its requests: without them "Just copy it" and other words that were never met
 # took the fifth recipe from 94 to 45 of 100.

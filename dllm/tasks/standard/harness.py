@@ -165,4 +165,3 @@ def metric_value(value: Any) -> float | None:
     if isinstance(value, list | tuple):
         return sum(map(float, value)) / len(value) if value else None
     return None if value is None else float(value)
-

@@ -14,7 +14,7 @@ from dllm.errors import warn_once
 from tests.app.command_line.conftest import Run
 from tests.support.tiny import MODELS, make_tiny
 
-pytestmark = pytest.mark.filterwarnings("always::dllm.errors.Doubt")  # pyproject.toml ignores them elsewhere
+pytestmark = pytest.mark.filterwarnings("always::dllm.errors.SettingWarning")  # pyproject.toml ignores them elsewhere
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:aaaa\nsize 12\n"
 UNSCALED = {"rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": 0.5}
 

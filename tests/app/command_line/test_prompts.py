@@ -184,7 +184,7 @@ def test_token_ids_need_no_tokenizer(run: Run, tmp_path: Path) -> None:
     outcome = run("prompts=p.jsonl", model=ROOT / "tests" / "data" / "models" / "tiny-llada")
     rows = outcome.rows()
     assert outcome.code == 0 and [row["prompt_tokens"] for row in rows] == [[1, 2, 3]] * 2
-    assert 'line 3 is skipped: model' in outcome.err and '{"tokens": [1, 2]}' in outcome.err
+    assert "line 3 is skipped: model" in outcome.err and '{"tokens": [1, 2]}' in outcome.err
     assert "line 4 is skipped: infill has 1000000000000 masks" in outcome.err
     assert " ".join(map(str, rows[0]["tokens"])) in outcome.out
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dllm.compose.parts import choices, config_groups
-from dllm.errors import Doubt, warn_once
+from dllm.errors import SettingWarning, warn_once
 from dllm.models import bundle
 from tests.app.command_line.conftest import Run
 
@@ -101,24 +101,32 @@ BROUGHT: list[tuple[Sequence[str], str]] = [
     (["--sampler", "eb"], "--sampler eb is no flag here: write sampler=eb."),
     (["--max-new-tokens=8"], "--max-new-tokens=8 is no flag here: write gen_length=8."),
     (["-n", "3"], "-n 3 is no flag here: write samples=3."),
-    (["--trace"], "--trace is no flag here: write trace=true."), (["--seed"], "write seed=VALUE."),
+    (["--trace"], "--trace is no flag here: write trace=true."),
+    (["--seed"], "write seed=VALUE."),
     (["--cfg", "1.5"], "--cfg 1.5 is no flag here: write sampling.guidance=1.5."),
     (["-p", "Sort it"], "--package Sort it goes with --cfg, and a prompt is written prompt='Sort it'."),
     (["--hepl"], "Did you mean '--help'? Settings are NAME=VALUE"),
     (["Sort the list: b, a"], "is no setting: a prompt is written prompt='Sort the list: b, a'."),
     (["What is x=3?\nNow"], "a prompt is written prompt=$'What is x=3?\\nNow'."),
-    (["mini-dream"], "'mini-dream' is no setting: write model=mini-dream."), (["prefix"], "write cache=prefix."),
-    (["chat"], "a conversation is chat=true"), (["run", "mini-llada"], "write model=NAME prompt=TEXT."),
-    (["gen_length"], "write gen_length=VALUE."), (["bananas"], "such as sampler=static or prompt=TEXT"),
+    (["mini-dream"], "'mini-dream' is no setting: write model=mini-dream."),
+    (["prefix"], "write cache=prefix."),
+    (["chat"], "a conversation is chat=true"),
+    (["run", "mini-llada"], "write model=NAME prompt=TEXT."),
+    (["gen_length"], "write gen_length=VALUE."),
+    (["bananas"], "such as sampler=static or prompt=TEXT"),
     (["model=made/my"], "model='made/my' is no model here: write model.path=made/my."),
     (["model=made/LLaDA-8B-Instruct"], "write model=llada-8b-instruct model.path=made/LLaDA-8B-Instruct."),
     (["model=GSAI-ML/LLaDA-8B-Instruct"], "write model=llada-8b-instruct."),
-    (["model=Mini-LLaDA"], "write model=mini-llada."), (["sampler=Local-Leap"], "Did you mean 'localleap'?"),
-    (["sampler=EB"], "write sampler=eb."), (["sampler=low_confidence"], "write sampler=static."),
-    (["task=chat"], "task='chat' is no task here: write chat=true."), (["model=bananas"], "choose one of"),
+    (["model=Mini-LLaDA"], "write model=mini-llada."),
+    (["sampler=Local-Leap"], "Did you mean 'localleap'?"),
+    (["sampler=EB"], "write sampler=eb."),
+    (["sampler=low_confidence"], "write sampler=static."),
+    (["task=chat"], "task='chat' is no task here: write chat=true."),
+    (["model=bananas"], "choose one of"),
     (["grids=[{sampler: rising, sampler.low: 0.4]"], "a } is missing before its ] at character 36"),
     (["sampler=[eb"], "a ] is missing at its end, for the [ that begins '[eb'"),
-    (["seed=1]"], "the ] at its character 2 closes nothing"), (["seed=['a]"], "the quote that begins \"'a]\""),
+    (["seed=1]"], "the ] at its character 2 closes nothing"),
+    (["seed=['a]"], 'the quote that begins "\'a]"'),
 ]
 
 
@@ -161,7 +169,7 @@ def test_what_may_do_harm_is_a_warning_before_weights_are_read(
     run: Run, capfd: pytest.CaptureFixture[str], words: Sequence[str], said: str
 ) -> None:
     with warnings.catch_warnings(), pytest.raises(AssertionError, match="weights were read"):
-        warnings.simplefilter("always", Doubt)
+        warnings.simplefilter("always", SettingWarning)
         warn_once.cache_clear()
         run("prompt=w1", *words)
     err = capfd.readouterr().err

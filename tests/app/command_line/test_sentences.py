@@ -73,8 +73,15 @@ def refused_load(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("load", [out_of_memory, refused_load])
-@pytest.mark.parametrize("line", [["prompt=w1"], ["prompt=w1", "name=x", "output=a/b"], ["chat=true"],
-                                  ["task=parallelbench", "task.tasks=copy", "task.count=1", "gen_length=8"]])
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["prompt=w1"],
+        ["prompt=w1", "name=x", "output=a/b"],
+        ["chat=true"],
+        ["task=parallelbench", "task.tasks=copy", "task.count=1", "gen_length=8"],
+    ],
+)
 def test_what_fails_while_loading_leaves_no_folder(
     line: list[str], load: Any, run: Run, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

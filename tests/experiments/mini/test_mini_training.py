@@ -16,7 +16,7 @@ from dllm.errors import UserError
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.fused import apart
-from dllm.models.memory import Fresh
+from dllm.models.memory import NoCacheMemory
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from dllm.tasks.mini import wordings, words
@@ -155,7 +155,7 @@ def test_chosen_logits_are_those_of_the_whole_network(name: str) -> None:
     for batch in data.make_batches(vocab, name, data.structure(vocab), 7, 0.5, 0, 3):
         rows, columns = batch.masked.nonzero(as_tuple=True)
         positions = torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens)
-        hidden = model(batch.tokens, positions, Fresh(Visible(batch.visible(shift))))[0]
+        hidden = model(batch.tokens, positions, NoCacheMemory(Visible(batch.visible(shift))))[0]
         wanted = model.head(hidden[rows, columns - shift])
         assert torch.allclose(
             logits_at(model, batch.tokens, batch.visible(shift), rows, columns - shift), wanted, atol=1e-4
@@ -173,7 +173,7 @@ def test_prompts_that_stand_alone_do_not_depend_on_the_answer() -> None:
         positions = torch.arange(batch.tokens.shape[1]).expand_as(batch.tokens)
         other = torch.where(batch.answer, batch.tokens + 1, batch.tokens)
         visible = Visible(batch.visible(shift))
-        one, two = (model(tokens, positions, Fresh(visible))[0] for tokens in (batch.tokens, other))
+        one, two = (model(tokens, positions, NoCacheMemory(visible))[0] for tokens in (batch.tokens, other))
         start = batch.answer.int().argmax(1)
         for row, alone in enumerate(batch.alone.tolist()):
             prompt = slice(0, int(start[row]) - shift)
@@ -237,7 +237,7 @@ def test_a_step_redraws_known_names_alone_and_puts_their_rows_back() -> None:
     changed = (embed != before[0]).any(1).nonzero().flatten().tolist()
     assert set(changed) < names and 0.4 < len(changed) / len(names) < 0.6
     assert (head != before[1]).any(1).nonzero().flatten().tolist() == changed
-    assert torch.allclose(head[changed], embed[changed] * Recipe().width**-0.5)
+    assert torch.allclose(head[changed], embed[changed] * Recipe().width ** -0.5)
     rows = torch.stack([embed[changed].flatten(), before[0][changed].flatten()])
     assert torch.allclose(rows.std(1), torch.ones(2), atol=0.02)
     assert 0.4 < float(torch.corrcoef(rows)[0, 1]) < 0.6

@@ -23,10 +23,10 @@ from dllm.constraints.languages.trees import (
     Cat,
     Counted,
     Language,
+    OneOrMore,
     Rep,
     Rounds,
     RuleCall,
-    Some,
     Tree,
 )
 from dllm.constraints.languages.utf8 import literal_text
@@ -107,7 +107,7 @@ def _alike(item: Tree, low: int, high: int | None, whitespace: str) -> Tree:
     between = comma(Cat(), whitespace)
     if high is not None:
         return Cat((item, Rep(Cat((between, item)), max(low - 1, 0), max(high - 1, 0))))
-    several = Some((item,), between, again=True)
+    several = OneOrMore((item,), between, again=True)
     return Cat((Rep(Cat((item, between)), low - 1, low - 1), several)) if low > 1 else several
 
 

@@ -13,7 +13,7 @@ UNEVALUATED = "~unevaluated"
 
 
 @dataclass(frozen=True)
-class Looked:
+class EvaluatedSet:
     """What a schema looks at in each object and list: names, patterns of names, first places; or all of them."""
 
     names: tuple[str, ...] = ()
@@ -22,11 +22,11 @@ class Looked:
     members: bool = False
     items: bool = False
 
-    def __or__(self, other: Looked) -> Looked:
+    def __or__(self, other: EvaluatedSet) -> EvaluatedSet:
         names = tuple(dict.fromkeys(self.names + other.names))
         patterns = tuple(dict.fromkeys(self.patterns + other.patterns))
         places = max(self.places, other.places)
-        return Looked(names, patterns, places, self.members or other.members, self.items or other.items)
+        return EvaluatedSet(names, patterns, places, self.members or other.members, self.items or other.items)
 
 
 class Evaluated:
@@ -34,7 +34,7 @@ class Evaluated:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._known: dict[str, Looked] = {}
+        self._known: dict[str, EvaluatedSet] = {}
 
     def closed(self, node: Node) -> list[Node]:
         """What the unevaluated... keywords of a node say, as nodes of their own. Raises UserError."""
@@ -45,21 +45,21 @@ class Evaluated:
                 found += [] if said is None else [Node(f"{node.place}/{keyword}{UNEVALUATED}", said)]
         return found
 
-    def _beside(self, node: Node) -> Looked:
+    def _beside(self, node: Node) -> EvaluatedSet:
         """What the other keywords of a node look at."""
         return self._seen(Node(f"{node.place}{UNEVALUATED}", {
             key: value for key, value in node.schema.items() if not key.startswith("unevaluated")  # type: ignore[union-attr]
         }))  # fmt: skip
 
-    def _seen(self, node: Node) -> Looked:
+    def _seen(self, node: Node) -> EvaluatedSet:
         if isinstance(node.schema, bool):
-            return Looked()
+            return EvaluatedSet()
         if node.place not in self._known:
             self._known[node.place] = self._looked_at(node)
         return self._known[node.place]
 
-    def _looked_at(self, node: Node) -> Looked:
-        found = Looked(
+    def _looked_at(self, node: Node) -> EvaluatedSet:
+        found = EvaluatedSet(
             tuple(node.get("properties", ())), tuple(node.get("patternProperties", ())),
             len(node.get("prefixItems", ())),
             members=any(node.get(key) is not None for key in ("additionalProperties", "unevaluatedProperties")),
@@ -70,7 +70,7 @@ class Evaluated:
             always.append(self._document.target(node))
         for inner in always:
             found |= self._seen(inner)
-        if any(self._seen(inner) != Looked() for inner in _sometimes(node)):
+        if any(self._seen(inner) != EvaluatedSet() for inner in _sometimes(node)):
             place = node.place.removesuffix(UNEVALUATED)
             raise refused(place, "unevaluatedProperties and unevaluatedItems are not supported beside properties or "
                                  "items in anyOf, oneOf, dependentSchemas or if. Write each case out with "
@@ -85,12 +85,12 @@ def _sometimes(node: Node) -> list[Node]:
     return [*cases, node.at("if")] if node.get("if") is not None else cases
 
 
-def _members(beside: Looked, schema: Any) -> dict[str, Any] | None:
+def _members(beside: EvaluatedSet, schema: Any) -> dict[str, Any] | None:
     if beside.members:
         return None
     named, matched = (dict.fromkeys(names, True) for names in (beside.names, beside.patterns))
     return {"properties": named, "patternProperties": matched, "additionalProperties": schema}
 
 
-def _items(beside: Looked, schema: Any) -> dict[str, Any] | None:
+def _items(beside: EvaluatedSet, schema: Any) -> dict[str, Any] | None:
     return None if beside.items else {"prefixItems": [True] * beside.places, "items": schema}

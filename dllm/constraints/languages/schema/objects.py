@@ -10,7 +10,7 @@ from dllm.constraints.languages.schema.patterns import Patterns
 from dllm.constraints.languages.schema.places import Node, ValueTree, refused
 from dllm.constraints.languages.schema.strings import names
 from dllm.constraints.languages.schema.values import comma, enclosed, pair, quoted
-from dllm.constraints.languages.trees import Alt, Cat, Rep, Some, Tree
+from dllm.constraints.languages.trees import Alt, Cat, OneOrMore, Rep, Tree
 from dllm.constraints.languages.utf8 import literal_text
 
 # Unlisted names are parted by which patterns they match: into 2 to the power of this.
@@ -88,7 +88,7 @@ class ObjectTrees:
             return Alt(), said.low == 0
         between = comma(Cat(), self._whitespace)
         if high is None:
-            return Some((others,), between, again=True), said.low == 0
+            return OneOrMore((others,), between, again=True), said.low == 0
         return Cat((others, Rep(Cat((between, others)), 0, high - 1))), said.low == 0
 
     def _members(self, listed: list[tuple[Tree, bool]], others: Tree | None, low: int) -> tuple[Tree, bool]:
@@ -97,7 +97,7 @@ class ObjectTrees:
         first = next((place for place, (_, required) in enumerate(listed) if required), None)
         if first is None:
             parts = [tree for tree, _ in listed] + ([] if others is None else [others])
-            return Some(tuple(parts), between, again=others is not None), low == 0
+            return OneOrMore(tuple(parts), between, again=others is not None), low == 0
         before: list[Tree] = [Rep(Cat((tree, between)), 0, 1) for tree, _ in listed[:first]]
         behind: list[Tree] = [
             Cat((between, tree)) if required else Rep(Cat((between, tree)), 0, 1)

@@ -162,5 +162,3 @@ def json_escaped(automaton: ByteAutomaton) -> ByteAutomaton:
     moves[4, :, ord("1")] = 6 * count + places
     accepting = np.concatenate([automaton.accepting, np.zeros(6 * count, bool)])
     return ByteAutomaton(*minimised(moves.reshape(-1, 256), accepting))
-
-
