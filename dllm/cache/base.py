@@ -135,7 +135,7 @@ class Cache:
         return None
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        """Refuse parts that need what the policy does not compute (Unfit), and options that cannot work (UserError).
+        """Refuse parts that need what the policy does not compute (IncompatibleParts), and options that cannot work (UserError).
         Called before weights are read."""
         name, kind = f"cache={name_of(self)}", setting.model.attention
         for need in needs:

@@ -25,7 +25,7 @@ ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.co
 
 
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
-    """Refuse a setting that cannot work: UserError with the reason and the way out. Warn (Doubt) of one that may do
+    """Refuse a setting that cannot work: UserError with the reason and the way out. Warn (SettingWarning) of one that may do
     harm. Returns the sampler, resolved for the setting."""
     in_range("gen_length", setting.gen_length, 1)
     if setting.gen_length is not None and setting.gen_length >= setting.model.max_length:
