@@ -286,7 +286,7 @@ ENTRIES = [
     ),
     Entry("caches", "docs/caches.md", (("-m", "experiments.compare.caches"),), 4, same_tables, Tolerance(3)),
     Entry(
-        "blocks", "docs/blocks.md", (("-m", "experiments.compare.blocks"),), 6, same_tables, Tolerance(3, 0.05),
+        "blocks", "docs/blocks.md", (("-m", "experiments.compare.blocks"),), 8, same_tables, Tolerance(3, 0.05),
     ),
     Entry("defaults", "docs/defaults.md", (("-m", "experiments.compare.defaults"),), 10, same_tables, Tolerance(4)),
     Entry("kinds", "docs/models.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05)),

@@ -135,8 +135,8 @@ class Cache:
         return None
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        """Refuse parts that need what the policy does not compute (IncompatibleParts), and options that cannot work (UserError).
-        Called before weights are read."""
+        """Raise IncompatibleParts for parts that need what the policy does not compute, and UserError for options that
+        cannot work. Called before weights are read."""
         name, kind = f"cache={name_of(self)}", setting.model.attention
         for need in needs:
             if need.region not in (*self.regions, "before") and not (need.opening and self.opening):
