@@ -20,15 +20,12 @@ from dllm.models.memory import KeyValues
 
 @dataclass(frozen=True)
 class CandidatePacking:
-    """N candidates laid side by side in the B rows they belong to, for a call in which they share what is frozen.
+    """N candidates packed side by side into the B rows they belong to, for a call in which they share what is frozen.
+    In papers: tree attention, packed drafts."""
 
-    row [N]: of each candidate; place [N]: its place in that row; candidates [B, K]: those of each row, the last one
-    repeated where a row has fewer than K.
-    """
-
-    row: Tensor
-    place: Tensor
-    candidates: Tensor
+    row: Tensor  # [N] the row of each candidate
+    place: Tensor  # [N] its place in that row
+    candidates: Tensor  # [B, K] those of each row, the last one repeated where a row has fewer than K
 
     @staticmethod
     def of(owner: Owner) -> CandidatePacking:
@@ -51,33 +48,29 @@ class CandidatePacking:
 
 @dataclass(frozen=True)
 class CandidateBuffers:
-    """Buffers of candidates that compute everything; each row keeps those of one candidate. row [b]: the row of each
-    candidate. stores: filled layer by layer."""
+    """Key and value buffers of candidates that compute everything; each row keeps those of one candidate."""
 
-    row: Tensor
-    stores: list[KeyValues | None]
+    row: Tensor  # [b] the row of each candidate
+    stores: list[KeyValues | None]  # filled layer by layer
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of the network. A forward is one call, or several of rows that compute about as many columns.
+    """One call of the network. A forward is one call, or several of rows that compute about as many columns. In papers:
+    model call."""
 
-    candidates [b]: which ones run (None: all). columns [b, n]: their query columns (L: padding; None: all in order).
-    slots, visible, reach, buffers, ranges: where the queries are kept, which keys they see and whose these are, as
-    ``slots``, ``visible``, ``reach``, ``rows`` and ``ranges`` of ``StaticMemory``. side_by_side: the candidates of a
-    row run as one row. drafts: each candidate has buffers of its own. masks [b, n]: rows that hold a mask whatever the
-    canvas holds, and are then the only ones that predict (None: the rows are the canvas's).
-    """
-
-    candidates: Tensor | None = None
+    candidates: Tensor | None = None  # [b] which ones run (None: all)
+    # [b, n] their query columns (L: padding; None: all, in order); papers: query positions
     columns: Tensor | None = None
-    slots: Tensor | None = None
-    visible: Visible = ALL
-    reach: int = 0
-    buffers: Tensor | None = None
-    side_by_side: CandidatePacking | None = None
-    drafts: CandidateBuffers | None = None
+    slots: Tensor | None = None  # where the queries are kept, see ``StaticMemory``; papers: slot mapping
+    visible: Visible = ALL  # the keys that each query sees; papers: attention mask
+    reach: int = 0  # how many slots count as keys; papers: context length
+    buffers: Tensor | None = None  # [b] whose keys and values these are
+    side_by_side: CandidatePacking | None = None  # the candidates of a row run as one row
+    drafts: CandidateBuffers | None = None  # each candidate has buffers of its own
+    # the same rows as ranges of neighbours, whose keys attention reads in place
     ranges: tuple[tuple[int, int], ...] | None = None
+    # [b, n] queries that hold a mask whatever the canvas holds, and alone predict (None: the queries are the canvas's)
     masks: Tensor | None = None
 
     def computed(self, length: int) -> Tensor | int:
@@ -93,20 +86,15 @@ class Call:
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """One forward of N candidates of B rows.
+    """One forward of N candidates of B rows, under way."""
 
-    calls: those in which it runs. queries [N, L]: the columns that it computes. keys [N, L]: the columns that count as
-    keys. valid [N, L]: the columns of the canvas. shadows [N, x]: columns that get an extra row. whole: the
-    host knows that every column of every row is computed.
-    """
-
-    calls: Sequence[Call]
-    owner: Owner
-    queries: Tensor
-    keys: Tensor
-    valid: Tensor
-    shadows: Tensor
-    whole: bool
+    calls: Sequence[Call]  # those in which it runs
+    owner: Owner  # the row of each candidate
+    queries: Tensor  # [N, L] columns that it computes; papers: query positions
+    keys: Tensor  # [N, L] columns that count as keys; papers: attended positions
+    valid: Tensor  # [N, L] columns of the canvas; papers: attention mask
+    shadows: Tensor  # [N, x] columns that get an extra query; papers: shadow tokens
+    whole: bool  # the host knows that every column of every row is computed
 
     def computed(self) -> Tensor:
         """Rows that the network runs for each candidate [N, 1], padding included; 0 for a candidate in no call."""

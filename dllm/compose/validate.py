@@ -25,8 +25,8 @@ ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.co
 
 
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
-    """Raise UserError, with the reason and the way out, for a setting that cannot work. Warn (SettingWarning) of one that
-    may do harm. Returns the sampler, resolved for the setting."""
+    """Raise UserError, with the reason and the way out, for a setting that cannot work. Warn (SettingWarning) of one
+    that may do harm. Returns the sampler, resolved for the setting."""
     in_range("gen_length", setting.gen_length, 1)
     if setting.gen_length is not None and setting.gen_length >= setting.model.max_length:
         raise UserError(

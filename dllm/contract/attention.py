@@ -10,12 +10,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AttentionNeed:
-    """Which attention weights a part needs, as ``Scores.attention``: the mean over heads and over the last ``layers``
-    layers (None: the last quarter of them). received: also what each column gets. unshifted: in models that predict a
-    token in the row before it, read the token's own row instead of that one."""
+    """Which attention weights a part needs, as ``Scores.attention``: a mean over heads and layers. In papers: attention
+    map."""
 
-    layers: int | None = None
-    received: bool = False
+    layers: int | None = None  # the mean is over so many of the last layers (None: the last quarter)
+    received: bool = False  # also what each column gets on average; papers: column sums
+    # in models that predict a token at the position before it, read the token's own query instead of that one
     unshifted: bool = False
 
     def of(self, count: int) -> range:
@@ -25,16 +25,16 @@ class AttentionNeed:
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Softmax weights of one forward, float32 or wider, as ``AttentionNeed`` says. Keys that a cache holds from earlier
-    forwards give the weights that these keys have, as in the attention itself.
+    """Softmax weights of one forward, float32 or wider, averaged over heads and layers as ``AttentionNeed`` says. Keys
+    that a cache holds from earlier forwards give the weights that these keys have, as in the attention itself. In
+    papers: attention map."""
 
-    columns [N, m]: the masks of the open blocks, ascending (L: no column). weights [N, m, L]: of the rows that predict
-    them on every column; 0 on what such a row does not see, and for a row that this forward does not compute. received
-    [N, L]: what each column gets on average from the columns that this forward computes (None: nobody asked).
-    """
-
-    columns: Tensor
+    columns: Tensor  # [N, m] the masks of the open blocks, ascending (L: no column)
+    # [N, m, L] of the rows that predict them on every column; 0 on what such a row does not see, and for a row that
+    # this forward does not compute
     weights: Tensor
+    # [N, L] what each column gets on average from the columns that this forward computes (None: nobody asked); papers:
+    # attention sinks
     received: Tensor | None
 
     def among(self, pairs: Tensor) -> Tensor:

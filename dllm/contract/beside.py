@@ -17,16 +17,13 @@ from dllm.contract.canvas import Canvas
 
 @dataclass(frozen=True)
 class Beside(Rowwise):
-    """Rows of a forward that no column keeps, in which a position may occur twice: as a draft and as a mask.
+    """Query tokens of a forward that no column keeps, among which a position may occur twice: as a draft and as a mask.
+    In papers: draft and mask tokens."""
 
-    columns [B, n]: where each row lies (L: nowhere). number [B, n]: of the draft that it belongs to, from 1 (0: a
-    decided column). mask [B, n]: the row is that draft's mask. drafts [B, L]: the same numbers by column.
-    """
-
-    columns: Tensor
-    number: Tensor
-    mask: Tensor
-    drafts: Tensor
+    columns: Tensor  # [B, n] where each query lies (L: nowhere); papers: position ids
+    number: Tensor  # [B, n] of the draft that it belongs to, from 1 (0: a decided column)
+    mask: Tensor  # [B, n] whether the query is that draft's mask; papers: mask tokens
+    drafts: Tensor  # [B, L] the same numbers by column; papers: draft tokens
 
     @staticmethod
     def of(decided: Tensor, drafts: Tensor, width: int) -> Beside:

@@ -25,24 +25,19 @@ PerRequest = float | Sequence[float] | Tensor
 
 @dataclass(frozen=True)
 class Request:
-    """One sequence to denoise. tokens: its ids. masked: which of them are still to be decided. seed: that of its noise.
+    """One sequence to denoise. In papers: prompt."""
 
-    start: where the answer begins, and with it the block grid (None: at the first masked position). number: the
-    request's entry in per-request parameters (None: its place in the batch). temperature: 0 is the argmax (None: as
-    ``Canvas.of`` is told). infill: what is given behind ``start`` was asked for, and is no sampler's. constraint: what
-    its text must be (one of ``dllm.constraints``; None: anything). begun: the answer's beginning, where it stands in
-    the prompt.
-    """
-
-    tokens: Sequence[int]
-    masked: Sequence[bool]
-    seed: int = 0
+    tokens: Sequence[int]  # its ids, masks included; papers: input ids
+    masked: Sequence[bool]  # which of them are still to be decided; papers: mask index
+    seed: int = 0  # of its noise: with the position and the turn it decides every draw; papers: seed
+    # column where the answer begins, and the block grid with it (None: the first masked position); papers: prompt
+    # length
     start: int | None = None
-    number: int | None = None
-    temperature: float | None = None
-    infill: bool = False
-    constraint: Hashable | None = None
-    begun: str = ""
+    number: int | None = None  # its index in per-request parameters (None: its place in the batch)
+    temperature: float | None = None  # 0 is the argmax (None: as ``Canvas.of`` is told); papers: temperature
+    infill: bool = False  # what is given behind ``start`` was asked for, and belongs to no sampler
+    constraint: Hashable | None = None  # what its text must match (one of ``dllm.constraints``; None: anything)
+    begun: str = ""  # the answer's beginning, where it stands in the prompt
 
     @staticmethod
     def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:
@@ -68,32 +63,24 @@ class Request:
 
 @dataclass(frozen=True)
 class Canvas(Rowwise):
-    """B rows of L columns.
-
-    tokens [B, L]: ids. masked [B, L]: still to be decided. valid [B, L]: attended to (False: padding, or cut off).
-    given [B, L]: there at the start; never changes. start [B]: the column where the answer begins. grid [B]: the column
-    that blocks count from. end [B]: the column after the last one that may still be decided. length [B]: what ``end``
-    was at the start. cut [B]: whether an end-of-text policy shortened the row. seed [B]: that of the row's noise.
-    temperature [B]: float64; 0 is the argmax. request [B]: the row's name in its batch. number [B]: its entry in
-    per-request parameters. columns [L]: 0 to L - 1.
-    """
+    """B rows of L columns, being denoised. Every change makes a new value. In papers: x, sequence."""
 
     shared: ClassVar[tuple[str, ...]] = ("columns",)
 
-    tokens: Tensor
-    masked: Tensor
-    valid: Tensor
-    given: Tensor
-    start: Tensor
-    grid: Tensor
-    end: Tensor
-    length: Tensor
-    cut: Tensor
-    seed: Tensor
-    temperature: Tensor
-    request: Tensor
-    number: Tensor
-    columns: Tensor
+    tokens: Tensor  # [B, L] ids; papers: x
+    masked: Tensor  # [B, L] still to be decided; papers: mask index
+    valid: Tensor  # [B, L] attended to (False: padding, or cut off); papers: attention mask
+    given: Tensor  # [B, L] there at the start; never changes; papers: prompt index
+    start: Tensor  # [B] column where the answer begins; papers: prompt length
+    grid: Tensor  # [B] column that blocks count from: the answer's start, or 0 in block-causal models
+    end: Tensor  # [B] column after the last one that may still be decided
+    length: Tensor  # [B] what ``end`` was at the start; papers: generation length
+    cut: Tensor  # [B] whether an end-of-text policy shortened the row
+    seed: Tensor  # [B] seed of the row's noise; papers: seed
+    temperature: Tensor  # [B] float64; 0 is the argmax; papers: temperature
+    request: Tensor  # [B] the row's id in its batch
+    number: Tensor  # [B] its index in per-request parameters
+    columns: Tensor  # [L] 0 to L - 1
 
     @staticmethod
     def of(

@@ -14,25 +14,21 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Logits:
-    """The model's logits, with -inf for banned ids. values [N, n, V]: of columns [N, n] (L: no column)."""
+    """The model's logits. In papers: logits."""
 
-    values: Tensor
-    columns: Tensor
+    values: Tensor  # [N, n, V] -inf for banned ids; papers: logits
+    columns: Tensor  # [N, n] their columns (L: no column)
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """Logits of a few tokens at each scored position, by a product with the head's rows of these tokens alone.
+    """Logits of a few tokens at each scored position, by a product with the head's rows of these tokens alone."""
 
-    columns [N, n]: of the scored rows (L: no column). source [N, n, ...]: what ``find`` reads. triton: our kernels run.
-    banned [N, n, V]: ids that a constraint keeps out (None: none).
-    """
-
-    columns: Tensor
-    source: Tensor
-    find: Callable[[Tensor, Tensor], Tensor]
-    triton: bool = False
-    banned: Tensor | None = None
+    columns: Tensor  # [N, n] the scored columns (L: no column)
+    source: Tensor  # [N, n, ...] what ``find`` reads
+    find: Callable[[Tensor, Tensor], Tensor]  # makes logits [k, K] of ids [k, K]
+    triton: bool = False  # our kernels run
+    banned: Tensor | None = None  # [N, n, V] ids that a constraint keeps out (None: none)
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Logits [N, n, K] of ``ids`` [N, n, K] at the scored rows."""

@@ -75,13 +75,12 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Bounded(Shapes):
-    """Shapes that the host knows. width: no row has more open columns. bounds: the most columns that the forward under
-    way computes of each row."""
+    """Shapes that the host knows: a turn asks the device for nothing. In papers: static shapes."""
 
-    lag: int = 0  # type: ignore[misc]
-    hold: int = 0  # type: ignore[misc]
-    width: int = 0
-    bounds: tuple[int, ...] = ()
+    lag: int = 0  # type: ignore[misc]  # turns after its turn that the host reads a report
+    hold: int = 0  # type: ignore[misc]  # turns that a row waits once a block of it has opened
+    width: int = 0  # no row has more open columns
+    bounds: tuple[int, ...] = ()  # the most columns of each row that the forward under way computes
     waits = True
 
     def any(self, mask: Tensor) -> bool:
@@ -118,17 +117,13 @@ class Bounded(Shapes):
 
 @dataclass(frozen=True)
 class HostView:
-    """What the host knows of a row, from a report ``age`` turns old.
+    """What the host knows of a row, from a report some turns old."""
 
-    begin: no block begins before this column. opening: the coming forward is the first of its block. acted: how many
-    forwards it had had; counted: what the cache's policy counted in the last of them (``Session.counts``).
-    """
-
-    begin: int
-    opening: bool = True
-    acted: int = 0
-    counted: int = 0
-    age: int = 0
+    begin: int  # no block begins before this column
+    opening: bool = True  # the coming forward is the first of its block; papers: prefill of a block
+    acted: int = 0  # forwards that the row had had
+    counted: int = 0  # what the cache's policy counted in the last of them (``Session.counts``)
+    age: int = 0  # turns since the report
 
     @staticmethod
     def of(report: Sequence[int], age: int) -> HostView:

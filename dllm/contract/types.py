@@ -30,24 +30,21 @@ State = dict[str, Tensor]  # what a sampler or a cache remembers of its rows, by
 
 @dataclass(frozen=True)
 class Need:
-    """What a part needs scored: a region of the canvas, and which statistics besides token and confidence.
+    """What a part needs scored: a region of the canvas, and which statistics besides token and confidence."""
 
-    region: ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
-    ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer's length), ``before``
-    (what a forward computes up to the open blocks' end). committed: score committed and given positions, too. logits:
-    keep all logits. lookup: make ``Scores.lookup``, for the logits of a few tokens. opening: only in the forward that
-    opens a block. attention: make ``Scores.attention``.
-    """
-
+    # ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
+    # ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer), ``before`` (all up
+    # to the open blocks' end)
     region: str = "block"
-    committed: bool = False
-    span: tuple[int, int] | None = None
-    ratio: float | None = None
+    committed: bool = False  # score committed and given positions, too
+    span: tuple[int, int] | None = None  # columns of the region, from its origin
+    ratio: float | None = None  # the region's length as a share of the answer's
+    # names of further statistics, see ``Scores.statistics``
     statistics: frozenset[str] = field(default_factory=frozenset)
-    logits: bool = False
-    opening: bool = False
-    lookup: bool = False
-    attention: AttentionNeed | None = None
+    logits: bool = False  # keep all logits
+    opening: bool = False  # only in the forward that opens a block
+    lookup: bool = False  # make ``Scores.lookup``, for the logits of a few tokens
+    attention: AttentionNeed | None = None  # make ``Scores.attention``
 
     def __post_init__(self) -> None:
         in_choices("Need.region", self.region, REGIONS)
@@ -78,27 +75,26 @@ class Need:
 
 @dataclass(frozen=True)
 class Scores:
-    """What one forward says about each position, laid out by column [N, L]; zero where ``scored`` is False.
+    """What one forward says about each position, laid out by column [N, L]; zero where ``scored`` is False. In papers:
+    logits, confidences."""
 
-    token: the proposal; confidence: its probability (float64; -1 for end-of-text proposals under
-    ``sampling.eos_last``). committable: scored, and the cache's plan allows its commit.
-    statistics: those that some part asked for. first: probability of the likeliest token; second: of the runner-up;
-    gap: difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of
-    the token now on the canvas; shadow: the same from an extra row that does not see it (columns of the block).
-    Where a draft lay beside a mask, ``current`` is the draft's. drafts: numbers of these drafts from 1, 0 elsewhere
-    (None: there were none). logits, lookup, attention: None if no part asked for them. again: None if no row is under a
-    constraint.
-    """
-
-    scored: Tensor
-    token: Tensor
+    scored: Tensor  # [N, L] where there are statistics
+    token: Tensor  # [N, L] the proposal; papers: x0
+    # [N, L] its probability, float64 (-1 for end-of-text proposals under ``sampling.eos_last``); papers: confidence,
+    # `x0_p`
     confidence: Tensor
-    committable: Tensor
+    committable: Tensor  # [N, L] scored, and the cache's plan allows its commit; papers: eligible
+    # those that some part asked for. first: probability of the likeliest token; second: of the runner-up; gap:
+    # difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of the
+    # token now on the canvas (where a draft lies beside a mask: the draft's); shadow: the same from an extra query
+    # that does not see it; papers: top-1, top-2 probability, margin, verification confidence
     statistics: dict[str, Tensor] = field(default_factory=dict)
-    logits: Logits | None = None
-    lookup: Lookup | None = None
-    again: Reproposer | None = None
-    attention: AttentionWeights | None = None
+    logits: Logits | None = None  # None: no part asked for them; papers: logits
+    lookup: Lookup | None = None  # None: no part asked for it
+    again: Reproposer | None = None  # proposals anew among fewer tokens (None: no row is under a constraint)
+    attention: AttentionWeights | None = None  # None: no part asked for it; papers: attention map
+    # [N, L] numbers of the drafts that lay beside a mask, from 1, 0 elsewhere (None: there were none); papers: draft
+    # tokens
     drafts: Tensor | None = None
 
     def stat(self, name: str) -> Tensor:
@@ -109,33 +105,25 @@ class Scores:
 
 @dataclass(frozen=True)
 class BlockState(Rowwise):
-    """Where the blocks of each row stand. Columns and counts are int64 [B]; masks are [B, L].
-
-    begin, end: first column of the current block, and the column behind its last; in_block: its columns. open_end: end
-    of the last open block (= end without lookahead); in_open: the columns of all open blocks. number: index of the
-    current block. masks: masks that it had when it opened. forwards: forwards that it has had, the one under way
-    included. turn: forwards of the whole row. done [B]: nothing is left to decide. held: turns that the row still waits
-    for the host to know that its block has opened. active [B]: takes part in the coming turn. own: the schedule's
-    parameters of each row [B]. lookahead: further blocks that are open. shapes: how wide tensors may be.
-    """
+    """Where the blocks of each row stand. Columns and counts are int64. In papers: block index."""
 
     shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")
 
-    begin: Tensor
-    end: Tensor
-    open_end: Tensor
-    number: Tensor
-    masks: Tensor
-    forwards: Tensor
-    turn: Tensor
-    done: Tensor
-    held: Tensor
-    active: Tensor
-    in_block: Tensor
-    in_open: Tensor
-    own: dict[str, Tensor]
-    lookahead: int
-    shapes: Shapes
+    begin: Tensor  # [B] first column of the current block; papers: block start
+    end: Tensor  # [B] column behind its last; papers: block end
+    open_end: Tensor  # [B] column behind the last open block (= ``end`` without lookahead)
+    number: Tensor  # [B] index of the current block; papers: `num_block`
+    masks: Tensor  # [B] masks that it had when it opened
+    forwards: Tensor  # [B] forwards that it has had, the one under way included; papers: inner step
+    turn: Tensor  # [B] forwards of the whole row; papers: global step
+    done: Tensor  # [B] nothing is left to decide; papers: finished
+    held: Tensor  # [B] turns that the row still waits for the host to know that its block has opened
+    active: Tensor  # [B] takes part in the coming turn
+    in_block: Tensor  # [B, L] columns of the current block; papers: block mask
+    in_open: Tensor  # [B, L] columns of all open blocks
+    own: dict[str, Tensor]  # [B] each: the schedule's parameters of each row, such as its block length
+    lookahead: int  # further blocks that are open
+    shapes: Shapes  # how wide tensors may be
 
     def resized(self, canvas: Canvas, end: Tensor, open_end: Tensor) -> BlockState:
         """The same blocks with other ends. Their masks are computed here once, not in every turn."""
@@ -168,22 +156,17 @@ class BlockState(Rowwise):
 
 @dataclass(frozen=True)
 class View:
-    """What a sampler sees: the canvas [B], its scores, where the blocks stand, and three sets of positions [B, L].
+    """What a sampler sees. In papers: state s, observation."""
 
-    open: what the rule may commit: masked, in an open block, and committable. forced: what the cache's plan commits by
-    itself, with the proposals. editable: decided positions of the current block whose token an editing rule may
-    replace; for other rules there are none. active [B]: rows for which the rule is called (something is open or
-    editable, nothing is forced). owner: one candidate for each row.
-    """
-
-    canvas: Canvas
-    scores: Scores
-    blocks: BlockState
+    canvas: Canvas  # [B] the canvas; papers: x
+    scores: Scores  # [B] its scores
+    blocks: BlockState  # where the blocks stand
+    # [B, L] what the rule may commit: masked, in an open block, and committable; papers: eligible positions
     open: Tensor
-    forced: Tensor
-    editable: Tensor
-    active: Tensor
-    owner: Owner
+    forced: Tensor  # [B, L] what the cache's plan commits automatically, with the proposals
+    editable: Tensor  # [B, L] decided positions of the current block whose token an editing rule may replace
+    active: Tensor  # [B] rows for which the rule is called: something is open or editable, and nothing forced
+    owner: Owner  # one candidate for each row
 
     @staticmethod
     def of(
@@ -237,27 +220,27 @@ class View:
 
 @dataclass(frozen=True)
 class Step:
-    """What a sampler decides for N candidates of B rows; ``View.step`` fills in what a rule leaves out.
+    """What a sampler decides for N candidates of B rows; ``View.step`` fills in what a rule leaves out. In papers:
+    action, transfer."""
 
-    commit [N, L]: positions to fix. tokens [N, L]: what to fix them to. confidence [N, L]: of these tokens (nan: not
-    known). accepted [N, L]: commits that the rule itself accepted; the rest are forced (None: a schedule, which judges
-    no single position). remask [N, L]: commits to undo first. owner: the row of each candidate. state: changed entries
-    of the sampler's state. announced [B, L]: what it will commit in its next turn, numbered from 1 in its order (0: not
-    then). stop [B]: rows that are finished now, whatever their blocks still wait for. edit [N, L]: decided positions to
-    fix anew, to ``tokens`` (None: the rule never edits). They are at no time masked. hold [B]: rows whose block must
-    not close although it may be full: an editing rule sees it once more, and must bound how often.
-    """
-
-    commit: Tensor
-    tokens: Tensor
-    confidence: Tensor
+    commit: Tensor  # [N, L] positions to fix; papers: `transfer_index`
+    tokens: Tensor  # [N, L] what to fix them to; papers: x0
+    confidence: Tensor  # [N, L] of these tokens (nan: not known)
+    # [N, L] commits that the rule itself accepted; the rest are forced (None: a schedule, which judges no single
+    # position)
     accepted: Tensor | None
-    remask: Tensor
-    owner: Owner
-    state: State
+    remask: Tensor  # [N, L] commits to undo first; papers: remask index
+    owner: Owner  # the row of each candidate
+    state: State  # changed entries of the sampler's state
+    # [B, L] what it will commit in its next turn, numbered from 1 in its order (0: not then); papers: decoding order
     announced: Tensor
+    # [B] rows that are finished now, whatever their blocks still wait for; papers: early commit, early exit
     stop: Tensor
+    # [N, L] decided positions to fix anew, to ``tokens``, without ever being masked (None: the rule never edits);
+    # papers: token-to-token
     edit: Tensor | None
+    # [B] rows whose block must not close although it may be full: an editing rule sees it once more, and must bound
+    # how often
     hold: Tensor
 
     @property
@@ -268,66 +251,55 @@ class Step:
 
 @dataclass(frozen=True)
 class ForwardPlan(Rowwise):
-    """What one forward shall compute, chosen by a cache for each row by itself. Masks are [B, L].
-
-    columns: those to compute. committable: positions that may be committed from it. forced: a row with such positions
-    commits exactly these. shadows [B, x]: columns (L: no column) that get an extra row: a mask that sees the others and
-    every column but its own; no ordinary row sees it. keys: columns that count as keys (with several candidates: every
-    valid one). shapes: how wide the forward may be. state: changed entries of what is remembered [B, ...]. beside: rows
-    that are computed and not kept (None: no row of the batch has any).
-    """
+    """What one forward shall compute, chosen by a cache for each row independently. In papers: cache strategy."""
 
     shared: ClassVar[tuple[str, ...]] = ("shapes", "state")
 
-    columns: Tensor
-    committable: Tensor
-    forced: Tensor
+    columns: Tensor  # [B, L] columns to compute; papers: query positions
+    committable: Tensor  # [B, L] positions that may be committed from it
+    forced: Tensor  # [B, L] a row with such positions commits exactly these
+    # [B, x] columns (L: none) with an extra query: a mask that sees the others and every column but its own, and that
+    # no ordinary query sees; papers: shadow tokens
     shadows: Tensor
+    # [B, L] columns that count as keys (with several candidates: every valid one); papers: attended positions
     keys: Tensor
-    shapes: Shapes
-    state: State
+    shapes: Shapes  # how wide the forward may be
+    state: State  # changed entries of what the policy remembers [B, ...]
+    # query tokens that are computed and not kept (None: there are none)
     beside: Beside | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
 class ForwardCost(Rowwise):
-    """What one forward of N candidates computed, per layer (l = layers, or 1 where all layers are alike).
-
-    queries [N, l]: rows asked for. keys [N, l]: rows that each of them attends to. refreshed [N, l]: rows computed
-    because the layer computes the whole canvas again. computed [N, l]: rows that ran, with padding. scored [N]: rows
-    that the head ran on. copies: how often a row has keys of its own (2 under guidance). values [N, l]: values alone.
-    """
+    """What one forward of N candidates computed, per layer (l = layers, or 1 where all layers are alike)."""
 
     shared: ClassVar[tuple[str, ...]] = ("copies",)
 
-    queries: Tensor
-    keys: Tensor
+    queries: Tensor  # [N, l] query tokens asked for; papers: computed tokens
+    keys: Tensor  # [N, l] keys that each of them attends to; papers: context length
+    # [N, l] query tokens computed because the layer computes the whole canvas again; papers: refreshed tokens
     refreshed: Tensor
-    computed: Tensor
-    scored: Tensor
-    copies: int = 1
-    values: Tensor | int = 0
+    computed: Tensor  # [N, l] query tokens that ran, with padding
+    scored: Tensor  # [N] hidden states that the head ran on
+    copies: int = 1  # how often a row has keys of its own (2 under guidance)
+    values: Tensor | int = 0  # [N, l] tokens of which the value alone was computed
 
 
 @dataclass(frozen=True)
 class Ledger(Rowwise):
-    """What is written down of every row while it decodes [B, ...]. fixed [B, L]: the turn after which each column
-    kept its token (0: none). guess, sure [B, L]: what the last forward that scored a masked column, or one that it
-    edited, proposed there, and its confidence. The rest are sums over its forwards, float64; [B, l] is per layer, as in
-    ``ForwardCost``. queries, computed, values [B, l]; pairs [B, l]: queries times keys; read [B, l]: queries and keys
-    of all copies; scored [B]; idle [B]: forwards in which it waited.
-    """
+    """What is recorded of every row while it decodes. Sums are float64, over all forwards of the row. In papers:
+    statistics."""
 
-    fixed: Tensor
-    guess: Tensor
-    sure: Tensor
-    queries: Tensor
-    computed: Tensor
-    pairs: Tensor
-    read: Tensor
-    scored: Tensor
-    idle: Tensor
-    values: Tensor
+    fixed: Tensor  # [B, L] turn after which the column kept its token (0: none)
+    guess: Tensor  # [B, L] what the last forward that scored a masked column, or one that it edited, proposed there
+    sure: Tensor  # [B, L] its confidence; papers: confidence
+    queries: Tensor  # [B, l] query tokens
+    computed: Tensor  # [B, l] query tokens that ran, with padding
+    pairs: Tensor  # [B, l] queries times keys; papers: attention scores
+    read: Tensor  # [B, l] queries and keys of all copies
+    scored: Tensor  # [B] hidden states that the head ran on
+    idle: Tensor  # [B] forwards in which the row waited
+    values: Tensor  # [B, l] tokens of which the value alone was computed
 
     @staticmethod
     def start(canvas: Canvas) -> Ledger:
@@ -358,30 +330,21 @@ class Ledger(Rowwise):
 
 @dataclass(frozen=True)
 class Turn:
-    """One forward and the step that followed it, for the rows still unfinished.
+    """One forward and the step that followed it, for the rows still unfinished. Its tensors last until the next turn: a
+    recorded turn writes to the same ones. Whoever keeps them copies them. In papers: step, iteration."""
 
-    tried [M]: the candidates that the forward ran on. tried_owner: the row of each. cost: what was computed for each.
-    chosen [B]: the candidate with which each row went on. view: what the sampler saw of these. step: its decision.
-    candidates [N]: the canvases after the step and the end-of-text policy. blocks: where the blocks stand then.
-    ledger [B]: what is written down of the rows by now. steering [B]: the constraints that they are under; marks: what
-    these changed. finished: rows that the host knows to be complete, so that they leave. Their candidates are alike:
-    read the first.
-
-    Its tensors last until the next turn: a recorded turn writes to the same ones. Whoever keeps them copies them.
-    """
-
-    tried: Canvas
-    tried_owner: Owner
-    chosen: Tensor
-    cost: ForwardCost
-    view: View
-    step: Step
-    candidates: Canvas
-    blocks: BlockState
-    ledger: Ledger
-    steering: Constrained
-    marks: ConstraintMarks
-    finished: tuple[int, ...]
+    tried: Canvas  # [M] candidates that the forward ran on; papers: drafts
+    tried_owner: Owner  # the row of each
+    chosen: Tensor  # [B] the candidate with which each row went on; papers: accepted draft
+    cost: ForwardCost  # [M] what was computed for each
+    view: View  # what the sampler saw of the chosen ones
+    step: Step  # its decision
+    candidates: Canvas  # [N] canvases after the step and the end-of-text policy; those of a finished row are alike
+    blocks: BlockState  # where the blocks stand then
+    ledger: Ledger  # [B] what is recorded of the rows by now
+    steering: Constrained  # the constraints that the rows are under
+    marks: ConstraintMarks  # what these changed in this turn
+    finished: tuple[int, ...]  # rows that the host knows to be complete, so that they leave; papers: finished sequences
 
     @property
     def canvas(self) -> Canvas:

@@ -27,15 +27,11 @@ from dllm.samplers.base import Sampler
 
 @dataclass(frozen=True)
 class HostReport:
-    """Numbers of the rows after a turn, on their way to the host.
+    """Numbers of the rows after a turn, on their way to the host."""
 
-    numbers [k, B]: on the host, as soon as ``arrived`` is reached (None: they are there). rows: which of them each row
-    of the batch has (-1: it joined later).
-    """
-
-    numbers: Tensor
-    arrived: Any
-    rows: tuple[int, ...]
+    numbers: Tensor  # [k, B] on the host, once ``arrived`` is reached
+    arrived: Any  # event after which the numbers are there (None: they are there); papers: CUDA event
+    rows: tuple[int, ...]  # which of the numbers each row of the batch has (-1: it joined later)
 
     @staticmethod
     def of(numbers: Tensor) -> HostReport:
@@ -63,27 +59,20 @@ class HostReport:
 
 @dataclass(frozen=True)
 class Rows:
-    """N candidates of B rows.
+    """The N candidates of B rows, with everything that belongs to them. The session and the constraints change in
+    place: whoever has selected or joined rows goes on with the result alone. In papers: batch, running requests."""
 
-    candidates [N]: their canvases. owner: the row of each. blocks [B]: where the blocks stand. state: the sampler's
-    memory of the rows. session: the cache's. announced [B, L]: what the sampler said it will commit next. ledger [B]:
-    what is written down of them. steering: the constraints that they are under. known: what the host knows of each row
-    (empty if shapes are exact). paces: how each row gets on. reports: of the last turns, those that it has not read
-    yet, the oldest first. The session and the steering change in place: whoever has selected or joined goes on with the
-    result alone.
-    """
-
-    candidates: Canvas
-    owner: Owner
-    blocks: BlockState
-    state: State
-    session: Session
-    announced: Tensor
-    ledger: Ledger
-    steering: ConstrainedBatch
-    known: tuple[HostView, ...]
-    paces: tuple[Pace, ...]
-    reports: tuple[HostReport, ...] = ()
+    candidates: Canvas  # [N] their canvases; papers: drafts
+    owner: Owner  # the row of each candidate
+    blocks: BlockState  # [B] where the blocks stand
+    state: State  # the sampler's memory of the rows
+    session: Session  # the cache's memory of the rows
+    announced: Tensor  # [B, L] what the sampler said it will commit next
+    ledger: Ledger  # [B] what is recorded of them
+    steering: ConstrainedBatch  # the constraints that they are under
+    known: tuple[HostView, ...]  # what the host knows of each row (empty if shapes are exact)
+    paces: tuple[Pace, ...]  # what each row has left to decide, and its turns without progress
+    reports: tuple[HostReport, ...] = ()  # of the last turns, those that the host has not read yet, the oldest first
 
     @staticmethod
     def start(

@@ -1,63 +1,40 @@
-"""The glossary names what the contract holds, all of it and nothing else."""
+"""The glossary says what the fields say, and names nothing that is not there."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-from dllm.cache import passes
-from dllm.common import rowwise
-from dllm.contract import attention as attending
-from dllm.contract import beside, canvas, logits, setting, shapes
-from dllm.contract import types as contract
-from dllm.loop import rows
-from dllm.models import memory
+from dllm.analysis.glossary import END, PACKAGE, PAGE, explained, with_glossary
+from dllm.errors import UserError
 
-TEXT = (Path(__file__).parents[2] / "docs" / "terms.md").read_text(encoding="utf-8")
-CONTRACT = TEXT.split("## The contract")[1].split("\n## ")[0]
-MODULES = (attending, beside, canvas, contract, logits, rows, shapes, passes, rowwise, memory, setting)
+TEXT = PAGE.read_text(encoding="utf-8")
 
 
-def classes(module: ModuleType) -> dict[str, Any]:
-    return {
-        name: kind for name, kind in vars(module).items()
-        if isinstance(kind, type) and kind.__module__ == module.__name__
-    }  # fmt: skip
+def test_the_page_is_what_the_command_writes() -> None:
+    assert with_glossary(TEXT) == TEXT, "run python -m dllm.analysis.glossary --write"
 
 
-KNOWN = {name: kind for module in MODULES for name, kind in classes(module).items()}
-CELLS = re.findall(r"^\| (`[^|]*`) \|", CONTRACT, re.MULTILINE)  # the first column
-LISTED = [name for cell in CELLS for name in re.findall("`([^`]+)`", cell)]
+def test_a_field_is_explained_behind_it_or_above_it() -> None:
+    source = (
+        'class Two:\n    """Both ways. In papers: a pair."""\n\n'
+        "    # [B] above,\n    # on two lines; papers: `x`\n    a: int\n"
+        "    b: int = 1  # behind ``it``\n"
+    )
+    assert list(explained(source, "Two")) == [
+        ("Two", "Both ways", "a pair"),
+        ("Two.a", "[B] above, on two lines", "`x`"),
+        ("Two.b", "behind `it`", "-"),
+    ]
+    with pytest.raises(UserError, match="Two.c has no comment"):
+        list(explained(source + "    c: int\n", "Two"))
 
 
-def wanted() -> list[str]:
-    """Every dataclass that parts exchange, and its fields."""
-    found = []
-    for module in (attending, beside, contract, logits, rows, passes):
-        for name, kind in classes(module).items():
-            found += [name, *(f"{name}.{field.name}" for field in fields(kind))] if is_dataclass(kind) else []
-    return [*found, *(f"Canvas.{field.name}" for field in fields(canvas.Canvas))]
-
-
-@pytest.mark.parametrize("name", wanted())
-def test_the_glossary_has_it(name: str) -> None:
-    assert LISTED.count(name) == 1, f"docs/terms.md needs one row that begins with | `{name}` |"
-
-
-@pytest.mark.parametrize("name", [name for name in LISTED if name.split(".")[0] in KNOWN])
-def test_what_the_glossary_lists_exists(name: str) -> None:
-    kind, _, attribute = name.partition(".")
-    if attribute:
-        fields_of = {field.name for field in fields(KNOWN[kind])} if is_dataclass(KNOWN[kind]) else set()
-        assert attribute in fields_of or hasattr(KNOWN[kind], attribute)
-
-
-def test_no_row_names_what_is_not_there() -> None:
-    """A plain identifier of the tables is a class, a function or an option that the package has."""
-    package = "\n".join(file.read_text() for file in (Path(__file__).parents[2] / "dllm").rglob("*.py"))
-    assert [name for name in LISTED if not re.search(rf"\b{re.escape(name.split('.')[-1])}\b", package)] == []
+def test_the_page_names_what_there_is() -> None:
+    """A plain identifier of the other tables is a class, a function or an option that the package has."""
+    cells = re.findall(r"^\| (`[^|]*`) \|", TEXT.split(END)[1].split("\n## ")[0], re.MULTILINE)
+    package = "\n".join(file.read_text(encoding="utf-8") for file in Path(PACKAGE).rglob("*.py"))
+    names = [name.split(".")[-1] for cell in cells for name in re.findall("`([^`]+)`", cell)]
+    assert [name for name in names if not re.search(rf"\b{re.escape(name)}\b", package)] == []
