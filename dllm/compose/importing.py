@@ -9,6 +9,19 @@ from pathlib import Path
 
 from dllm.errors import UserError, first_line, nearest
 
+MOVED = {  # modules of earlier states of this project, which parts in somebody's own files may still import
+    **{f"dllm.{old}": f"dllm.contract.{new}" for old, new in (
+        ("canvas", "canvas"), ("shapes", "shapes"), ("attending", "attention"), ("beside", "beside"),
+        ("logits", "logits"), ("setting", "setting"), ("traits", "traits"), ("kept", "checks"),
+    )},
+    **{f"dllm.{old}": f"dllm.loop.{new}" for old, new in (
+        ("denoise", "denoise"), ("forward", "forward"), ("rows", "rows"), ("proposing", "proposals"),
+        ("probing", "probe"), ("recorded", "recorded"), ("runner", "runner"), ("pace", "pace"),
+    )},
+    "dllm.constraints.exchanged": "dllm.contract.constrained",
+    "dllm.steering": "dllm.constrained",
+}  # fmt: skip
+
 
 def imported_class(name: str, target: str, base: type) -> type:
     """The class of a setting ``name``. Raises UserError, which names the file and the line to be mended, or the classes
@@ -43,6 +56,10 @@ def _unimported(module: str, error: Exception) -> str:
         text = f" in {error.text.strip()!r}" if error.text else ""
         return f"cannot be imported: {error.filename}, line {error.lineno}: {error.msg}{text}. Mend that line."
     missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+    if missing in MOVED:
+        return (
+            f"cannot be imported: {place_of_error(error) or module}: {missing} is now {MOVED[missing]}. Mend that line."
+        )
     if missing is not None and (module == missing or module.startswith(f"{missing}.")):
         rule = "Write MODULE.CLASS, with the module's folder in PYTHONPATH"
         return f"names no class: there is no module {missing}. {rule}."
