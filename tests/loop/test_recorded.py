@@ -66,11 +66,22 @@ def combination(sampler: str, kv: str, name: str = "tiny-llada", eos: str = "kee
     return Combination(sampler, "whole" if kv == "window" else "fixed", kv, eos, name)
 
 
-@pytest.mark.parametrize(("kv", "sampler"), PAIRS)
-def test_replays_are_turns(kv: str, sampler: str) -> None:
-    case = combination(sampler, kv, "tiny-dream" if sampler == "credit" else "tiny-llada", "fill_after_block")
+def pair(kv: str, sampler: str) -> Combination:
+    return combination(sampler, kv, "tiny-dream" if sampler == "credit" else "tiny-llada", "fill_after_block")
+
+
+@cache  # two tests ask it
+def recorder(case: Combination) -> tuple[RecordedTurns, list[str]]:
+    """And what its graphs did."""
     log: list[str] = []
-    take = RecordedTurns(model(case.model), lambda: FakeGraph(log))
+    return RecordedTurns(model(case.model), lambda: FakeGraph(log)), log
+
+
+# By pair, so that one process makes a pair's recordings once.
+@pytest.mark.parametrize(("kv", "sampler"), PAIRS, scope="module")
+def test_replays_are_turns(kv: str, sampler: str) -> None:
+    case = pair(kv, sampler)
+    take, log = recorder(case)
     expected = decoded(turns(case, None, None))
     for lag in (0, 1, 1):
         assert decoded(turns(case, take, lag)) == expected
@@ -114,13 +125,12 @@ def launches_of(case: Combination, take: RecordedTurns | None) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("kv", "sampler"), PAIRS)
+@pytest.mark.parametrize(("kv", "sampler"), PAIRS, scope="module")
 def test_few_launches_are_left_to_the_host(kv: str, sampler: str) -> None:
     """In all turns but those that follow upon rows that left: these lay out the others anew."""
-    case = combination(sampler, kv)
-    take = RecordedTurns(model(case.model), lambda: FakeGraph([]))
-    for _ in range(2):
-        decoded(turns(case, take))
+    case = pair(kv, sampler)
+    take, _ = recorder(case)
+    decoded(turns(case, take))
     plain, recorded = launches_of(case, None), launches_of(case, take)
     assert len(recorded) == len(plain)
     assert sorted(recorded)[len(recorded) // 2] == LAUNCHES < min(plain)
