@@ -9,7 +9,7 @@ import pytest
 from dllm.models.tokenizer import Tokenizer
 from experiments.bench import constraints as bench_constraints
 
-MINI = Path(bench_constraints.__file__).parents[1] / "dllm" / "models" / "checkpoints" / "mini-llada"
+MINI = Path(bench_constraints.__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
 
 
 def test_every_language_has_a_line_with_its_times(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,7 @@ def stand_in(folder: Path, files: dict[str, str]) -> Path:
 
 
 def run(folders: dict[str, Path], caches: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setenv("PYTHONPATH", str(Path(bench_peers.__file__).parents[1]))  # a stand-in loads with our loader
+    monkeypatch.setenv("PYTHONPATH", str(Path(bench_peers.__file__).parents[2]))  # a stand-in loads with our loader
     return bench_peers.main([*(f"--{name}={folder}" for name, folder in folders.items()), *SIZES, "--caches", *caches])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.bench import steering as bench_steering
 
-MINI = Path(bench_steering.__file__).parents[1] / "dllm" / "models" / "checkpoints" / "mini-llada"
+MINI = Path(bench_steering.__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
 
 
 def test_right_proposals_are_kept_and_wrong_ones_made_anew(capsys: pytest.CaptureFixture[str]) -> None:
