@@ -207,7 +207,7 @@ def test_what_explodes_stays_below_two_gigabytes() -> None:
     code = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/support")
 from exploding import EXPLODING
 from dllm.constraints.languages.compiled import compiled
 from dllm.constraints.languages.limits import CompileLimits
