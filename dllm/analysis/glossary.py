@@ -17,8 +17,8 @@ from pathlib import Path
 from dllm.common.terminal import say
 from dllm.errors import UserError
 
-PACKAGE = Path(__file__).parents[1]
-PAGE = PACKAGE.parent / "docs" / "terms.md"
+INSTALLED = Path(__file__).parents[1]
+PAGE = INSTALLED.parent / "docs" / "terms.md"
 BEGIN, END = "<!-- glossary: begin -->", "<!-- glossary: end -->"
 SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "What the loop hands out": {
@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def comments(source: str) -> dict[int, str]:
+def comment_lines(source: str) -> dict[int, str]:
     """The comment of each line that has one."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return {token.start[0]: token.string[1:].strip() for token in tokens if token.type == tokenize.COMMENT}
@@ -48,9 +48,12 @@ def comments(source: str) -> dict[int, str]:
 
 def explained(source: str, kind: str) -> Iterator[tuple[str, str, str]]:
     """Name, meaning and papers' word of a class and its fields. Raises UserError for a field without a comment."""
-    said, lines = comments(source), source.splitlines()
+    said, lines = comment_lines(source), source.splitlines()
     (found,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == kind]
-    yield kind, *halves(" ".join((ast.get_docstring(found) or "").split("\n\n")[0].split()), r" ?In papers: ")
+    yield (
+        kind,
+        *meaning_and_papers(" ".join((ast.get_docstring(found) or "").split("\n\n")[0].split()), r" ?In papers: "),
+    )
     for field in found.body:
         if not isinstance(field, ast.AnnAssign) or "ClassVar" in ast.unparse(field.annotation):
             continue
@@ -63,10 +66,10 @@ def explained(source: str, kind: str) -> Iterator[tuple[str, str, str]]:
             text = " ".join(said[line] for line in range(first + 1, field.lineno))
         if not text:
             raise UserError(f"{name} has no comment that says what it is. Write one behind it or above it.")
-        yield name, *halves(text, "; papers: ")
+        yield name, *meaning_and_papers(text, "; papers: ")
 
 
-def halves(text: str, mark: str) -> tuple[str, str]:
+def meaning_and_papers(text: str, mark: str) -> tuple[str, str]:
     """The meaning, and the papers' word (a dash: none)."""
     meaning, _, papers = re.sub(mark, "\0", text.replace("``", "`").replace("|", r"\|")).partition("\0")
     return meaning.rstrip("."), papers.rstrip(".") or "-"
@@ -78,7 +81,7 @@ def glossary() -> str:
     for section, files in SECTIONS.items():
         out += [f"### {section}", "", "| term | what it is | papers call it |", "|---|---|---|"]
         for file, kinds in files.items():
-            source = (PACKAGE / file).read_text(encoding="utf-8")
+            source = (INSTALLED / file).read_text(encoding="utf-8")
             for kind in kinds:
                 out += [f"| `{name}` | {text} | {papers} |" for name, text, papers in explained(source, kind)]
         out.append("")
