@@ -17,8 +17,8 @@ from pathlib import Path
 from dllm.common.terminal import say
 from dllm.errors import UserError
 
-INSTALLED = Path(__file__).parents[1]
-PAGE = INSTALLED.parent / "docs" / "terms.md"
+CODE_ROOT = Path(__file__).parents[1]
+PAGE = CODE_ROOT.parent / "docs" / "terms.md"
 BEGIN, END = "<!-- glossary: begin -->", "<!-- glossary: end -->"
 SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "What the loop hands out": {
@@ -81,7 +81,7 @@ def glossary() -> str:
     for section, files in SECTIONS.items():
         out += [f"### {section}", "", "| term | what it is | papers call it |", "|---|---|---|"]
         for file, kinds in files.items():
-            source = (INSTALLED / file).read_text(encoding="utf-8")
+            source = (CODE_ROOT / file).read_text(encoding="utf-8")
             for kind in kinds:
                 out += [f"| `{name}` | {text} | {papers} |" for name, text, papers in explained(source, kind)]
         out.append("")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.analysis.glossary import END, PAGE, INSTALLED, explained, with_glossary
+from dllm.analysis.glossary import CODE_ROOT, END, PAGE, explained, with_glossary
 from dllm.errors import UserError
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -35,6 +35,6 @@ def test_a_field_is_explained_behind_it_or_above_it() -> None:
 def test_the_page_names_what_there_is() -> None:
     """A plain identifier of the other tables is a class, a function or an option that the package has."""
     cells = re.findall(r"^\| (`[^|]*`) \|", TEXT.split(END)[1].split("\n## ")[0], re.MULTILINE)
-    package = "\n".join(file.read_text(encoding="utf-8") for file in Path(INSTALLED).rglob("*.py"))
+    package = "\n".join(file.read_text(encoding="utf-8") for file in Path(CODE_ROOT).rglob("*.py"))
     names = [name.split(".")[-1] for cell in cells for name in re.findall("`([^`]+)`", cell)]
     assert [name for name in names if not re.search(rf"\b{re.escape(name)}\b", package)] == []
