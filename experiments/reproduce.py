@@ -304,7 +304,7 @@ ENTRIES = [
         Tolerance(1, 0.03),
     ),
     Entry(
-        "wedlm", "docs/models.md", (("-m", "experiments.bench.wedlm"),), 2, same_tables, Tolerance(3, 0.05),
+        "wedlm", "docs/models.md", (("-m", "experiments.bench.wedlm"),), 3, same_tables, Tolerance(3, 0.05),
         columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True,
     ),
     Entry(

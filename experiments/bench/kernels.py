@@ -83,6 +83,26 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
             both,
             flops,
         )
+    yield from layer_cases(small, device, width, heads, size, noise)
+    experts, inner = (8, 64) if small else (64, 1024)  # of LLaDA-MoE, 8 of which each row meets
+    stack = noise(experts, 2 * inner, width // 2)
+    for rows in (32,) if small else (256, 2048):
+        x, ends = noise(rows, width // 2), torch.arange(1, experts + 1, device=device) * (rows // experts)
+        yield Case("grouped_product", f"{rows} rows, {experts} experts", lambda on, a=x, e=ends: (
+            grouped_product.grouped_product(a, stack, e, on)), nbytes(stack, x) + 2 * rows * 2 * inner,
+            4.0 * rows * inner * width // 2)  # fmt: skip
+    rows = 32
+    logits, state = noise(rows, vocabulary).double(), torch.arange(rows, device=device)
+    yield Case("nucleus", f"{rows} x {vocabulary}", lambda on: nucleus.nucleus(logits, 0.95, on), 2 * nbytes(logits))
+    yield Case("gumbel_argmax", f"{rows} x {vocabulary}", lambda on: gumbel_argmax.gumbel_argmax(
+        logits, state, state >= 0, on), nbytes(logits))  # fmt: skip
+    yield from small_cases(device, heads, vocabulary, noise)
+
+
+def layer_cases(
+    small: bool, device: torch.device, width: int, heads: int, size: int, noise: Callable[..., Tensor]
+) -> Iterator[Case]:
+    """Kernels of a layer beside its products."""
     gain = noise(width)
     for rows in (32,) if small else (32, 256, 8192):
         x, residual = noise(rows, width), noise(rows, width)
@@ -107,19 +127,6 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
             ),
             2 * nbytes(q, k, v),
         )
-    experts, inner = (8, 64) if small else (64, 1024)  # of LLaDA-MoE, 8 of which each row meets
-    stack = noise(experts, 2 * inner, width // 2)
-    for rows in (32,) if small else (256, 2048):
-        x, ends = noise(rows, width // 2), torch.arange(1, experts + 1, device=device) * (rows // experts)
-        yield Case("grouped_product", f"{rows} rows, {experts} experts", lambda on, a=x, e=ends: (
-            grouped_product.grouped_product(a, stack, e, on)), nbytes(stack, x) + 2 * rows * 2 * inner,
-            4.0 * rows * inner * width // 2)  # fmt: skip
-    rows = 32
-    logits, state = noise(rows, vocabulary).double(), torch.arange(rows, device=device)
-    yield Case("nucleus", f"{rows} x {vocabulary}", lambda on: nucleus.nucleus(logits, 0.95, on), 2 * nbytes(logits))
-    yield Case("gumbel_argmax", f"{rows} x {vocabulary}", lambda on: gumbel_argmax.gumbel_argmax(
-        logits, state, state >= 0, on), nbytes(logits))  # fmt: skip
-    yield from small_cases(device, heads, vocabulary, noise)
 
 
 def small_cases(device: torch.device, heads: int, vocabulary: int, noise: Callable[..., Tensor]) -> Iterator[Case]:

@@ -77,7 +77,7 @@ class Suite:
 
 
 def outcomes(file: Path) -> dict[str, Any]:
-    """The counts of a JUnit file, with what skipped and rounding tests said. Raises TestsFailed as ``run_tests``."""
+    """The counts of a JUnit file, with what skipped and rounding tests said. Raises TestsFailed as ``Suite`` does."""
     counts, notes, failed = Counter[str](), Counter[str](), []
     for case in ElementTree.parse(file).iter("testcase"):
         kind = next((one.tag for one in case if one.tag in ("failure", "error", "skipped")), "passed")

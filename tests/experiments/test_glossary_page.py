@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from dllm.analysis.glossary import CODE_ROOT, END, PAGE, explained, with_glossary
 from dllm.errors import UserError
+from experiments.pages.glossary import MARK, PACKAGE, PAGE, explained, section
+from experiments.support.marked import marks
 
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
 def test_the_page_is_what_the_command_writes() -> None:
-    assert with_glossary(TEXT) == TEXT, "run python -m dllm.analysis.glossary --write"
+    assert section() in TEXT, "run python -m experiments.pages.glossary"
 
 
 def test_a_field_is_explained_behind_it_or_above_it() -> None:
@@ -34,7 +34,7 @@ def test_a_field_is_explained_behind_it_or_above_it() -> None:
 
 def test_the_page_names_what_there_is() -> None:
     """A plain identifier of the other tables is a class, a function or an option that the package has."""
-    cells = re.findall(r"^\| (`[^|]*`) \|", TEXT.split(END)[1].split("\n## ")[0], re.MULTILINE)
-    package = "\n".join(file.read_text(encoding="utf-8") for file in Path(CODE_ROOT).rglob("*.py"))
+    cells = re.findall(r"^\| (`[^|]*`) \|", TEXT.split(marks(MARK)[1])[1].split("\n## ")[0], re.MULTILINE)
+    package = "\n".join(file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py"))
     names = [name.split(".")[-1] for cell in cells for name in re.findall("`([^`]+)`", cell)]
     assert [name for name in names if not re.search(rf"\b{re.escape(name)}\b", package)] == []

@@ -1,4 +1,4 @@
-"""The contract's glossary, made from the comments at its fields: ``python -m dllm.analysis.glossary``.
+"""The contract's glossary, made from the comments at its fields: ``python -m experiments.pages.glossary``.
 
 A field is explained by the comment behind it, or by those right above it. ``; papers:`` parts what it means from what
 papers call it; a class's docstring says the latter after ``In papers:``.
@@ -9,17 +9,18 @@ from __future__ import annotations
 import ast
 import io
 import re
-import sys
 import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from dllm.common.terminal import say
 from dllm.errors import UserError
+from experiments.support.markdown import table
+from experiments.support.marked import write_marked
+from experiments.support.scripts import refusing
 
-CODE_ROOT = Path(__file__).parents[1]
-PAGE = CODE_ROOT.parent / "docs" / "terms.md"
-BEGIN, END = "<!-- glossary: begin -->", "<!-- glossary: end -->"
+PACKAGE = Path(__file__).parents[2] / "dllm"
+PAGE, MARK = PACKAGE.parent / "docs" / "terms.md", "glossary"
+HEADS = ("term", "what it is", "papers call it")
 SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "What the loop hands out": {
         "contract/canvas.py": ("Request", "Canvas"),
@@ -75,27 +76,24 @@ def meaning_and_papers(text: str, mark: str) -> tuple[str, str]:
     return meaning.rstrip("."), papers.rstrip(".") or "-"
 
 
-def glossary() -> str:
-    """The tables in Markdown, a section for each stage of a turn."""
-    out: list[str] = []
-    for section, files in SECTIONS.items():
-        out += [f"### {section}", "", "| term | what it is | papers call it |", "|---|---|---|"]
-        for file, kinds in files.items():
-            source = (CODE_ROOT / file).read_text(encoding="utf-8")
-            for kind in kinds:
-                out += [f"| `{name}` | {text} | {papers} |" for name, text, papers in explained(source, kind)]
-        out.append("")
-    return "\n".join(out)
+def rows(files: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str, str]]:
+    """The lines of a section: the classes of its files, each with its fields."""
+    for file, kinds in files.items():
+        source = (PACKAGE / file).read_text(encoding="utf-8")
+        for kind in kinds:
+            yield from ((f"`{name}`", text, papers) for name, text, papers in explained(source, kind))
 
 
-def with_glossary(page: str) -> str:
-    """The page with the tables between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{glossary()}\n{END}{rest.partition(END)[2]}"
+def section() -> str:
+    """The tables, one for each stage of a turn."""
+    return "\n".join(f"### {name}\n\n{table(HEADS, rows(files), len(HEADS))}\n" for name, files in SECTIONS.items())
+
+
+@refusing
+def main() -> int:
+    write_marked(PAGE, MARK, section())
+    return 0
 
 
 if __name__ == "__main__":
-    if PAGE.exists() and "--write" in sys.argv:
-        PAGE.write_text(with_glossary(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        say(glossary())
+    raise SystemExit(main())
