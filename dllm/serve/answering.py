@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -15,7 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from dllm.serve.decoding import CanvasSnapshot, Completed, Decoding, TextDelta
-from dllm.serve.guard import GONE, fault, log, log_fault
+from dllm.serve.guard import GONE, fault, log_fault
+from dllm.serve.log import AccessLine
 from dllm.serve.metrics import Metrics
 from dllm.serve.refused import Refused
 from dllm.serve.replies import Envelope, event_bytes
@@ -32,6 +32,7 @@ class Answering:
     metrics: Metrics
     decoding: Decoding
     envelope: Envelope
+    line: AccessLine  # of the log
     done: list[Completed] = field(default_factory=list)
 
     async def whole(self, request: HttpRequest) -> Response:
@@ -96,11 +97,9 @@ class Answering:
             metrics.answered(asked, self.decoding.first_text)
         else:
             metrics.cut.labels(reason).inc()
-        log.info(
-            "%s: %s, %d tokens asked, %d answered, %.3f s", self.envelope.ident, "answered" if complete else reason,
-            asked.prompt_tokens, sum(choice.written for choice in self.done),
-            time.monotonic() - self.decoding.began,
-        )  # fmt: skip
+        self.line.prompt_tokens = asked.prompt_tokens
+        self.line.completion_tokens = sum(choice.written for choice in self.done)
+        self.line.end = "" if complete else reason
 
 
 class Streaming(EventSourceResponse):

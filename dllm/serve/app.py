@@ -36,6 +36,7 @@ from dllm.serve.playground import playground_page
 from dllm.serve.reading import body_of
 from dllm.serve.refused import Refused, as_refusal, as_sent
 from dllm.serve.replies import Envelope, error_reply, model_data
+from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 
@@ -67,6 +68,10 @@ class Service:
     def compiling(self) -> Compiling:
         limits = self.settings.limits
         return Compiling(self.scheduler.runner_of, self.settings.compile_seconds, limits.max_waiting)
+
+    @cached_property
+    def retry(self) -> RetryTimes:
+        return RetryTimes()
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -107,14 +112,17 @@ class Service:
         return await self._reply(request, chat=False)
 
     async def models(self, request: HttpRequest) -> Response:
-        return JSONResponse({"object": "list", "data": [model_data(self.defaults.name, self.created)]})
+        return JSONResponse({"object": "list", "data": [self._card(name) for name in self.defaults.names]})
 
     async def model(self, request: HttpRequest) -> Response:
         name = request.path_params["name"]
-        if name != self.defaults.name:
-            sentence = f"there is no model of that name here, only {self.defaults.name!r}."
+        if name not in self.defaults.names:
+            sentence = f"there is no model of that name here, only {self.defaults.listed_names}."
             raise Refused(404, sentence, "model", "model_not_found")
-        return JSONResponse(model_data(name, self.created))
+        return JSONResponse(self._card(name))
+
+    def _card(self, name: str) -> dict[str, Any]:
+        return model_data(name, self.created, self.defaults.model.config.max_length)
 
     async def parts(self, request: HttpRequest) -> Response:
         return JSONResponse(await self._apart(lambda: {**parts_offered(), "response_format": formats_offered()}))
@@ -140,16 +148,22 @@ class Service:
         """Decode what a request asks for. Raises Refused for what cannot be."""
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
-            raise full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
+            raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
         asked = await self._apart(lambda: wire.asked(parsed(body), chat, self.defaults))
         ident = request.state.ident
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
         with as_sent(asked.names):
             await self._begin(decoding, request)
-        answer = Answering(self.metrics, decoding, Envelope(ident, self.defaults.name, asked))
+        answer = Answering(self.metrics, decoding, Envelope(ident, asked.model, asked), request.state.line)
         if not asked.stream:
             return await answer.whole(request)
         return Streaming(answer, self.settings.send_timeout)
+
+    def full_queue(self, waiting: int) -> Refused:
+        """The refusal of a request that finds no place, with a time at which there should be one."""
+        seconds = self.retry.next(self.scheduler.figures())
+        sentence = f"{waiting} requests are waiting, which is the limit. Try again in {seconds} s."
+        return Refused(429, sentence, code="queue_full", retry=seconds)
 
     async def _begin(self, decoding: Decoding, request: HttpRequest) -> None:
         """Compile what the answers must be, and queue their rows. Raises Refused."""
@@ -163,7 +177,7 @@ class Service:
             handed.add_done_callback(lambda _: decoding.abort())
             raise
         except Full as full:
-            raise full_queue(full.waiting) from None
+            raise self.full_queue(full.waiting) from None
         except Closing:
             raise Refused(503, "the server is shutting down. Try again later.", code="closing") from None
 
@@ -181,17 +195,13 @@ class Service:
                 if work.done():
                     return work.result()
             except Full as full:
-                raise full_queue(full.waiting) from None
+                raise self.full_queue(full.waiting) from None
             finally:
                 work.cancel()
                 gone.cancel()
         if gone.done():
             raise Refused(GONE, "the client has left.")
         raise too_late(decoding.timeout)
-
-
-def full_queue(waiting: int) -> Refused:
-    return Refused(429, f"{waiting} requests are waiting, which is the limit. Try again later.", code="queue_full")
 
 
 async def refused_reply(request: HttpRequest, error: Exception) -> Response:

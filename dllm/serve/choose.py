@@ -31,9 +31,10 @@ SHORT = {"threshold": "sampler", "steps": "sampler", "block_length": "blocks"}
 class Defaults:
     """The server's own settings, which hold where a request says nothing.
 
-    name: of the model, as served. sampler, blocks, cache, eos: their configurations, as the server's command line
-    composed them. gen_length: masks behind the prompt. seed: of requests without randomness. max_choices: answers to
-    a prompt that one request may ask for; max_answers: to all of its prompts.
+    name: of the model, as served; aliases: its other names. sampler, blocks, cache, eos: their configurations, as the
+    server's command line composed them. gen_length: masks behind the prompt; fits: fewer where the prompt leaves fewer.
+    seed: of requests without randomness. max_choices: answers to a prompt that one request may ask for; max_answers: to
+    all of its prompts.
     """
 
     model: Model
@@ -47,6 +48,17 @@ class Defaults:
     seed: int = 0
     max_choices: int = 8
     max_answers: int = 64
+    aliases: tuple[str, ...] = ()
+    fits: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that a request may ask for."""
+        return self.name, *self.aliases
+
+    @property
+    def listed_names(self) -> str:
+        return " and ".join(map(repr, self.names))
 
     @cached_property
     def prompts(self) -> Prompts:

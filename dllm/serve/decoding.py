@@ -89,7 +89,7 @@ class Decoding:
         """Queue every row, or none. Raises Full, Closing or UserError as the scheduler does."""
         try:
             for row, job in enumerate(self.asked.jobs):
-                timed = replace(job, deadline=self.began + self.timeout)
+                timed = replace(job, deadline=self.began + self.timeout, ident=self.ident)
                 self.numbers[row] = self.scheduler.submit(timed, self.box.slot(row))
         except BaseException:
             self.abort()

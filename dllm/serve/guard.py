@@ -1,42 +1,45 @@
-"""What every request passes: the name that the server was called by, the key, and the net below everything."""
+"""What every request passes: the name that the server was called by, the key, its line of the log, and the net below
+everything."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hmac
-import logging
+import ipaddress
 import time
 import traceback
-import uuid
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dllm.serve.keys import Keys
+from dllm.serve.log import AccessLine, log, request_id
 from dllm.serve.metrics import Metrics
 from dllm.serve.refused import Refused
 from dllm.serve.replies import error_reply
 from dllm.serve.settings import ServeSettings
 
-log = logging.getLogger("dllm.serve")
 GONE = 499  # nginx's number for a client that left before its reply
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="dllm", charset="UTF-8"'}  # a browser asks for it, and remembers it
 
 
 class Guard:
-    """Names each request (``x-request-id``), checks host and key, and turns what no handler caught into a 500 whose
-    number the log has. The log never holds what was asked."""
+    """Names each request (``x-request-id``), checks host and key, turns what no handler caught into a 500, and writes a
+    line of the log, which never holds what was asked. One name stands in header, error and log."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
+        self.keys = Keys(settings.api_key, settings.api_key_file)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        ident, began, status = uuid.uuid4().hex[:16], time.monotonic(), 0
-        scope.setdefault("state", {})["ident"] = ident
+        ident, began, status = request_id(Headers(scope=scope).get("x-request-id")), time.monotonic(), 0
+        line = AccessLine(ident, scope["method"], scope["path"], client_of(scope))
+        scope.setdefault("state", {}).update(ident=ident, line=line)
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -59,21 +62,39 @@ class Guard:
             if not status:
                 await error_reply(fault(ident, error))(scope, receive, sending)
         finally:
-            self.metrics.replied(scope["path"], status, time.monotonic() - began)
+            line.status, line.seconds = status, round(time.monotonic() - began, 3)
+            line.write()
+            self.metrics.replied(scope["path"], status, line.seconds)
 
     def _refusal(self, scope: Scope) -> Refused | None:
-        headers, names = Headers(scope=scope), self.settings.names
+        if scope["path"] == "/health":  # of which load balancers and probes ask by an address
+            return None
+        headers, names = Headers(scope=scope), self.settings.hostnames
         host = without_port(headers.get("host", ""))
-        if names is not None and host not in names:
+        known = names is None or host in names or (self.settings.locked and is_address(host))
+        if names is not None and not known:
             listed = ", ".join(sorted(names))
             sentence = f"this server answers to {listed}, and was called by another name. task.hosts adds one."
             return Refused(421, sentence, code="unknown_host")
-        if self.settings.api_key is None or scope["path"] == "/health":
-            return None
-        if hmac.compare_digest(key_in(headers).encode(), self.settings.api_key.encode()):
+        if not self.settings.locked or self.keys.opens(key_in(headers)):
             return None
         sentence = "the API key is missing or wrong. Send it as the header Authorization: Bearer KEY."
         return Refused(401, sentence, code="invalid_api_key")
+
+
+def client_of(scope: Scope) -> str:
+    """The address that a request came from; behind a proxy, the proxy's."""
+    client: Any = scope.get("client")
+    return str(client[0]) if client else "-"
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address in figures, which no web page can point elsewhere."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def without_port(host: str) -> str:

@@ -38,7 +38,8 @@ class RequestParts:
 @dataclass(frozen=True)
 class Job:
     """One row to decode. deadline: by ``time.monotonic``. follow: its progress is told, which costs a copy from the
-    device in every turn. snapshots: with the model's guesses."""
+    device in every turn. snapshots: with the model's guesses. ident: of its
+    request, in the log."""
 
     request: Request
     chosen: RequestParts
@@ -46,6 +47,7 @@ class Job:
     follow: bool = True
     snapshots: bool = False
     trace: bool = False
+    ident: str = ""
 
 
 @dataclass(frozen=True)

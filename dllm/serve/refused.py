@@ -33,11 +33,14 @@ SETTING = re.compile(
 
 
 class Refused(Exception):  # noqa: N818  an answer, no fault
-    """A request that is not served. status: of HTTP. param: the field at fault. code: OpenAI's word for the reason."""
+    """A request that is not served. status: of HTTP. param: the field at fault. code: OpenAI's word for the reason.
+    retry: seconds after which to try again; None: as for all of its status."""
 
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None, retry: int | None = None
+    ) -> None:
         super().__init__(message if len(message) <= LONGEST else f"{message[:LONGEST]}...")
-        self.status, self.message, self.param, self.code = status, str(self), param, code
+        self.status, self.message, self.param, self.code, self.retry = status, str(self), param, code, retry
 
     def to_json(self) -> dict[str, Any]:
         """The body of the reply."""
@@ -52,7 +55,7 @@ class Refused(Exception):  # noqa: N818  an answer, no fault
             if sent not in message:
                 message, found = re.subn(rf"(?<![\w.]){re.escape(usual)}\b", sent, message)
                 param = sent if param == usual or (found and param == usual.rpartition(".")[0]) else param
-        return Refused(self.status, message, param, self.code)
+        return Refused(self.status, message, param, self.code, self.retry)
 
 
 @contextmanager

@@ -17,18 +17,19 @@ from dllm.serve.decoding import CanvasSnapshot, Completed, Scored
 from dllm.serve.refused import Refused
 from dllm.serve.wire import ParsedRequest
 
-RETRY_SECONDS = {429: 1, 503: 5}  # a row ends every few seconds; a server that closes is replaced a little later
+RETRY_SECONDS = {429: 1, 503: 5}  # where nobody knows better; a server that closes is replaced a little later
 
 
 def error_reply(refused: Refused, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The reply that says so, with the time to wait where trying again helps."""
-    wait = RETRY_SECONDS.get(refused.status)
+    wait = refused.retry or RETRY_SECONDS.get(refused.status)
     more = {**(headers or {}), **({"Retry-After": str(wait)} if wait else {})}
     return JSONResponse(refused.to_json(), refused.status, headers=more)
 
 
-def model_data(name: str, created: int) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": created, "owned_by": "dllm"}
+def model_data(name: str, created: int, limit: int) -> dict[str, Any]:
+    """limit: tokens of a prompt and its answer together, as vLLM calls them."""
+    return {"id": name, "object": "model", "created": created, "owned_by": "dllm", "max_model_len": limit}
 
 
 @dataclass(frozen=True)

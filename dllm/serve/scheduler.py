@@ -290,7 +290,7 @@ class Scheduler:
                        "there is.")  # fmt: skip
 
     def _fail(self, entry: Entry, kind: str, message: str, error: Exception | None = None) -> None:
-        name = uuid.uuid4().hex[:12]
+        name = entry.job.ident or uuid.uuid4().hex[:12]
         LOG.warning("request %s failed: %s %s (%s)", name, kind, message, type(error).__name__ if error else "-")
         with self.condition:
             self.told.ended[kind] += 1

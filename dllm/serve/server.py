@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from dllm.common.terminal import complain, say
 from dllm.errors import UserError
+from dllm.serve.log import log
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 
@@ -54,16 +55,21 @@ class DrainingServer(uvicorn.Server):
         await super().startup(sockets)
         if self.greeting:
             say(self.greeting, flush=True)
+        log.info("the server takes requests")
 
     async def on_tick(self, counter: int) -> bool:
         self.dead = self.dead or self.scheduler.state == "failed"
         return await super().on_tick(counter) or self.dead
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        figures = self.scheduler.figures()
+        log.info("the server stops: %d answers are decoded, %d wait, for at most %g s", figures.rows, figures.waiting,
+                 self.grace)  # fmt: skip
         self.scheduler.close(self.grace)  # returns at once
         await super().shutdown(sockets)
         while self.scheduler.state == "closing" and not self.force_exit:
             await asyncio.sleep(0.02)
+        log.info("the server has stopped")
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -87,9 +93,9 @@ def server_of(app: ASGIApp, scheduler: Scheduler, settings: ServeSettings, greet
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="on", ws="none", server_header=False, proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE, limit_concurrency=settings.max_connections,
-        timeout_graceful_shutdown=int(settings.grace) + SPARE,
+        timeout_graceful_shutdown=int(settings.drain_seconds) + SPARE,
     )  # fmt: skip
-    return DrainingServer(config, scheduler, settings.grace, greeting)
+    return DrainingServer(config, scheduler, settings.drain_seconds, greeting)
 
 
 def serve_until_told(server: DrainingServer, listening: socket.socket) -> None:

@@ -4,37 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from dllm.common.kinds import of_kind
-from dllm.errors import UserError, in_range
+from dllm.errors import UserError, in_choices, in_range
 from dllm.serve.jobs import Limits
+from dllm.serve.keys import KEY_VARIABLE, check_key, keys_in_file
 
-KEY_VARIABLE = "DLLM_API_KEY"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")
-MIN_KEY = 8  # characters; a shorter key is guessed
+ANY_HOST = "*"
+LOGS = ("text", "json")
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """api_key: what every request must bring; None: nothing. hosts: further names by which clients call the server.
-    cors: origins of pages that may. timeout, grace, read_timeout, send_timeout: seconds. compile_seconds: of a thread,
-    for one constraint."""
+    """names: of the model, as clients call it; the first is the one that replies and pages show. api_key, api_key_file:
+    what every request must bring one of; both None: nothing. hosts: further names by which clients call the server.
+    cors: origins of pages that may. timeout, grace, read_timeout, send_timeout: seconds; grace None: as timeout.
+    compile_seconds: of a thread, for one constraint. log: ``text`` or ``json``, the form of its lines."""
 
     host: str = "127.0.0.1"
     port: int = 8000
+    names: tuple[str, ...] = ()
     api_key: str | None = field(default=None, repr=False)
     api_key_file: str | None = None
     hosts: tuple[str, ...] = ()
     cors: tuple[str, ...] = ()
     timeout: float = 120.0
-    grace: float = 10.0
+    grace: float | None = None
     read_timeout: float = 30.0
     send_timeout: float = 30.0
     max_connections: int = 1024
     compile_seconds: float = 5.0
+    log: str = "text"
     limits: Limits = Limits()
 
     @staticmethod
@@ -43,7 +46,7 @@ class ServeSettings:
         values: dict[str, Any] = {}
         for entry in fields(ServeSettings):
             if entry.name != "limits":
-                kind = "list[str]" if entry.name in ("hosts", "cors") else str(entry.type)
+                kind = "list[str]" if entry.name in ("names", "hosts", "cors") else str(entry.type)
                 value = of_kind(f"task.{entry.name}", task[entry.name], kind)
                 values[entry.name] = tuple(value) if isinstance(value, list) else value
         sizes = {e.name: of_kind(f"task.{e.name}", task[e.name], str(e.type)) for e in fields(Limits)}
@@ -62,37 +65,51 @@ class ServeSettings:
             in_range(f"task.{name}", getattr(self, name), 0.1)
         in_range("task.grace", self.grace, 0)
         in_range("task.max_connections", self.max_connections, 1)
+        in_choices("task.log", self.log, LOGS)
+        if any(not name.strip() or len(set(self.names)) < len(self.names) for name in self.names):
+            raise UserError(f"task.names={list(self.names)} must be different names, none of them empty.")
         if "*" in self.cors:
             raise UserError("task.cors=['*'] lets every web page use the server. Name the origins that may.")
-        if self.api_key is None and self.host not in LOOPBACK:
+        if ANY_HOST in self.hosts and not self.locked:
+            raise UserError(
+                f"task.hosts=['*'] lets every web page reach the server by its own name, so the server needs a key: "
+                f"set the environment variable {KEY_VARIABLE} or task.api_key_file=FILE, or name the hosts."
+            )
+        if not self.locked and self.host not in LOOPBACK:
             raise UserError(
                 f"task.host={self.host} is reached from other machines, so the server needs a key: set the environment "
                 f"variable {KEY_VARIABLE} or task.api_key_file=FILE, or drop task.host."
             )
 
     @property
-    def names(self) -> frozenset[str] | None:
+    def locked(self) -> bool:
+        """Whether requests must bring a key."""
+        return self.api_key is not None or self.api_key_file is not None
+
+    @property
+    def drain_seconds(self) -> float:
+        """Seconds that requests under way have after SIGTERM: as many as a request has, unless ``grace`` says less."""
+        return self.timeout if self.grace is None else self.grace
+
+    @property
+    def hostnames(self) -> frozenset[str] | None:
         """The names by which a client may call the server, or None: any. A page elsewhere that a browser has open may
         point its own name at this machine; then the Host header still says that name."""
-        if self.host in EVERYWHERE and not self.hosts:
+        if ANY_HOST in self.hosts or (self.host in EVERYWHERE and not self.hosts):
             return None  # every request brings the key, which such a page does not have
         own = LOOPBACK if self.host in (*LOOPBACK, *EVERYWHERE) else (self.host,)
         return frozenset(name.lower() for name in (*own, *self.hosts))
 
 
 def key_of_server(given: str | None, file: str | None, environment: Mapping[str, str]) -> str | None:
-    """The key: as given, from its file, or from the environment; None: there is none. Raises UserError for a file that
-    cannot be read, and a key that is no key."""
+    """The key: as given, or from the environment; None where a file holds the keys, or there is none. Raises UserError
+    for a file that cannot be read, and a key that is no key."""
     if given is not None and file is not None:
         raise UserError(f"task.api_key and task.api_key_file={file!r} exclude each other. Drop one of them.")
-    source = "task.api_key" if given is not None else f"task.api_key_file={file!r}" if file else KEY_VARIABLE
-    key = given if given is not None else environment.get(KEY_VARIABLE)
     if file is not None:
-        try:
-            key = Path(file).expanduser().read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise UserError(f"{source} cannot be read ({reason}). Name a file that holds the key.") from None
-    if key is not None and (len(key) < MIN_KEY or not key.isascii() or not key.isprintable() or " " in key):
-        raise UserError(f"{source} must hold a key of at least {MIN_KEY} letters, digits and signs, without spaces.")
+        keys_in_file(file)
+        return None
+    key = given if given is not None else environment.get(KEY_VARIABLE)
+    if key is not None:
+        check_key("task.api_key" if given is not None else KEY_VARIABLE, key)
     return key

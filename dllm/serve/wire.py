@@ -25,10 +25,11 @@ from dllm.serve.fields import (
     wants_logprobs,
 )
 from dllm.serve.formats import asked_constraint
-from dllm.serve.jobs import Job
+from dllm.serve.jobs import Job, RequestParts
 from dllm.serve.refused import Refused, as_refusal, as_sent
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
+LENGTHS = ("max_completion_tokens", "max_tokens")
 DRAWN = 2**31  # seeds that are drawn lie below
 MAX_TEMPERATURE = 100
 MAX_PIECES = 1024  # texts and holes of a canvas
@@ -37,10 +38,11 @@ MAX_PIECES = 1024  # texts and holes of a canvas
 @dataclass(frozen=True)
 class ParsedRequest:
     """What a request asks for. jobs: one for each choice, those of a prompt next to each other; their deadlines are the
-    caller's to set. prompt_tokens: what was given, each prompt once. names: as the request calls fields that have
-    several names."""
+    caller's to set. model: the name that it was asked by. prompt_tokens: what was given, each prompt once. names: as
+    the request calls fields that have several names."""
 
     jobs: tuple[Job, ...]
+    model: str
     chat: bool
     stream: bool
     include_usage: bool
@@ -57,7 +59,7 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequ
     served."""
     check_values(body)
     fields = sound_fields(body, chat)
-    _check_model(fields.get("model", defaults.name), defaults.name)
+    _check_model(fields.get("model", defaults.name), defaults)
     diffusion = object_of("diffusion", fields.get("diffusion", {}), DIFFUSION)
     names = _names(fields, diffusion)
     with as_sent(names):
@@ -67,7 +69,7 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequ
 def _names(fields: Mapping[str, Any], diffusion: Mapping[str, Any]) -> dict[str, str]:
     """What the request calls fields that have another usual name."""
     names = {f"diffusion.{group}.{key}": f"diffusion.{key}" for key, group in SHORT.items() if key in diffusion}
-    sent = [name for name in ("max_completion_tokens", "max_tokens") if name in fields]
+    sent = [name for name in LENGTHS if name in fields]
     length = "diffusion.canvas" if "canvas" in diffusion and not sent else sent[-1] if sent else "max_tokens"
     return {**names, "max_tokens": length}
 
@@ -87,7 +89,8 @@ def _asked(
     length = _length(fields, diffusion, defaults)
     chosen = defaults.parts.chosen(diffusion, sampling, length)
     most = max(1, defaults.max_answers // count)
-    made = _requests(fields, diffusion.get("canvas"), chat, length, defaults.prompts, most)
+    free = defaults.fits and not any(name in fields for name in LENGTHS)  # nobody said how long the answer is
+    made = _requests(fields, diffusion.get("canvas"), chat, length, defaults.prompts, most, free)
     requests = [
         replace(request, temperature=temperature, constraint=constraint, seed=first + number)
         for request in made for first in (_seed(fields, temperature, count, defaults.seed),) for number in range(count)
@@ -95,17 +98,24 @@ def _asked(
     with as_refusal("diffusion.sampler"):
         for request in requests[::count]:
             chosen.sampler.prepare(request)  # refuses here what it could not write into the request later
+
+    def parts_of(request: Request) -> RequestParts:
+        answer = len(request.tokens) - request.answer_start
+        return chosen if length in (None, answer) else defaults.parts.chosen(diffusion, sampling, answer)
+
     follow = stream or bool(stop)  # else only the end is told, which spares a copy in every turn
     return ParsedRequest(
-        jobs=tuple(Job(one, chosen, inf, follow, snapshots=snapshots, trace=trace) for one in requests), chat=chat,
+        jobs=tuple(Job(one, parts_of(one), inf, follow, snapshots=snapshots, trace=trace) for one in requests),
+        model=fields.get("model", defaults.name), chat=chat,
         stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
         prompt_tokens=sum(list(request.masked).count(False) for request in made), names=names,
     )  # fmt: skip
 
 
-def _check_model(name: str, served: str) -> None:
-    if name != served:
-        raise Refused(404, f"model={name!r} is not served here; {served!r} is.", "model", "model_not_found")
+def _check_model(name: str, defaults: Defaults) -> None:
+    if name not in defaults.names:
+        known = f"{defaults.listed_names} {'are' if defaults.aliases else 'is'}"
+        raise Refused(404, f"model={name!r} is not served here; {known}.", "model", "model_not_found")
 
 
 def _in_range(name: str, value: Any, low: int, high: int, why: str = "") -> Any:
@@ -135,7 +145,7 @@ def _sampling(fields: Mapping[str, Any], diffusion: Mapping[str, Any], ours: Sam
 
 def _length(fields: Mapping[str, Any], diffusion: Mapping[str, Any], defaults: Defaults) -> int | None:
     """Masks behind the prompt; None: the canvas says it."""
-    names = [name for name in ("max_completion_tokens", "max_tokens") if name in fields]
+    names = [name for name in LENGTHS if name in fields]
     if len({fields[name] for name in names}) > 1:
         raise Refused(400, f"{names[0]} and {names[1]} say the same thing differently. Drop one.", names[0])
     if "canvas" in diffusion:
@@ -160,9 +170,10 @@ def _seed(fields: Mapping[str, Any], temperature: float, count: int, ours: int) 
 
 
 def _requests(
-    fields: Mapping[str, Any], canvas: Any, chat: bool, length: int | None, prompts: Prompts, most: int
+    fields: Mapping[str, Any], canvas: Any, chat: bool, length: int | None, prompts: Prompts, most: int, free: bool
 ) -> list[Request]:
-    """A row for each prompt: the prompt, and masks or the given canvas behind it. most: how many prompts."""
+    """A row for each prompt: the prompt, and masks or the given canvas behind it. most: how many prompts. free: an
+    answer may be shorter than ``length`` where its prompt leaves less."""
     name = "messages" if chat else "prompt"
     answer = Request.answer([], length or 0, prompts.ids.mask) if canvas is None else _canvas(canvas, prompts)
     given = fields.get(name)
@@ -179,17 +190,22 @@ def _requests(
     rows = []
     for place, prompt in asked_for:
         try:
-            rows.append(_behind(place, prompt, replace(answer, infill=canvas is not None), prompts))
+            rows.append(_behind(place, prompt, replace(answer, infill=canvas is not None), prompts, free))
         except Refused as refused:
             message = refused.message if place == name else f"{place}: {refused.message}"
             raise Refused(refused.status, message, place, refused.code) from None
     return rows
 
 
-def _behind(name: str, prompt: str | list[int] | list[Message], answer: Request, prompts: Prompts) -> Request:
-    """The answer's row behind a prompt. name: of the prompt's field. Raises Refused."""
+def _behind(
+    name: str, prompt: str | list[int] | list[Message], answer: Request, prompts: Prompts, free: bool
+) -> Request:
+    """The answer's row behind a prompt. name: of the prompt's field. free: as in ``_requests``. Raises Refused."""
     with as_refusal(name):
         tokens = prompts.encode(prompt)
+    left = prompts.config.max_length - len(tokens)
+    if free and not answer.infill and 0 < left < len(answer.tokens):
+        answer = Request.answer([], left, prompts.ids.mask)
     _check_length(len(tokens), len(answer.tokens), name, prompts)
     masked = [False] * len(tokens) + [*answer.masked]
     return Request([*tokens, *answer.tokens], masked, start=len(tokens), infill=answer.infill)

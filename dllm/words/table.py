@@ -48,6 +48,7 @@ SETTINGS: dict[str, Written] = {
     # OpenAI, and servers of its interface: vLLM, SGLang, llama.cpp, Ollama
     "max_tokens": "gen_length={}", "max_completion_tokens": "gen_length={}", "max_output_tokens": "gen_length={}",
     "n_predict": "gen_length={}", "num_predict": "gen_length={}", "n": "samples={}", "stop_sequences": "stop={}",
+    "served_model_name": ("task.names=[{}]", "task=serve task.names=[{}]"),
     "max_num_seqs": ("task.max_rows={}", "batch_size={}"), "quantization": "model.quantize={}",
     "enforce_eager": "runtime=eager", "cuda_graph": "runtime=cudagraph", "ignore_eos": "eos=keep",
     "guided_json": "constraint=json_schema constraint.schema={}", "json_schema": "constraint=json_schema "
@@ -104,6 +105,7 @@ INSTEAD = {
     "gpu_memory_utilization": "task.max_rows and task.max_cells bound a server's memory, batch_size a run's",
     "messages": 'a conversation is a line {"messages": [...]} of the file prompts=FILE',
     "system_prompt": 'it is the message of role system in a line {"messages": [...]} of the file prompts=FILE',
+    "log": "task.log=json writes a server's log as JSON, and trace=true keeps every turn",
     # lm-evaluation-harness
     "model_args": "each of these is a setting of its own, such as model.path=FOLDER model.dtype=bfloat16",
     "gen_kwargs": "each of these is a setting of its own, such as gen_length=256 sampling.temperature=0",

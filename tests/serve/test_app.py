@@ -135,6 +135,7 @@ def test_an_end_of_text_in_a_gap_does_not_end_what_is_given_behind_it(served: Mo
 def test_models_parts_and_health(place: Place) -> None:
     (model,) = place.call("GET", "/v1/models").json()["data"]
     assert (model["id"], model["object"]) == ("tiny", "model")
+    assert model["max_model_len"] == place.service.defaults.model.config.max_length
     assert place.call("GET", "/v1/models/tiny").json() == model
     assert "sampler" in place.call("GET", "/v1/parts").json()
     assert place.call("GET", "/health").json() == {"status": "ready"}

@@ -169,7 +169,7 @@ def test_a_mistake_of_ours_is_a_number_that_the_log_has(
 def test_the_log_has_no_prompt_and_no_answer(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         answer = place.ask(**HOT).json()["choices"][0]["message"]["content"]
-    assert "answered" in caplog.text
+    assert "POST /v1/chat/completions 200" in caplog.text
     assert "w5 w7" not in caplog.text and answer not in caplog.text
 
 

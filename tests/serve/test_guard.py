@@ -35,9 +35,16 @@ def test_a_page_elsewhere_cannot_call_the_server_by_its_own_name(placed: Callabl
         assert place.call("GET", "/v1/models", headers={"host": host}).status_code == status, host
     named = placed(hosts=("dllm.example",))
     assert named.call("GET", "/v1/models", headers={"host": "dllm.example"}).status_code == 200
+    key = {"authorization": f"Bearer {KEY}"}
     everywhere = placed(host="0.0.0.0", api_key=KEY)
-    headers = {"host": "any.example", "authorization": f"Bearer {KEY}"}
-    assert everywhere.call("GET", "/v1/models", headers=headers).status_code == 200
+    assert everywhere.call("GET", "/v1/models", headers={"host": "any.example", **key}).status_code == 200
+    named = placed(host="0.0.0.0", api_key=KEY, hosts=("dllm.example",))
+    for host, status in (("dllm.example", 200), ("192.0.2.1:8050", 200), ("[2001:db8::1]", 200), ("a.example", 421)):
+        assert named.call("GET", "/v1/models", headers={"host": host, **key}).status_code == status, host
+        assert named.call("GET", "/health", headers={"host": host}).status_code == 200, "probes ask by an address"
+    starred = placed(api_key=KEY, hosts=("*",))
+    assert starred.call("GET", "/v1/models", headers={"host": "a.example", **key}).status_code == 200
+    assert place.call("GET", "/v1/models", headers={"host": "192.0.2.1"}).status_code == 421, "without a key"
 
 
 def test_pages_of_other_origins_are_let_in_by_name_only(placed: Callable[..., Place], place: Place) -> None:

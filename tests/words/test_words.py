@@ -44,7 +44,8 @@ TRIED: dict[str, str | None] = {
     "promt=a": "Did you mean 'prompt'", "outptu=a": "Did you mean 'output'", "cach=dual": "Did you mean 'cache'",
     "guidence=1": "Did you mean 'sampling.guidance'", "quantise=int8": "Did you mean 'model.quantize'",
     "lr=0.1": None, "epochs=3": None, "rank=0": None, "world_size=2": None, "optimizer=adam": None, "wandb=true": None,
-    "weight_decay=0": None, "workers=4": None, "noise=1": None, "log=info": None, "level=3": None, "user=me": None,
+    "weight_decay=0": None, "workers=4": None, "noise=1": None, "log=info": "task.log=json", "level=3": None,
+    "user=me": None,
     "early_stop=true": None, "project=x": None, "foo=1": None, "lookahead=2": None, "order=random": None,
 }  # fmt: skip
 
@@ -64,7 +65,7 @@ def test_words_are_answered_rightly_or_not_at_all() -> None:
     right = [line for line, wanted in TRIED.items() if wanted is not None and wanted in (said[line] or "")]
     wrong = {line: text for line, text in said.items() if text is not None and line not in right}
     silent = [line for line, wanted in TRIED.items() if wanted is not None and said[line] is None]
-    assert (len(TRIED), len(right), wrong, silent) == (78, 61, {}, [])  # precision 61 of 61, recall 61 of 61
+    assert (len(TRIED), len(right), wrong, silent) == (78, 62, {}, [])  # precision 62 of 62, recall 62 of 62
 
 
 def meant(word: str) -> Meaning:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dllm.app.runs.service import plan_of, service_of, show_log, url_of
+from dllm.app.runs.service import plan_of, served_names, service_of, show_log, url_of
 from dllm.compose.parts import choice_of
 from dllm.errors import UserError, not_installed
 
@@ -24,6 +25,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     except ImportError:
         raise not_installed("task=serve", "Starlette", "serve") from None
     settings = ServeSettings.of(config["task"], os.environ)
+    settings = replace(settings, names=served_names(config, given, settings.names))
     if choice_of("engine", config["engine"]) == "ray":
         from dllm.app.engines.ray_serve import serve_replicas
 
@@ -31,7 +33,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         return
     plan = plan_of(config)
     listening = bound_socket(settings.host, settings.port)
-    show_log()
+    show_log(settings.log)
     service = service_of(config, plan, settings)
     address = url_of(settings.host, listening.getsockname()[1])
     greeting = f"dllm serves {service.defaults.name}: playground at {address}, OpenAI's interface at {address}/v1"

@@ -33,7 +33,7 @@ class ServedReplica:
     def __init__(self, config: dict[str, Any], settings: ServeSettings, folder: str) -> None:
         if Path(folder).is_dir():
             os.chdir(folder)
-        show_log()
+        show_log(settings.log)
         SERVICES[:] = [service_of(config, plan_of(config), settings)]
 
     def check_health(self) -> None:
@@ -66,7 +66,7 @@ def serve_replicas(config: dict[str, Any], settings: ServeSettings) -> None:
         signal.signal(sign, lambda *_: told.set())
     start_replicas(serve, engine, config, settings)
     address = url_of(settings.host, settings.port)
-    say(f"dllm serves {config['model']['path']} by Ray: playground at {address}, OpenAI's interface at {address}/v1",
+    say(f"dllm serves {settings.names[0]} by Ray: playground at {address}, OpenAI's interface at {address}/v1",
         flush=True)  # fmt: skip
     try:
         told.wait()
@@ -85,7 +85,7 @@ def start_replicas(serve: Any, engine: Ray, config: dict[str, Any], settings: Se
     deployment = serve.deployment(
         serve.ingress(replica_app)(ServedReplica), name="dllm", num_replicas=engine.replicas or room,
         max_ongoing_requests=limits.max_rows + limits.max_waiting, health_check_period_s=HEALTH_SECONDS,
-        graceful_shutdown_timeout_s=settings.grace,
+        graceful_shutdown_timeout_s=settings.drain_seconds,
         ray_actor_options={"num_cpus": engine.cpus, "num_gpus": gpus},
     )  # fmt: skip
     serve.run(deployment.bind(config, settings, str(Path.cwd())), name="dllm", route_prefix="/")
