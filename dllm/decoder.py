@@ -133,16 +133,18 @@ class Decoder:
         self, requests: Sequence[Request], trace: bool = False, observe: Observer | None = None,
         watch: Stopwatch | None = None,
     ) -> Iterator[tuple[int, Result]]:  # fmt: skip
-        """Decode requests; yields (index, result) in the order in which rows finish. ``stretch`` requests make a batch:
-        ``batch_size`` of them at once, and as a row ends, the next one joins.
+        """Decode requests; yields (index, result) in the order in which rows finish. ``requests_per_batch`` requests
+        make a batch: ``batch_size`` of them at once, and as a row ends, the next one joins.
 
         ``Result.seconds`` leaves out the time spent in ``observe`` and by the caller between results. watch: started
         with every batch; pass one (``Stopwatch.on`` the model's device) to read the time of the batch under way.
         """
         watch = watch or Stopwatch.on(self.model.transformer.device)
-        requests = [self.sampler.prepare(replace(request, number=number)) for number, request in enumerate(requests)]
-        self.runner.constraints.steering(requests)  # a request that cannot be served fails before the first forward
-        size = stretch(self.batch_size)
+        requests = [
+            self.sampler.prepare(replace(request, param_index=number)) for number, request in enumerate(requests)
+        ]
+        self.runner.constraints.batch(requests)  # a request that cannot be served fails before the first forward
+        size = requests_per_batch(self.batch_size)
         for at in range(0, len(requests), size):
             batch = requests[at : at + size]
             text, words = self.prompts.text, self.prompts.words
@@ -162,7 +164,7 @@ class Decoder:
         """The result of a row. Its trace, if it has one, knows what it takes to decode it again."""
         result, request = collector.result(row), batch[row]
         if result.trace is not None:
-            key = str(1 + (row if request.number is None else request.number)), 0
+            key = str(1 + (row if request.param_index is None else request.param_index)), 0
             result.trace.origin = origin_of(request, key, [key], of_request(self.settings, request))
         return result
 
@@ -176,9 +178,9 @@ class Decoder:
         request = self.prompts.request(prompt, seed)
         return request if request.constraint is not None else replace(request, constraint=self.constraint)
 
-    def fewest(self, constraint: Constraint) -> int:
+    def min_tokens(self, constraint: Constraint) -> int:
         """Tokens of the shortest text that a constraint allows. Raises UserError if it cannot be compiled."""
-        fewest = self.runner.constraints.compiled(constraint).language.fewest
+        fewest = self.runner.constraints.compiled(constraint).language.min_tokens
         assert fewest is not None, "compiling refuses a language that cannot be written"
         return fewest
 
@@ -231,7 +233,7 @@ def refuse_stop(stop: Sequence[str]) -> None:
         )
 
 
-def stretch(batch_size: int) -> int:
+def requests_per_batch(batch_size: int) -> int:
     """How many requests make a batch, of which ``batch_size`` are decoded at once. A run that was stopped decodes its
     last batch anew, and engines hand out whole batches, so it is no more: with four times the rows, about four fifths
     of the turns have all rows at work."""

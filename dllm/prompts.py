@@ -54,7 +54,7 @@ class Prompts:
         else:
             request = Request.answer(self.encode(prompt), self.gen_length, self.ids.mask, seed)
             if isinstance(prompt, PrefilledPrompt):
-                request = replace(request, begun=prompt.begin)
+                request = replace(request, answer_prefix=prompt.begin)
         limit, length = self.config.max_length, len(request.tokens)
         if length > limit:
             raise UserError(

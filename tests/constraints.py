@@ -63,7 +63,7 @@ def masks(row: RowSets) -> list[int]:
 
 def fillings(case: Case, row: RowSets) -> int:
     """How many fillings a row has, counted by the state that they lead to."""
-    language, counts = row.language, Counter({row.language.start(row.begun): 1})
+    language, counts = row.language, Counter({row.language.start(row.prefix): 1})
     for at, cell in enumerate(row.cells.tolist()):
         ids = range(len(case["tokens"])) if cell == MASK else [cell]
         onward: Counter[Any] = Counter()
@@ -81,7 +81,7 @@ def allowed(case: Case, row: RowSets) -> dict[str, list[int]]:
 
 def together(case: Case, row: RowSets) -> list[Case]:
     asked = case["together"]
-    return [{**ask, "feasible": row.together(ask["positions"], ask["ids"])} for ask in asked]
+    return [{**ask, "feasible": row.compatible(ask["positions"], ask["ids"])} for ask in asked]
 
 
 def best(case: Case, row: RowSets) -> list[int] | None:
@@ -97,7 +97,7 @@ def best_logp(case: Case, row: RowSets) -> float | None:
 
 SETS: dict[str, Callable[[Case, RowSets], Any]] = {
     "feasible": lambda case, row: row.feasible(), "fillings": fillings, "allowed": allowed, "together": together,
-    "fewest": lambda case, row: row.fewest(), "best": best, "best_logp": best_logp,
+    "fewest": lambda case, row: row.min_tokens(), "best": best, "best_logp": best_logp,
 }  # fmt: skip
 ROW = {"language", "tokens", "ends", "mask", "gaps", "canvas", "begun"}
 

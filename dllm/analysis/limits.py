@@ -42,12 +42,12 @@ class GuessRecorder:
 
     def __call__(self, turn: Turn) -> None:
         view, step = turn.view, turn.step
-        for row, number in enumerate(view.canvas.number.tolist()):
+        for row, number in enumerate(view.canvas.param_index.tolist()):
             if not bool(view.active[row]):
                 continue
             open_, commit = view.open[row].nonzero()[:, 0], step.commit[row].nonzero()[:, 0]
             guess = OpenGuesses(
-                int(view.blocks.number[row]), open_.tolist(), view.scores.token[row, open_].tolist(),
+                int(view.blocks.index[row]), open_.tolist(), view.scores.token[row, open_].tolist(),
                 view.scores.confidence[row, open_].tolist(), commit.tolist(), view.scores.token[row, commit].tolist(),
             )  # fmt: skip
             self.requests.setdefault(number, []).append(guess)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.common.ranking import best, one_of
+from dllm.common.ranking import argmax_mask, one_of
 from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, Need, Scores, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting, altered
+from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_range
 
@@ -38,7 +38,7 @@ class AdaBlock(Blocks):
     def resolved(self, ids_of: Callable[[str], list[int]]) -> AdaBlock:
         if self.delimiter_ids is not None:
             return self
-        return altered(self, delimiter_ids=ids_of("\n")[-1:])
+        return replaced(self, delimiter_ids=ids_of("\n")[-1:])
 
     def check(self, setting: Setting, sampler: Rule) -> None:
         if self.delimiter_ids is None:
@@ -51,8 +51,8 @@ class AdaBlock(Blocks):
         return min(length, max(self.default_length, ceil(self.window_ratio * length)))
 
     def needs(self) -> tuple[Need, ...]:
-        window = Need("ahead", ratio=self.window_ratio, opening=True)
-        return (window, Need("ahead", span=(0, self.default_length), opening=True))
+        window = Need("ahead", ratio=self.window_ratio, first_forward_only=True)
+        return (window, Need("ahead", span=(0, self.default_length), first_forward_only=True))
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         """A block of the default length that begins at ``column``; ``resize`` may change its end."""
@@ -60,12 +60,12 @@ class AdaBlock(Blocks):
 
     def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
         fresh = (blocks.forwards == 1) & ~blocks.done
-        window = (self.window_ratio * (canvas.length - canvas.start)).floor().long()
+        window = (self.window_ratio * (canvas.initial_end - canvas.start)).floor().long()
         offset = canvas.columns - blocks.begin[:, None]
         near = canvas.undecided & scores.scored & (offset >= 0) & (offset < window[:, None])
-        delimiter = best(scores.confidence, near & one_of(scores.token, self.delimiter_ids or ()))
+        delimiter = argmax_mask(scores.confidence, near & one_of(scores.token, self.delimiter_ids or ()))
         sure = (delimiter & (scores.confidence >= self.delimiter_threshold)).any(1)
         end = torch.where(sure, (delimiter * canvas.columns).sum(1) + 1, blocks.begin + self.default_length)
         end = torch.minimum(end, canvas.end)
-        sized = blocks.resized(canvas, end, self._open_end(canvas, end, blocks.number, blocks))
+        sized = blocks.resized(canvas, end, self._open_end(canvas, end, blocks.index, blocks))
         return update_rows(fresh, sized, blocks)

@@ -56,16 +56,16 @@ class Ahead(Fixed):
         return self._opened(canvas, super().start(canvas, lookahead, shapes))
 
     def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
-        canvas = owner.one(candidates)
+        canvas = owner.per_row(candidates)
         return super().advance(candidates, self._opened(canvas, blocks), owner, stopped)
 
     def _opened(self, canvas: Canvas, blocks: BlockState) -> BlockState:
         """The blocks, with one more open in the rows whose last open one is decided far enough."""
-        last, _, _ = self.containing(canvas, blocks.open_end - 1, blocks.number, blocks.own)
+        last, _, _ = self.containing(canvas, blocks.open_end - 1, blocks.index, blocks.params)
         inside = (canvas.columns >= last[:, None]) & (canvas.columns < blocks.open_end[:, None])
         left, length = (canvas.undecided & inside).sum(1), blocks.open_end - last
         opens = (left == 0) | (length - left >= self.opening_share * length)
-        _, end, _ = self.containing(canvas, blocks.open_end, blocks.number, blocks.own)
+        _, end, _ = self.containing(canvas, blocks.open_end, blocks.index, blocks.params)
         end = torch.minimum(torch.where(opens & ~blocks.done, end, blocks.open_end), canvas.end)
         columns = canvas.columns
         in_open = (columns >= blocks.begin[:, None]) & (columns < end[:, None])

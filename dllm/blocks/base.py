@@ -35,7 +35,7 @@ class Blocks:
     that always run S steps). rolls_back: it may remask what earlier turns committed. slides: a row has one block, which
     moves after every turn; no other opens, and it never closes. fixed_length: the length of every block but the last;
     None if lengths differ. per_request: names of the whole numbers that each row of a batch may have of its own: they
-    are read from ``BlockState.own``.
+    are read from ``BlockState.params``.
     """
 
     slides = rolls_back = False
@@ -84,11 +84,12 @@ class Blocks:
 
     def start(self, canvas: Canvas, lookahead: int = 0, shapes: Shapes = Shapes()) -> BlockState:  # noqa: B008  frozen
         """The first block of every row of ``canvas`` [B], with ``lookahead`` further ones open."""
-        zero, done, length = torch.zeros_like(canvas.start), torch.zeros_like(canvas.cut), len(canvas.columns)
+        zero, done, length = torch.zeros_like(canvas.start), torch.zeros_like(canvas.shortened), len(canvas.columns)
         unopened = BlockState(
-            begin=zero, end=zero, open_end=zero, number=zero - 1, masks=zero, forwards=zero, turn=zero, done=done,
-            held=zero, active=~done, in_block=canvas.nothing, in_open=canvas.nothing, lookahead=lookahead,
-            own={name: per_row(getattr(self, name), canvas).long() for name in self.per_request}, shapes=shapes,
+            begin=zero, end=zero, open_end=zero, index=zero - 1, masks=zero, forwards=zero, turn=zero, done=done,
+            host_wait=zero, active=~done, in_block=canvas.no_positions, in_open=canvas.no_positions,
+            lookahead=lookahead, shapes=shapes,
+            params={name: per_row(getattr(self, name), canvas).long() for name in self.per_request},
         )  # fmt: skip
         opened = self._open(canvas, unopened)
         width = min(length, self.widest(length) * (1 + lookahead))
@@ -106,15 +107,15 @@ class Blocks:
     def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
         """Close the blocks that every candidate [N] of a row has filled, and open the next. Rows ``stopped`` [B] close
         theirs at once. A row that closes its block with nothing left to decide is done."""
-        waits = owner.any((candidates.undecided & owner.each(blocks.in_block)).any(1))
+        waits = owner.any((candidates.undecided & owner.per_candidate(blocks.in_block)).any(1))
         if blocks.shapes.all(waits & ~stopped):  # in most turns no block is full: they cost four small operations
             return blocks
-        close = (~waits & (blocks.forwards >= blocks.own["min_forwards"]) & ~blocks.done) | stopped
+        close = (~waits & (blocks.forwards >= blocks.params["min_forwards"]) & ~blocks.done) | stopped
         if not blocks.shapes.any(close):
             return blocks
         unfinished = owner.any(candidates.undecided.any(1))
         if blocks.shapes.any(close & unfinished):
-            blocks = update_rows(close & unfinished, self._open(owner.one(candidates), blocks), blocks)
+            blocks = update_rows(close & unfinished, self._open(owner.per_row(candidates), blocks), blocks)
         return replace(blocks, done=blocks.done | (close & ~unfinished))
 
     def _open(self, canvas: Canvas, blocks: BlockState) -> BlockState:
@@ -130,13 +131,13 @@ class Blocks:
             )
         end = torch.minimum(end, canvas.end)
         opened = replace(
-            blocks, begin=begin, number=number, forwards=torch.zeros_like(blocks.forwards), done=blocks.done | finished
+            blocks, begin=begin, index=number, forwards=torch.zeros_like(blocks.forwards), done=blocks.done | finished
         )
         return opened.resized(canvas, end, self._open_end(canvas, end, number, blocks))
 
     def _containing(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> tuple[Tensor, Tensor, Tensor]:
         """``containing``, whose answer is refused (UserError) where it is none."""
-        found, what = self.containing(canvas, column, blocks.number + 1, blocks.own), f"blocks={name_of(self)}"
+        found, what = self.containing(canvas, column, blocks.index + 1, blocks.params), f"blocks={name_of(self)}"
         if not isinstance(found, tuple) or len(found) != 3:
             raise UserError(
                 f"{what}: containing() returned {type(found).__name__}, and must return begin, end, number."
@@ -147,5 +148,5 @@ class Blocks:
 
     def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, blocks: BlockState) -> Tensor:
         for further in range(blocks.lookahead):
-            end = torch.minimum(self.containing(canvas, end, number + 1 + further, blocks.own)[1], canvas.end)
+            end = torch.minimum(self.containing(canvas, end, number + 1 + further, blocks.params)[1], canvas.end)
         return end

@@ -59,10 +59,10 @@ class Sliding(Blocks):
         """Move the window to what is left to decide in any candidate [N] of a row."""
         left = owner.sum(candidates.undecided.long()) > 0
         unfinished = left.any(1) & ~blocks.done
-        moved = self._open(replace(owner.one(candidates), masked=left), blocks)
+        moved = self._open(replace(owner.per_row(candidates), masked=left), blocks)
         return replace(update_rows(unfinished, moved, blocks), done=~unfinished)
 
     def _open(self, canvas: Canvas, blocks: BlockState) -> BlockState:
-        first = blocks.number < 0
+        first = blocks.index < 0
         masks = torch.where(first, canvas.undecided.sum(1), blocks.masks)
         return replace(super()._open(canvas, blocks), masks=masks, forwards=blocks.forwards)

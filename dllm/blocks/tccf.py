@@ -11,7 +11,7 @@ from dllm.blocks.base import Blocks
 from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting, altered
+from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_range, name_of
 
@@ -41,7 +41,7 @@ class TCCF(Blocks):
                 f"blocks.marker={self.marker!r} is {len(ids)} tokens in this vocabulary; it must be one. "
                 "Name another text, or a token id."
             )
-        return altered(self, marker=ids[0])
+        return replaced(self, marker=ids[0])
 
     def check(self, setting: Setting, sampler: Rule) -> None:
         if sampler.branches:

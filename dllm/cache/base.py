@@ -29,7 +29,7 @@ class Session:
     attributes that its constructor sets; ``state`` [B, ...] is what belongs to the rows. A forward makes these calls,
     in this order:
 
-        plan = session.plan(canvas, blocks, announced)      # which columns, per row
+        plan = session.plan(canvas, blocks, next_positions)      # which columns, per row
         forward = session.begin(plan, candidates, owner)    # a frozen value: calls of the network, queries, keys
         for call in forward.calls:                          # the network runs, with this memory between its layers
             session.memory(forward, call)
@@ -43,12 +43,12 @@ class Session:
     state: State = {}
     row_numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
 
-    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        """Plan the next forward of ``canvas`` [B]. ``announced`` [B, L]: what the sampler said it will commit next,
-        numbered from 1 (0: not next). Rows that wait (not ``blocks.active``) keep their state."""
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
+        """Plan the next forward of ``canvas`` [B]. ``next_positions`` [B, L]: what the sampler said it will commit
+        next, numbered from 1 (0: not next). Rows that wait (not ``blocks.active``) keep their state."""
         raise NotImplementedError
 
-    def bounds(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         """The most columns of each row that the coming forward computes, from what the host knows of the rows, none of
         which has more than ``width`` open columns (static caches only)."""
         raise NotImplementedError
@@ -61,7 +61,7 @@ class Session:
         """What the layers exchange keys and values with during one call of the forward."""
         raise NotImplementedError
 
-    def scored(self, scores: Scores) -> None:
+    def after_scores(self, scores: Scores) -> None:
         """What the last forward said of every position [B, L], before anything is committed from it."""
 
     def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
@@ -74,20 +74,20 @@ class Session:
     def keep(self, forward: ForwardPass, chosen: Tensor) -> None:
         """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others."""
 
-    def counts(self) -> Tensor | None:
-        """A number of each row [B] that the policy wants to know on the host (``HostView.counted``)."""
+    def host_counts(self) -> Tensor | None:
+        """A number of each row [B] that the policy wants to know on the host (``HostView.count``)."""
         return None
 
-    def facts(self) -> tuple[Hashable, ...]:
+    def graph_key(self) -> tuple[Hashable, ...]:
         """What the host knows that decides which operations a forward takes, and the addresses of its buffers (static
         caches only)."""
         raise NotImplementedError
 
-    def lacks(self) -> tuple[int, ...] | None:
+    def missing_buffers(self) -> tuple[int, ...] | None:
         """Shape of the buffers of keys and of values if layers still lack them, else None."""
         return None
 
-    def furnish(self, buffers: Buffers) -> None:
+    def attach_buffers(self, buffers: Buffers) -> None:
         """Use buffers from outside, which may have served another decode."""
         raise NotImplementedError
 
@@ -139,8 +139,8 @@ class Cache:
         cannot work. Called before weights are read."""
         name, kind = f"cache={name_of(self)}", setting.model.attention
         for need in needs:
-            if need.region not in (*self.regions, "before") and not (need.opening and self.opening):
-                when = "when a block opens" if need.opening else "on every one"
+            if need.region not in (*self.regions, "before") and not (need.first_forward_only and self.opening):
+                when = "when a block opens" if need.first_forward_only else "on every one"
                 raise IncompatibleParts(
                     f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
                     f"{need.region!r} {when} (eos=eotp: not with eos.scope=block; sampler=klass: "

@@ -74,28 +74,28 @@ class Blockwise(Pruning, Buffered):
         No block begins before column ``low``, and none is wider than ``width``."""
         raise NotImplementedError
 
-    def bounds(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         most = self.widest(length, min(row.begin for row in known), width) + self.left(config)
         return tuple(length if row.opening or self._may_refresh(row) else min(length, most) for row in known)
 
     def _may_refresh(self, row: HostView) -> bool:
         """Whether a row's coming forward may be full though it opens no block: it has had ``acted`` forwards, and one
         more in each turn that it did not wait in since."""
-        interval, turns = self.refresh_interval, range(row.acted, row.acted + row.age + 1)
+        interval, turns = self.refresh_interval, range(row.forwards, row.forwards + row.staleness + 1)
         return any(turn <= self.warmup > 0 or (interval is not None and turn % interval == 0) for turn in turns)
 
     def state(self, canvas: Canvas) -> State:
         """kept [B]: whether some forward of the row was kept. refreshed [B]: whether the last one was full, and kept.
         dropped [B, L]: the columns that are left out while this block is open."""
-        none = torch.zeros_like(canvas.cut)
-        return {"kept": none, "refreshed": none, "dropped": canvas.nothing}
+        none = torch.zeros_like(canvas.shortened)
+        return {"kept": none, "refreshed": none, "dropped": canvas.no_positions}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks, shift = view.canvas, view.blocks, view.config.prediction_shift
         left, warm, full = self.left(view.config), blocks.turn < self.warmup, self.full(view)
         dropped = self.dropped(canvas, blocks, view.state["dropped"])
         columns = ((warm | full)[:, None] | self.part(view, blocks.begin[:, None] - left)) & ~dropped
-        forced = canvas.nothing
+        forced = canvas.no_positions
         if shift and not left:
             open_ = canvas.undecided & blocks.in_block
             forced = open_ & (open_.cumsum(1) == 1) & (blocks.forwards == 0)[:, None]
@@ -109,7 +109,7 @@ class Blockwise(Pruning, Buffered):
         full = (blocks.forwards == 0) | ~state["kept"]
         if self.refresh_interval is None:
             return full
-        due = (blocks.turn % self.refresh_interval == 0) & (blocks.number > 0)
+        due = (blocks.turn % self.refresh_interval == 0) & (blocks.index > 0)
         return full | due & ~state["refreshed"]
 
     def keys(self, view: CacheView, columns: Tensor) -> Tensor:

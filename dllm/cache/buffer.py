@@ -19,7 +19,7 @@ from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.passes import Call, CandidateBuffers, CandidatePacking, ForwardPass
 from dllm.cache.rows import order_of
 from dllm.common import debug
-from dllm.common.rowwise import Owner, each_tensor, join, select, some
+from dllm.common.rowwise import Owner, each_tensor, join, select, select_or_all
 from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.checks import kept_plan, kept_start
@@ -32,20 +32,15 @@ from dllm.models.memory import Buffers, DeviceCopies, Exchanged, KeyValues, Memo
 
 @dataclass(frozen=True)
 class CacheView:
-    """What a policy sees before a forward of B rows.
+    """What a policy sees before a forward of B rows."""
 
-    canvas, blocks, announced: as in ``Session.plan``. masks [B, L]: what was masked when the last forward was planned
-    (before the first one: everything). attended [B, L]: the columns that its queries saw. state: what the policy
-    remembers of the rows, every tensor [B, ...].
-    """
-
-    canvas: Canvas
-    blocks: BlockState
-    announced: Tensor
-    masks: Tensor
-    attended: Tensor
-    state: State
-    config: ModelConfig
+    canvas: Canvas  # [B] the canvas
+    blocks: BlockState  # [B] where its blocks stand
+    next_positions: Tensor  # [B, L] what the sampler said it will commit next, numbered from 1 (0: not next)
+    masks: Tensor  # [B, L] what was masked when the last forward was planned (before the first one: everything)
+    attended: Tensor  # [B, L] the columns that its queries saw
+    state: State  # [B, ...] what the policy remembers of the rows
+    config: ModelConfig  # of the model
 
     def plan(
         self, columns: Tensor, *, committable: Tensor | None = None, forced: Tensor | None = None,
@@ -53,7 +48,7 @@ class CacheView:
     ) -> ForwardPlan:  # fmt: skip
         """The plan that computes ``columns`` [B, L]. Defaults: every valid column may be committed and counts as a key,
         nothing is forced, and the policy remembers nothing new."""
-        valid, nothing = self.canvas.valid, self.canvas.nothing
+        valid, nothing = self.canvas.valid, self.canvas.no_positions
         return ForwardPlan(
             columns & valid, valid if committable is None else committable, nothing if forced is None else forced,
             self.canvas.tokens[:, :0], valid if keys is None else keys, self.blocks.shapes, state or {},
@@ -74,19 +69,19 @@ class Buffered(Cache):
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
 
-    def bounds(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
-        """As ``Session.bounds``, on a canvas of ``length`` columns (static caches only)."""
+    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+        """As ``Session.max_queries``, on a canvas of ``length`` columns (static caches only)."""
         raise NotImplementedError
 
-    def counts(self, state: State) -> Tensor | None:
-        """As ``Session.counts``, from the state after a forward."""
+    def host_counts(self, state: State) -> Tensor | None:
+        """As ``Session.host_counts``, from the state after a forward."""
         return None
 
     def plan(self, view: CacheView) -> ForwardPlan:
         """Choose the columns of the next forward."""
         raise NotImplementedError
 
-    def told(self, state: State, scores: Scores) -> State:
+    def after_scores(self, state: State, scores: Scores) -> State:
         """The entries of the state that change when a forward has said its ``scores`` (see ``Session.scored``)."""
         return {}
 
@@ -107,15 +102,15 @@ class BufferSession(Session):
         self.stores: list[KeyValues | None] = [None] * config.layers
         self.buffers: Buffers | None = None
         own = kept_start(f"cache={name_of(policy)}: state()", policy.state(canvas), canvas)
-        self.state = {"written": canvas.nothing, "attended": canvas.valid, "masks": ~canvas.nothing, **own}
+        self.state = {"written": canvas.no_positions, "attended": canvas.valid, "masks": ~canvas.no_positions, **own}
 
     @property
     def rows(self) -> int:
         return len(self.state["written"])
 
-    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
         old, shapes = self.state, blocks.shapes
-        seen = CacheView(canvas, blocks, announced, old["masks"], old["attended"], old, self.config)
+        seen = CacheView(canvas, blocks, next_positions, old["masks"], old["attended"], old, self.config)
         plan = kept_plan(self.policy, self.policy.plan(seen), canvas, old)
         self.state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
         self.gapless = self.gapless and plan.keys is canvas.valid
@@ -124,25 +119,25 @@ class BufferSession(Session):
         keys = shapes.update(blocks.active, plan.keys, old["attended"])
         return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys)
 
-    def bounds(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
-        return self.policy.bounds(known, self.length, width, self.config)
+    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+        return self.policy.max_queries(known, self.length, width, self.config)
 
-    def counts(self) -> Tensor | None:
-        return self.policy.counts(self.state)
+    def host_counts(self) -> Tensor | None:
+        return self.policy.host_counts(self.state)
 
-    def scored(self, scores: Scores) -> None:
-        self.state = self.state | self.policy.told(self.state, scores)
+    def after_scores(self, scores: Scores) -> None:
+        self.state = self.state | self.policy.after_scores(self.state, scores)
 
-    def facts(self) -> tuple[Hashable, ...]:
+    def graph_key(self) -> tuple[Hashable, ...]:
         addresses = (buffer.data_ptr() for store in self.stores for buffer in store or ())
         return (self.length, self.even, self.gapless, self.rows, *addresses)
 
-    def lacks(self) -> tuple[int, ...] | None:
+    def missing_buffers(self) -> tuple[int, ...] | None:
         if None not in self.stores:
             return None
         return self.rows, self.config.kv_heads, self.length + 1, self.config.head_dim
 
-    def furnish(self, buffers: Buffers) -> None:
+    def attach_buffers(self, buffers: Buffers) -> None:
         self.stores, self.buffers = list(buffers.stores), buffers
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
@@ -172,7 +167,7 @@ class BufferSession(Session):
         self._saw(forward.keys[chosen], forward.queries[chosen])
         copies, everyone = DeviceCopies(), torch.arange(len(forward.keys), device=chosen.device)
         for call in forward.calls:
-            ran = some(everyone, call.candidates)
+            ran = select_or_all(everyone, call.candidates)
             place = torch.full_like(everyone, -1).scatter(0, ran, everyone[: len(ran)])  # among the call's candidates
             rows = (place[chosen] >= 0).nonzero()[:, 0]
             for layer in range(len(self.stores)):
@@ -197,10 +192,10 @@ class BufferSession(Session):
 
     def _call(self, forward: ForwardPass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
         """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
-        queries, keys = some(forward.queries, rows), some(forward.keys, rows)
+        queries, keys = select_or_all(forward.queries, rows), select_or_all(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
         visible, reach = (None, self.length) if self.even else seen(keys, shapes)
-        order, count = some(order_of(candidates, self.config), rows), None
+        order, count = select_or_all(order_of(candidates, self.config), rows), None
         if order is not None:
             visible = order.visible(order if columns is None else order.at(columns), keys[:, :reach])
         elif visible is not None and self.gapless:
@@ -208,7 +203,7 @@ class BufferSession(Session):
         call = Call(rows, columns, columns, Visible(visible, count), reach, buffers=rows)
         if columns is None or forward.shadows.shape[1] == 0:
             return call
-        return self._shadow(call, columns, some(forward.shadows, rows), keys)
+        return self._shadow(call, columns, select_or_all(forward.shadows, rows), keys)
 
     def _shadow(self, call: Call, columns: Tensor, shadows: Tensor, attended: Tensor) -> Call:
         """The call with shadow rows. They see every column but their own, and one another; no other row sees them."""
@@ -236,25 +231,25 @@ class BufferSession(Session):
             some_run = None if len(run) == len(owner.row) else run
             if refreshing:
                 call = self._call(forward, some_run, width, shapes, candidates)
-                drafts = CandidateBuffers(some(owner.row, some_run), [None] * len(self.stores))
+                drafts = CandidateBuffers(select_or_all(owner.row, some_run), [None] * len(self.stores))
                 calls.append(replace(call, drafts=drafts, buffers=None))
             else:
                 calls.append(self._share(forward, some_run, packed(
-                    some(forward.queries, some_run), candidates.columns, width)))  # fmt: skip
+                    select_or_all(forward.queries, some_run), candidates.columns, width)))  # fmt: skip
         return calls
 
     def _share(self, forward: ForwardPass, candidates: Tensor | None, columns: Tensor) -> Call:
         """A call in which the candidates of a row become one row of K n queries in scratch slots. A candidate's queries
         see each other, and the columns that are not computed."""
-        rows, place = some(forward.owner.row, candidates).unique(return_inverse=True)
+        rows, place = select_or_all(forward.owner.row, candidates).unique(return_inverse=True)
         beside, n = CandidatePacking.of(Owner(place, len(rows))), columns.shape[1]
         count = beside.width * n
         slots = self.length + 1 + torch.arange(count, device=columns.device).expand(len(rows), -1)
         own = torch.arange(beside.width, device=columns.device).repeat_interleave(n)
-        frozen = some(forward.keys & ~forward.queries, candidates)[beside.candidates]
+        frozen = select_or_all(forward.keys & ~forward.queries, candidates)[beside.candidates]
         visible = frozen.new_zeros(len(rows), count, self.length + 1 + count)
         visible[:, :, : self.length] = frozen.repeat_interleave(n, 1)
-        visible[:, :, self.length + 1 :] = (own[:, None] == own) & beside.lay(columns < self.length)[:, None, :]
+        visible[:, :, self.length + 1 :] = (own[:, None] == own) & beside.pack(columns < self.length)[:, None, :]
         buffers = None if len(rows) == self.rows else rows
         return Call(candidates, columns, slots, Visible(visible), self.length + 1 + count, buffers, beside)
 
@@ -300,11 +295,11 @@ class BufferMemory(Memory):
     def access(self) -> StaticMemory:
         return self._access(self.forward.valid.device)
 
-    def lacks(self) -> tuple[int, ...] | None:
-        return self.session.lacks()
+    def missing_buffers(self) -> tuple[int, ...] | None:
+        return self.session.missing_buffers()
 
-    def furnish(self, buffers: Buffers) -> None:
-        self.session.furnish(buffers)
+    def attach_buffers(self, buffers: Buffers) -> None:
+        self.session.attach_buffers(buffers)
 
     def note(self, name: str, found: Tensor) -> None:
         """Keep what the call found of its rows under ``name`` in the policy's state."""
@@ -343,7 +338,7 @@ class BufferMemory(Memory):
 
 def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:
     """Which of the first ``reach`` columns are keys [B, reach] (None: all of them), and ``reach``."""
-    reach = shapes.reach(keys)
+    reach = shapes.last_column(keys)
     part = keys[:, :reach]
     return (None if shapes.all(part) else part), reach
 

@@ -12,8 +12,8 @@ from dllm.cache.drift import attended
 from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.rows import predictors
 from dllm.common.density import certainty_density
-from dllm.common.ranking import best, rank, top
-from dllm.common.rowwise import some
+from dllm.common.ranking import argmax_mask, rank, top_k_mask
+from dllm.common.rowwise import select_or_all
 from dllm.contract import BlockState, ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.errors import in_range
@@ -49,9 +49,9 @@ class D2Cache(Buffered):
         """confidence [B, L]: what the last forward that scored a mask said of it. importance [B, L]: how much the last
         forward drew from each column. searched [B, L]: the block of that forward."""
         nothing = torch.zeros_like(canvas.masked, dtype=torch.float64)
-        return {"confidence": nothing, "importance": nothing, "searched": canvas.nothing}
+        return {"confidence": nothing, "importance": nothing, "searched": canvas.no_positions}
 
-    def told(self, state: State, scores: Scores) -> State:
+    def after_scores(self, state: State, scores: Scores) -> State:
         fresh = scores.scored & state["masks"]
         return {"confidence": torch.where(fresh, scores.confidence.double(), state["confidence"])}
 
@@ -75,19 +75,19 @@ class D2Cache(Buffered):
     def soon(self, view: CacheView) -> Tensor:
         """The masks [B, L] that will soon be decided; at least one of those that the coming forward may commit."""
         canvas, state, masks = view.canvas, view.state, view.canvas.undecided & view.canvas.valid
-        density = certainty_density(~canvas.masked, canvas.start, canvas.length, self.sigma)
+        density = certainty_density(~canvas.masked, canvas.start, canvas.initial_end, self.sigma)
         score, inside = state["confidence"] * density, state["searched"]
         score = score + inside * score.amax(1, keepdim=True)
         begin, width = inside.long().argmax(1, keepdim=True), inside.sum(1, keepdim=True).clamp(min=1)
         last = torch.where(masks & (masks.cumsum(1) == self.masks), canvas.columns, -1).amax(1, keepdim=True)
         start = canvas.start[:, None]
-        last = torch.where(last < 0, canvas.length[:, None] - 1, last) - start
+        last = torch.where(last < 0, canvas.initial_end[:, None] - 1, last) - start
         far = start + (last // width + 1) * width
         near = masks & (canvas.columns >= begin) & (canvas.columns < far)
-        chosen = top(score, near, torch.full_like(canvas.start, self.masks))
+        chosen = top_k_mask(score, near, torch.full_like(canvas.start, self.masks))
         open_ = masks & view.blocks.in_open
         lacks = ~(chosen & open_).any(1, keepdim=True)
-        return chosen | best(-canvas.columns.double().expand_as(score), open_) & lacks
+        return chosen | argmax_mask(-canvas.columns.double().expand_as(score), open_) & lacks
 
     def drawn(self, importance: Tensor, among: Tensor) -> Tensor:
         """The columns of ``among`` [B, L] with the highest importance whose shares add up to ``rollout`` at most, and
@@ -136,7 +136,7 @@ class D2CacheMemory(BufferMemory):
         out, weights = attended(query, keys, values, visible, again, fresh.tiled)
         self.weights.append(weights.mean(1))
         if len(self.weights) == self.session.config.layers:
-            valid = some(self.forward.valid, self.call.candidates)
+            valid = select_or_all(self.forward.valid, self.call.candidates)
             self.note("importance", rolled_out(self.weights, self.call.columns, valid).double())
         return out
 

@@ -58,7 +58,7 @@ class Delayed(Buffered):
         found = torch.where(canvas.columns < canvas.start[:, None], 0, -1)
         return {"kept": torch.zeros_like(canvas.start), "found": found}
 
-    def bounds(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         return (length,) * len(known)
 
     def plan(self, view: CacheView) -> ForwardPlan:
@@ -91,6 +91,6 @@ class Delayed(Buffered):
 
     def _end(self, view: CacheView, column: Tensor) -> Tensor:
         """The end [B] of the block that begins at ``column`` [B]; that of the prompt for a column before the grid."""
-        grid, length = view.canvas.grid, view.blocks.own["block_length"]
+        grid, length = view.canvas.grid, view.blocks.params["block_length"]
         inside = grid + ((column - grid) // length + 1) * length
         return torch.where(column < view.canvas.start, view.canvas.start, inside)

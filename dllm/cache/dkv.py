@@ -40,7 +40,7 @@ class DKV(Buffered):
         decided = ~(view.masks | canvas.masked)
         after = torch.cat([decided[:, 1:], decided[:, :1]], 1)  # the last column takes position 0's value
         first = decided[:, :1]
-        end = canvas.columns == (canvas.length - 1)[:, None]
+        end = canvas.columns == (canvas.initial_end - 1)[:, None]
         begun = (view.blocks.turn > 1)[:, None]  # both types treat what is settled before the first commit alike
         un = torch.where(end, first & begun, after)
         if self.shift_type == "un":

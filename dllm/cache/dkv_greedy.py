@@ -45,19 +45,19 @@ class DKVGreedy(Buffered):
             )
 
     def plan(self, view: CacheView) -> ForwardPlan:
-        full, announced = view.blocks.forwards % self.refresh_interval == 0, view.announced
-        chosen = (view.masks & ~view.canvas.masked) | (announced > 0)
+        full, next_positions = view.blocks.forwards % self.refresh_interval == 0, view.next_positions
+        chosen = (view.masks & ~view.canvas.masked) | (next_positions > 0)
         if self.window:
             for row in (~full).nonzero()[:, 0].tolist():  # a loop: the searches of one row depend on each other
-                chosen[row] |= neighbours(announced[row], chosen[row], view.masks[row], self.window)
+                chosen[row] |= neighbours(next_positions[row], chosen[row], view.masks[row], self.window)
         return view.plan(full[:, None] | chosen)
 
 
-def neighbours(announced: Tensor, chosen: Tensor, was_masked: Tensor, window: int) -> Tensor:
+def neighbours(next_positions: Tensor, chosen: Tensor, was_masked: Tensor, window: int) -> Tensor:
     """``chosen`` with, for each announced position in order, the ``window`` nearest masked columns not chosen yet. The
     search alternates left, right, left, ..., one column at a time. All [L]."""
     chosen, free = chosen.clone(), (was_masked & ~chosen).tolist()
-    for column in announced.nonzero()[:, 0][announced[announced > 0].argsort()].tolist():
+    for column in next_positions.nonzero()[:, 0][next_positions[next_positions > 0].argsort()].tolist():
         found = 0
         for distance in range(1, len(free)):
             for at in (column - distance, column + distance):

@@ -12,8 +12,8 @@ from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import KeptRows, rows_of, taken
-from dllm.common.ranking import top
+from dllm.cache.rows import KeptRows, gather_padded, gather_rows
+from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
@@ -63,7 +63,7 @@ class DLLMCache(Buffered):
 
     def state(self, canvas: Canvas) -> State:
         """prompt_due, response_due [B]: rows whose coming forward computes all of them."""
-        due = torch.ones_like(canvas.cut)
+        due = torch.ones_like(canvas.shortened)
         return {"prompt_due": due, "response_due": due}
 
     def plan(self, view: CacheView) -> ForwardPlan:
@@ -122,7 +122,7 @@ class FeatureSession(BufferSession):
         count = (response.sum(1).double() * self.policy.share).floor().long()
         slots = places = packed(verified, columns)
         if call.columns is not None:
-            due, verified = (taken(one, call.columns, False) for one in (due, verified))
+            due, verified = (gather_padded(one, call.columns, False) for one in (due, verified))
             places = packed(verified, columns[: call.columns.shape[1]])
         return FeaturePass(
             **vars(forward), due=due, verified=verified, places=places, slots=slots,
@@ -170,15 +170,15 @@ class FeatureMemory(BufferMemory):
         hidden, normal = layer.attn_norm(x, residual)
         at, own, given, fed = self._computed(index, layer, normal), columns, None, None
         if at is not None:
-            own = at if columns is None else taken(columns, at, self.session.length)
-            normal, angles = rows_of(normal, at), (rows_of(angles[0], at), rows_of(angles[1], at))
+            own = at if columns is None else gather_padded(columns, at, self.session.length)
+            normal, angles = gather_rows(normal, at), (gather_rows(angles[0], at), gather_rows(angles[1], at))
         self.forward.found.ran.append(normal.shape[1])
         if normal.shape[1]:
             self.call = replace(self.call, columns=own, slots=own)
             given = layer.attn.o(self.attend(index, layer.attn.project(normal, angles), own))
         hidden = hidden + self._all(self.session.attended, index, given, own, columns)
         if normal.shape[1]:
-            fed = layer.mlp(layer.mlp_norm(hidden if at is None else rows_of(hidden, at))[1])
+            fed = layer.mlp(layer.mlp_norm(hidden if at is None else gather_rows(hidden, at))[1])
         return hidden, self._all(self.session.fed, index, fed, own, columns)
 
     def _all(
@@ -190,7 +190,7 @@ class FeatureMemory(BufferMemory):
             assert fresh is not None
             return fresh
         held = kept.layers[index - 1] if fresh is None else kept.put(index - 1, fresh, own)
-        return held[:, : self.session.length] if columns is None else rows_of(held, columns)
+        return held[:, : self.session.length] if columns is None else gather_rows(held, columns)
 
     def _computed(self, index: int, layer: Layer, normal: Tensor) -> Tensor | None:
         """Places [B, u] among the rows that the layer computes (n: padding). None: all of them."""
@@ -214,11 +214,11 @@ class FeatureMemory(BufferMemory):
             self.copies(one, device) for one in (forward.verified, forward.places, forward.slots, forward.count)
         )
         row, values = torch.arange(len(slots), device=device)[:, None], store[1].transpose(1, 2)
-        fresh = layer.attn.values(rows_of(normal, places)).unflatten(-1, values.shape[2:])
+        fresh = layer.attn.values(gather_rows(normal, places)).unflatten(-1, values.shape[2:])
         moved = (unit(fresh.flatten(2)) - unit(values[row, slots].flatten(2))).square().sum(-1)
         values.index_put_((row, slots), fresh)
         score = moved.new_zeros(len(normal), normal.shape[1] + 1).scatter(1, places, moved.masked_fill(moved < SAME, 0))
-        return top(score[:, :-1], verified, count)
+        return top_k_mask(score[:, :-1], verified, count)
 
 
 def unit(vectors: Tensor) -> Tensor:

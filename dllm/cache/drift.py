@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.cache.rows import rows_of
+from dllm.cache.rows import gather_rows
 from dllm.contract.canvas import packed
 from dllm.models.attention import Visible, attend, attention_weights
 from dllm.models.memory import DeviceCopies
@@ -19,7 +19,7 @@ def attended(
     first and serve attention too. That is faster for few rows, but in bfloat16 it would round the scores, which fused
     attention does not. tiled: as in ``attend``, with ``again``."""
     if again is not None:
-        weights = attention_weights(rows_of(query, again), keys, visible.mask)
+        weights = attention_weights(gather_rows(query, again), keys, visible.mask)
         return attend(query, keys, values, visible, tiled=tiled), weights
     weights, (batch, shared, length, width) = attention_weights(query, keys, visible.mask), keys.shape
     # One batch of three dimensions: with four torch's product takes 1.8 times as long.

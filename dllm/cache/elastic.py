@@ -13,7 +13,7 @@ from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
 from dllm.cache.drift import PreviousAttention, attended, strongest
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import KeptRows, places, predictors, rows_of
+from dllm.cache.rows import KeptRows, gather_rows, index_of, predictors
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
@@ -59,7 +59,7 @@ class Elastic(Buffered):
     def state(self, canvas: Canvas) -> State:
         """window [B, L]: the columns that predict the last plan's window. tracked [B, L]: decided positions to watch.
         later [B]: the first layer that computes the whole canvas in the next forward."""
-        return {"window": canvas.nothing, "tracked": canvas.nothing, "later": torch.zeros_like(canvas.start)}
+        return {"window": canvas.no_positions, "tracked": canvas.no_positions, "later": torch.zeros_like(canvas.start)}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks = view.canvas, view.blocks
@@ -193,7 +193,7 @@ class ElasticMemory(BufferMemory):
                 )
                 progress.bound = progress.bound.to(held.device)
                 columns = packed(torch.where(progress.whole(layer), valid, wanted), everything)
-                hidden = rows_of(held, columns)
+                hidden = gather_rows(held, columns)
         progress.ran.append(hidden.shape[1])
         return hidden, columns
 
@@ -206,13 +206,13 @@ class ElasticMemory(BufferMemory):
         )
         if self._tests(layer) and lacking.shape[1]:
             old, mask = self.buffer(layer, fresh)[0][:, :, : self.call.reach], self.call.visible.mask
-            old_query = rows_of(session.queried.layers[layer], lacking)
+            old_query = gather_rows(session.queried.layers[layer], lacking)
             before = attention_weights(old_query, old, self.copies(mask, device))
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         session.queried.put(layer, query, columns)
         self.show(layer, query, keys, visible, columns)
         few = not progress.widened and query.dtype.itemsize > 2 and not fresh.tiled
-        again = None if few else places(probes, columns, session.length)
+        again = None if few else index_of(probes, columns, session.length)
         out, weights = attended(query, keys, values, visible, again, fresh.tiled)
         if self._tests(layer):
             mean, seen = self.copies(forward.mean, device), self.copies(forward.seen, device)

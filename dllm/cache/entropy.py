@@ -6,7 +6,7 @@ import torch
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.rows import predictors
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.errors import in_range
@@ -35,9 +35,9 @@ class Entropy(Buffered):
         zero = torch.zeros_like(canvas.tokens)
         return {"entropy": zero.double(), "since": zero}
 
-    def told(self, state: State, scores: Scores) -> State:
+    def after_scores(self, state: State, scores: Scores) -> State:
         fresh = scores.scored & state["masks"]
-        return {"entropy": torch.where(fresh, scores.stat("entropy").double(), state["entropy"])}
+        return {"entropy": torch.where(fresh, scores.statistic("entropy").double(), state["entropy"])}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, blocks = view.canvas, view.blocks
@@ -46,7 +46,7 @@ class Entropy(Buffered):
         highest = torch.where(new, view.state["entropy"], -torch.inf).amax(1)
         full = (blocks.turn == 0) | ~new.any(1) | (highest > self.threshold)
         order = since * len(canvas.columns) + canvas.columns
-        last = top(order.double(), canvas.committed, torch.full_like(canvas.start, self.recent))
+        last = top_k_mask(order.double(), canvas.committed, torch.full_like(canvas.start, self.recent))
         masks = canvas.undecided & blocks.in_open
         columns = full[:, None] | masks | predictors(masks, canvas, view.config) | new | last
         return view.plan(columns, state={"since": since})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.cache.rows import order_of, predictors, promised
+from dllm.cache.rows import committable_next, order_of, predictors
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
@@ -36,7 +36,7 @@ class Finished(Buffered):
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed when their piece and all before it were decided. tokens [B, L]: those of the
         last forward."""
-        return {"exact": canvas.nothing, "tokens": canvas.tokens}
+        return {"exact": canvas.no_positions, "tokens": canvas.tokens}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, config = view.canvas, view.config
@@ -48,7 +48,7 @@ class Finished(Buffered):
         changed = (canvas.tokens != view.state["tokens"]) & canvas.valid
         stale = piece >= torch.where(changed, piece, len(canvas.columns) + 1).amin(1, keepdim=True)
         exact = view.state["exact"] & final & ~stale
-        committable, forced = promised(canvas, config)
+        committable, forced = committable_next(canvas, config)
         wanted = predictors(committable & view.blocks.in_open, canvas, config)
         furthest = torch.where(wanted, order.reach, -1).amax(1, keepdim=True)
         live = wanted | (~exact & (order.rank <= furthest))

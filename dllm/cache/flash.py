@@ -8,9 +8,9 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import predictors, taken
-from dllm.common.ranking import top
-from dllm.common.rowwise import some
+from dllm.cache.rows import gather_padded, predictors
+from dllm.common.ranking import top_k_mask
+from dllm.common.rowwise import select_or_all
 from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
 from dllm.errors import UserError, in_range
@@ -49,7 +49,7 @@ class Flash(Buffered):
 
     def state(self, canvas: Canvas) -> State:
         """window [B, L]: the columns that predict the last plan's window. importance [B, L]: of each column to it."""
-        return {"window": canvas.nothing, "importance": torch.zeros_like(canvas.masked, dtype=torch.float64)}
+        return {"window": canvas.no_positions, "importance": torch.zeros_like(canvas.masked, dtype=torch.float64)}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         return self.around(view, view.masks & ~view.canvas.masked & view.canvas.valid)
@@ -61,7 +61,7 @@ class Flash(Buffered):
         window = masked & (place <= self.window_length)
         near = masked & (place <= self.mask_windows * self.window_length)
         known = canvas.valid & ~canvas.masked & ~new
-        tracked = top(view.state["importance"], known, (budget - new.sum(1)).clamp(min=0))
+        tracked = top_k_mask(view.state["importance"], known, (budget - new.sum(1)).clamp(min=0))
         full = (view.blocks.turn == 0) | (self.track_windows < 0)
         columns = full[:, None] | near | predictors(near, canvas, view.config) | new | tracked
         state = {"window": predictors(window, canvas, view.config)}
@@ -80,9 +80,9 @@ class FlashMemory(BufferMemory):
 
     def __init__(self, session: BufferSession, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
-        window = some(session.state["window"], call.candidates)
-        self.window = window if call.columns is None else taken(window, call.columns, False)
-        self.total = torch.zeros_like(some(session.state["importance"], call.candidates))
+        window = select_or_all(session.state["window"], call.candidates)
+        self.window = window if call.columns is None else gather_padded(window, call.columns, False)
+        self.total = torch.zeros_like(select_or_all(session.state["importance"], call.candidates))
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         query, keys, values, visible = self.exchange(layer, fresh, columns)

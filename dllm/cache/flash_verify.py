@@ -15,7 +15,7 @@ from dllm.cache.buffer import BufferMemory, CacheView
 from dllm.cache.flash import Flash, FlashSession
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import rank
-from dllm.common.rowwise import Owner, some
+from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import ForwardPlan, State
 from dllm.contract.beside import Beside
 from dllm.contract.canvas import Canvas
@@ -61,8 +61,8 @@ class VerifiedFlash(Flash):
 
     def laid(self, view: CacheView) -> Tensor:
         """The drafts that the forward verifies, numbered from 1 [B, L]."""
-        left = (view.announced > 0) & view.canvas.masked & view.canvas.valid
-        number = rank(-view.announced.double(), left)[1] + 1
+        left = (view.next_positions > 0) & view.canvas.masked & view.canvas.valid
+        number = rank(-view.next_positions.double(), left)[1] + 1
         return number * (left & (number <= self.window_length // 2))
 
     def verified(self, view: CacheView, laid: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class Verifying(FlashSession):
         """The call of the rows that verify: they see one another instead of the columns in which they lie."""
         there = (beside.columns < self.length).any(1)
         rows = None if bool(there.all()) else there.nonzero()[:, 0]
-        beside, keys = some((beside, keys), rows)
+        beside, keys = select_or_all((beside, keys), rows)
         columns, (count, width) = beside.columns, beside.columns.shape
         covered = torch.zeros(count, self.length + 1, dtype=torch.bool, device=keys.device).scatter(1, columns, True)
         kept = (keys & ~covered[:, : self.length])[:, None].expand(-1, width, -1)

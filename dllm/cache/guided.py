@@ -37,9 +37,9 @@ class Guided(Session):
     def __init__(self, inner: Session, rows: int) -> None:
         self.inner, self.rows, self.row_numbers = inner, rows, inner.row_numbers
 
-    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        both = twice(torch.arange(self.rows, device=canvas.request.device), 0)
-        doubled = self.inner.plan(canvas.select(both), select(blocks, both), announced[both])
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
+        both = twice(torch.arange(self.rows, device=canvas.row_id.device), 0)
+        doubled = self.inner.plan(canvas.select(both), select(blocks, both), next_positions[both])
         half = select(doubled, both[: self.rows])  # if the halves choose different columns, both compute all of them
         return GuidedPlan(
             half.columns | doubled.columns[self.rows :], half.committable, half.forced, half.shadows, half.keys,
@@ -52,7 +52,7 @@ class Guided(Session):
         twofold = Owner(twice(owner.row, owner.rows), 2 * owner.rows)
         shapes = plan.shapes.select(2 * list(range(owner.rows)))
         inner = replace(
-            twofold.each(plan.doubled), columns=plan.columns[both], shadows=plan.shadows[both], shapes=shapes
+            twofold.per_candidate(plan.doubled), columns=plan.columns[both], shadows=plan.shadows[both], shapes=shapes
         )
         return self.inner.begin(inner, candidates, twofold)
 
@@ -64,28 +64,28 @@ class Guided(Session):
     def state(self, state: State) -> None:
         self.inner.state = state
 
-    def facts(self) -> tuple[Hashable, ...]:
-        return self.inner.facts()
+    def graph_key(self) -> tuple[Hashable, ...]:
+        return self.inner.graph_key()
 
-    def lacks(self) -> tuple[int, ...] | None:
-        return self.inner.lacks()
+    def missing_buffers(self) -> tuple[int, ...] | None:
+        return self.inner.missing_buffers()
 
-    def furnish(self, buffers: Buffers) -> None:
-        self.inner.furnish(buffers)
+    def attach_buffers(self, buffers: Buffers) -> None:
+        self.inner.attach_buffers(buffers)
 
-    def bounds(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
-        return self.inner.bounds(known, width)
+    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+        return self.inner.max_queries(known, width)
 
-    def counts(self) -> Tensor | None:
-        counted = self.inner.counts()
+    def host_counts(self) -> Tensor | None:
+        counted = self.inner.host_counts()
         return None if counted is None else counted[: self.rows]
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
 
-    def scored(self, scores: Scores) -> None:
+    def after_scores(self, scores: Scores) -> None:
         both = twice(torch.arange(self.rows, device=scores.scored.device), 0)
-        self.inner.scored(select(replace(scores, logits=None, lookup=None, again=None), both))
+        self.inner.after_scores(select(replace(scores, logits=None, lookup=None, repropose=None), both))
 
     def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         return halves(self.inner.cost(forward, torch.cat([scored, scored])))

@@ -10,9 +10,9 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import order_of, promised
+from dllm.cache.rows import committable_next, order_of
 from dllm.cache.suffix import Pruning
-from dllm.common.rowwise import Owner, some
+from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.shapes import HostView
@@ -45,20 +45,20 @@ class NoCacheSession(Session):
     def __init__(self, policy: NoCache, canvas: Canvas, config: ModelConfig, ragged: bool) -> None:
         self.policy, self.config, self.length, self.ragged = policy, config, len(canvas.columns), ragged
         self.row_numbers = RowNumbers()
-        self.state = {"dropped": canvas.nothing} if policy.prunes else {}
+        self.state = {"dropped": canvas.no_positions} if policy.prunes else {}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
-        columns, (committable, forced) = canvas.valid, promised(canvas, self.config)
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
+        columns, (committable, forced) = canvas.valid, committable_next(canvas, self.config)
         if self.policy.prunes:
             drawn = {"dropped": self.policy.dropped(canvas, blocks, self.state["dropped"])}
             self.state = blocks.shapes.update(blocks.active, drawn, self.state)
             columns = columns & ~self.state["dropped"]
         return ForwardPlan(columns, committable, forced, canvas.tokens[:, :0], columns, blocks.shapes, {})
 
-    def bounds(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return (self.length,) * len(known)
 
-    def facts(self) -> tuple[Hashable, ...]:
+    def graph_key(self) -> tuple[Hashable, ...]:
         return (self.length, self.ragged)
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
@@ -66,7 +66,7 @@ class NoCacheSession(Session):
         queries = valid & plan.columns if self.policy.prunes else valid
         if self.ragged:
             parts = rows_by_call(plan.shapes.widths(queries, owner), valid.device, self.row_numbers)
-        calls = [self._call(some(queries, part.rows), part, plan.shadows, candidates) for part in parts]
+        calls = [self._call(select_or_all(queries, part.rows), part, plan.shadows, candidates) for part in parts]
         return ForwardPass(calls, owner, queries, queries, valid, plan.shadows, whole=not self.ragged)
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
@@ -87,12 +87,12 @@ class NoCacheSession(Session):
         rows, length = part.rows, len(candidates.columns)
         queries = packed(where, candidates.columns, part.width) if self.ragged else None
         visible, count = None if queries is None else queries < length, None
-        order = some(order_of(candidates, self.config), rows)
+        order = select_or_all(order_of(candidates, self.config), rows)
         if queries is not None and not shadows.shape[1] and order is None:
             count = where.sum(1).int()
         if shadows.shape[1]:
             ordinary = candidates.columns.expand_as(where) if queries is None else queries
-            extra = some(shadows, rows)
+            extra = select_or_all(shadows, rows)
             visible, queries = shadow_visibility(ordinary, extra, length), torch.cat([ordinary, extra], 1)
         if order is not None:
             order = order if queries is None else order.at(queries)

@@ -37,11 +37,11 @@ class CandidatePacking:
         """K."""
         return self.candidates.shape[1]
 
-    def lay(self, values: Tensor) -> Tensor:
+    def pack(self, values: Tensor) -> Tensor:
         """[N, n] to [B, K n]."""
         return rearrange(values[self.candidates], "b k n -> b (k n)")
 
-    def back(self, hidden: Tensor) -> Tensor:
+    def unpack(self, hidden: Tensor) -> Tensor:
         """[B, K n, D] to [N, n, D]."""
         return rearrange(hidden, "b (k n) d -> b k n d", k=self.width)[self.row, self.place]
 

@@ -43,13 +43,13 @@ class Recap(Buffered):
 
     def state(self, canvas: Canvas) -> State:
         """since [B, L]: committed since the last full forward. left [B]: local forwards until the next one."""
-        return {"since": canvas.nothing, "left": torch.zeros_like(canvas.start)}
+        return {"since": canvas.no_positions, "left": torch.zeros_like(canvas.start)}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, left = view.canvas, view.state["left"]
         to_fill = (~canvas.given & canvas.valid).sum(1)
         decided = to_fill - canvas.masked.sum(1)
-        local = (view.announced > 0).any(1) if self.targets == "announced" else left > 0
+        local = (view.next_positions > 0).any(1) if self.targets == "announced" else left > 0
         full = ~local | (decided < self.start_fraction * to_fill)
         since = (view.state["since"] | (view.masks ^ canvas.masked)) & ~full[:, None]
         masks = self._masks(view)
@@ -60,5 +60,5 @@ class Recap(Buffered):
         """The masks [B, L] that a local forward computes."""
         masks = view.canvas.undecided
         if self.targets == "announced":
-            return masks & (view.announced > 0)
+            return masks & (view.next_positions > 0)
         return masks & view.blocks.in_open if self.targets == "block" else masks

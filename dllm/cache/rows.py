@@ -26,15 +26,15 @@ def order_of(canvas: Canvas, config: ModelConfig) -> AttentionOrder | None:
     return config.attention.order(canvas.masked & canvas.valid, canvas.start)
 
 
-def promised(canvas: Canvas, config: ModelConfig) -> tuple[Tensor, Tensor]:
+def committable_next(canvas: Canvas, config: ModelConfig) -> tuple[Tensor, Tensor]:
     """The columns [B, L] that the next forward may commit, and those that it commits at once and alone, as
     ``ForwardPlan.committable`` and ``forced``."""
     masked, kind = canvas.masked & canvas.valid, config.attention
     predicted, alone = kind.predicted(masked, canvas.start), kind.alone(masked, canvas.start)
-    return canvas.valid if predicted is None else predicted, canvas.nothing if alone is None else alone
+    return canvas.valid if predicted is None else predicted, canvas.no_positions if alone is None else alone
 
 
-def places(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:
+def index_of(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:
     """Where the columns ``probes`` [B, r] are among the computed ones [B, n] (None: all in order); 0 for padding."""
     if columns is None:
         return probes
@@ -44,14 +44,14 @@ def places(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:
     return place.gather(1, probes)
 
 
-def rows_of(values: Tensor, index: Tensor) -> Tensor:
+def gather_rows(values: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` [B, n] of values [B, m, ...]: [B, n, ...]. An index beyond the last row (padding) gives that
     row."""
     batch = torch.arange(len(index), device=index.device)[:, None]
     return values[batch, index.clamp(max=values.shape[1] - 1)]
 
 
-def taken(values: Tensor, index: Tensor, beyond: int | bool) -> Tensor:
+def gather_padded(values: Tensor, index: Tensor, beyond: int | bool) -> Tensor:
     """Entries ``index`` [B, u] of values [B, m]; ``beyond`` for index m, which is padding."""
     return torch.cat([values, torch.full_like(values[:, :1], beyond)], 1).gather(1, index)
 

@@ -57,7 +57,7 @@ class SlidingCache(Buffered):
         before = (blocks.begin - state["begin"]).clamp(min=max(self.prefix_window, shift))
         columns = canvas.columns >= (blocks.begin - before)[:, None]
         columns = full[:, None] | columns & (canvas.columns < (blocks.end + self.suffix_window)[:, None])
-        forced = canvas.nothing
+        forced = canvas.no_positions
         if shift and self.reference_first:
             open_ = canvas.undecided & blocks.in_block
             forced = open_ & (open_.cumsum(1) == 1) & full[:, None]
@@ -66,5 +66,5 @@ class SlidingCache(Buffered):
 
     def due(self, view: CacheView) -> Tensor:
         """Commits [B] from one full forward to the next."""
-        own = view.blocks.own["block_length"]
+        own = view.blocks.params["block_length"]
         return own if self.refresh_interval is None else torch.full_like(own, self.refresh_interval)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dllm.cache.base import Cache
 from dllm.common.noise import uniform
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import BlockState, Need
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
@@ -93,8 +93,8 @@ class Pruning(Cache):
         tail, near = canvas.columns >= end - self.suffix_tail, (x >= 0) & (x < self.suffix_window)
         if self.suffix_drop == "none":
             return tail | near
-        draws = uniform(canvas.seed[:, None], canvas.columns, blocks.number[:, None], NOISE)
+        draws = uniform(canvas.seed[:, None], canvas.columns, blocks.index[:, None], NOISE)
         if self.suffix_drop == "uniform":
-            return tail | top(-draws, near & canvas.valid, torch.full_like(canvas.start, self.suffix_count))
+            return tail | top_k_mask(-draws, near & canvas.valid, torch.full_like(canvas.start, self.suffix_count))
         z = x.double() * self.suffix_sigma / max(self.suffix_window - 1, 1)
         return tail | near & (draws < self.suffix_scale * (-z.square() / 2).exp() / sqrt(2 * pi))

@@ -62,11 +62,11 @@ class Window(Buffered):
     def state(self, canvas: Canvas) -> State:
         """phase [B, L]: what this phase attends to. recent [B, L]: what it has committed and goes on computing. anchor
         [B]: its first mask. refreshed [B]: whether the last forward was a phase's first. computed [B]: its columns."""
-        nothing, start = canvas.nothing, canvas.start
-        return {"phase": nothing, "recent": nothing, "anchor": start, "refreshed": torch.zeros_like(canvas.cut),
+        nothing, start = canvas.no_positions, canvas.start
+        return {"phase": nothing, "recent": nothing, "anchor": start, "refreshed": torch.zeros_like(canvas.shortened),
                 "computed": torch.zeros_like(start)}  # fmt: skip
 
-    def counts(self, state: State) -> Tensor | None:
+    def host_counts(self, state: State) -> Tensor | None:
         return state["computed"]
 
     def plan(self, view: CacheView) -> ForwardPlan:
@@ -75,7 +75,7 @@ class Window(Buffered):
         active, first = masks & (rank <= self.active_tokens), masks & (rank == 1)
         refresh = view.blocks.turn % self.refresh_interval == 0
         if self.reference_eos:
-            refresh = refresh | canvas.cut
+            refresh = refresh | canvas.shortened
         anchor = torch.where(refresh, (first * canvas.columns).sum(1), state["anchor"])
         begins, before = refresh[:, None], state["refreshed"][:, None]
         new = view.masks ^ canvas.masked  # committed, or undone
@@ -92,7 +92,7 @@ class Window(Buffered):
             if view.config.prediction_shift:
                 live = live | predictors(active, canvas, view.config)
             recent = (recent | (new if self.recent_includes_refresh else new & ~before)) & ~begins
-        columns, committable, forced = torch.where(begins, phase, live), active, canvas.nothing
+        columns, committable, forced = torch.where(begins, phase, live), active, canvas.no_positions
         if self.candidates == "first":
             forced = first & begins
         elif self.candidates == "all":
@@ -112,7 +112,7 @@ class Window(Buffered):
         begin = anchor - (view.config.prediction_shift if self.candidates != "first" else 0)
         return (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
 
-    def bounds(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
+    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         """The most columns of each row: the whole canvas for a phase's first forward, else the active masks, what
         predicts them, and what the phase has committed since the forward that the host knows of. Rounded up to
         multiples of 16, so that shapes repeat."""
@@ -120,8 +120,8 @@ class Window(Buffered):
             return (length,) * len(known)
         found = []
         for row in known:
-            bound = Bound(row.acted - 1, row.counted)
-            for _ in range(row.age + 1):
+            bound = Bound(row.forwards - 1, row.count)
+            for _ in range(row.staleness + 1):
                 bound = bound.later(self, length)
             first = bound.turn % self.refresh_interval == 0
             found.append(length if first else min(length, -(-bound.columns // 16) * 16))

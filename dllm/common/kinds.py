@@ -46,10 +46,10 @@ VALUE_KINDS: dict[str, tuple[KindTest, str]] = {
 }  # fmt: skip
 
 
-def of_kind(name: str, value: Any, annotation: Any, such_as: Any = None) -> Any:
+def coerce(name: str, value: Any, annotation: Any, example: Any = None) -> Any:
     """``value`` as ``annotation`` wants it: an int becomes a float, and a number becomes text, where only these fit.
 
-    such_as: a valid value, for the message. An annotation that names other kinds than ``VALUE_KINDS`` accepts every
+    example: a valid value, for the message. An annotation that names other kinds than ``VALUE_KINDS`` accepts every
     value that is no text and no number. Raises UserError, naming the option, its value and the kind.
     """
     words = words_of(annotation)
@@ -64,8 +64,8 @@ def of_kind(name: str, value: Any, annotation: Any, such_as: Any = None) -> Any:
     if len(known) < len(words) and not isinstance(value, str | int | float | None):
         return value
     rule = " or ".join(kind for _, kind in known) or f"a part, chosen by {name.replace('.', '/')}=NAME"
-    example = f", such as {such_as}" if is_number(such_as) and not isinstance(value, list) else ""
-    raise UserError(f"{name}={value!r} must be {rule}{example}.")
+    such_as = f", such as {example}" if is_number(example) and not isinstance(value, list) else ""
+    raise UserError(f"{name}={value!r} must be {rule}{such_as}.")
 
 
 def words_of(annotation: Any) -> list[str]:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def best(score: Tensor, among: Tensor) -> Tensor:
+def argmax_mask(score: Tensor, among: Tensor) -> Tensor:
     """The highest-scoring position of ``among`` in each row, as a mask [B, L]."""
     first = torch.where(among, score, -torch.inf).argmax(1, keepdim=True)
     return torch.zeros_like(among).scatter_(1, first, among.gather(1, first))
@@ -23,7 +23,7 @@ def rank(score: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
     return ranked, torch.empty_like(order).scatter_(1, order, places)
 
 
-def top(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
+def top_k_mask(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
     """The ``count`` [B] highest-scoring positions of ``among`` in each row, as a mask [B, L]."""
     return among & (rank(score, among)[1] < count[:, None])
 

@@ -47,11 +47,11 @@ class Owner:
         change[1:] = self.row[1:] != self.row[:-1]
         return change.nonzero()[:, 0]
 
-    def each(self, state: T) -> T:
+    def per_candidate(self, state: T) -> T:
         """Repeat what belongs to rows for each candidate: [B, ...] to [N, ...]."""
         return state if self.is_single else select(state, self.row)
 
-    def one(self, state: T) -> T:
+    def per_row(self, state: T) -> T:
         """Select what belongs to each row's first candidate: [N, ...] to [B, ...]."""
         return state if self.is_single else select(state, self.first)
 
@@ -118,7 +118,7 @@ def select(state: T, rows: Tensor) -> T:
     return each_tensor(lambda tensor: tensor[rows], state)
 
 
-def some(state: T, rows: Tensor | None) -> T:
+def select_or_all(state: T, rows: Tensor | None) -> T:
     """``select``; ``rows`` None: all of them, in order."""
     return state if rows is None else select(state, rows)
 

@@ -20,6 +20,7 @@ MOVED = {  # modules of earlier states of this project, which parts in somebody'
     )},
     "dllm.constraints.exchanged": "dllm.contract.constrained",
     "dllm.steering": "dllm.constrained",
+    "dllm.constrained.steered": "dllm.constrained.row",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
-from dllm.common.kinds import MAPPING, VALUE_KINDS, of_kind, words_of
+from dllm.common.kinds import MAPPING, VALUE_KINDS, coerce, words_of
 from dllm.compose.importing import imported_class, place_of_error
 from dllm.errors import UserError, first_line, nearest
 from dllm.words.meaning import meaning
@@ -304,7 +304,7 @@ def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool
         if not isinstance(value, str | int | float | Mapping | None):
             return value
         annotation = type(default).__name__
-    return of_kind(name, value, annotation, default)
+    return coerce(name, value, annotation, default)
 
 
 def choices(group: str) -> list[str]:

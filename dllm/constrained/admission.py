@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dllm.constrained.steered import ConstrainedRow, Ints, told_rows
+from dllm.constrained.row import ConstrainedRow, Ints, told_rows
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.transitions import Bits
@@ -50,24 +50,24 @@ class Decided:
 
 def admitted(rows: Sequence[ConstrainedRow | None], step: Step, view: View) -> tuple[Step, Tensor, Tensor]:
     """The step [N] with what goes together; where commits wait, and where they are made with another token [N, L]."""
-    nothing, numbers, decided = view.canvas.nothing, *copied_steps(rows, step, view)
+    nothing, numbers, decided = view.canvas.no_positions, *copied_steps(rows, step, view)
     changed = [at for at, one in enumerate(decided) if not admit(rows, one, view)]
     if not changed:
-        return step, step.owner.each(nothing), step.owner.each(nothing)
+        return step, step.owner.per_candidate(nothing), step.owner.per_candidate(nothing)
     at = torch.tensor([numbers[place] for place in changed], device=nothing.device)
 
     def sent(name: str, old: Tensor) -> Tensor:
         new = torch.from_numpy(np.stack([getattr(decided[place], name) for place in changed]))
         return old.index_copy(0, at, new.to(old.device, old.dtype))
 
-    waits, other = (sent(name, step.owner.each(nothing)) for name in ("waits", "other"))
+    waits, other = (sent(name, step.owner.per_candidate(nothing)) for name in ("waits", "other"))
     commit, stop = sent("commit", step.commit), step.stop & ~step.owner.any(waits.any(1))
     accepted = None if step.accepted is None else step.accepted & commit & ~other
     confidence = step.confidence.masked_fill(other, torch.nan)
     if step.edit is not None:  # a full block that changes no more is held no longer
         edit = sent("edit", step.edit)
         lost = step.owner.any((step.edit & ~edit).any(1)) & ~view.open.any(1) & ~step.owner.any(edit.any(1))
-        step = replace(step, edit=edit, hold=step.hold & ~lost)
+        step = replace(step, edit=edit, keep_open=step.keep_open & ~lost)
     step = replace(
         step,
         commit=commit,
@@ -86,7 +86,15 @@ def copied_steps(rows: Sequence[ConstrainedRow | None], step: Step, view: View) 
     numbers = [number for number, row in enumerate(owners) if rows[row]]
     judged = torch.zeros_like(step.commit) if step.accepted is None else step.accepted
     edit = torch.zeros_like(step.commit) if step.edit is None else step.edit
-    parts = (step.tokens, step.confidence, step.commit, judged, step.owner.each(view.forced), step.remask, edit)
+    parts = (
+        step.tokens,
+        step.confidence,
+        step.commit,
+        judged,
+        step.owner.per_candidate(view.forced),
+        step.remask,
+        edit,
+    )
     told = told_rows(torch.stack([part.double() for part in parts]).transpose(0, 1), numbers).swapaxes(0, 1)
     commit, *flags = told[2:] > 0
     other, waits = np.zeros((2, *commit.shape), bool)
@@ -156,7 +164,7 @@ def refuse_edits(row: ConstrainedRow, step: Decided, columns: Sequence[int] | In
 
 def replace_commits(row: ConstrainedRow, sets: RowSets, step: Decided, columns: Sequence[int], view: View) -> None:
     """Commit the best tokens at ``columns`` that go with all other commits, one column after the other."""
-    again = view.scores.again
+    again = view.scores.repropose
     if not columns or again is None:
         return
     sets, stays = sets.copy(), np.flatnonzero(step.commit)

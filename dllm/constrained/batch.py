@@ -15,9 +15,9 @@ from torch import Tensor
 
 from dllm.common.rowwise import Owner, update_rows
 from dllm.constrained.admission import admitted
-from dllm.constrained.fits import SteeredCell, banned, proposed_anew
+from dllm.constrained.fits import ConstrainedCell, banned, proposed_anew
 from dllm.constrained.joint import jointly
-from dllm.constrained.steered import ConstrainedRow, Ints, clock, told_rows
+from dllm.constrained.row import ConstrainedRow, Ints, clock, told_rows
 from dllm.constraints.rows import RowSets
 from dllm.contract import Scores, Step, View
 from dllm.contract.canvas import Canvas
@@ -62,7 +62,7 @@ class ConstrainedBatch:
     def propose(self, canvas: Canvas, owner: Owner, scores: Scores) -> tuple[Scores, Tensor]:
         """The scores of all candidates [N] with proposals that fit, and where these are not the model's own [N, L]."""
         if self.free:
-            return scores, canvas.nothing
+            return scores, canvas.no_positions
         with clock(self._steered()):
             seen = list(self._seen(canvas, owner, scores))
             cells = [cell for one in seen for cell in cells_of(one, scores)]
@@ -72,21 +72,21 @@ class ConstrainedBatch:
                 one.row.steered += counts[one.number]
         return scores, other
 
-    def admit(self, step: Step, view: View, tried: Owner, chosen: Tensor) -> tuple[Step, Tensor, Tensor]:
+    def filter_commits(self, step: Step, view: View, tried: Owner, chosen: Tensor) -> tuple[Step, Tensor, Tensor]:
         """The step without commits that do not go together: which of them wait, and which are made with other tokens
         [N, L]. tried, chosen: the candidates that the forward ran on, and that each row goes on with [B]."""
         if self.free:
-            nothing = step.owner.each(view.canvas.nothing)
+            nothing = step.owner.per_candidate(view.canvas.no_positions)
             return step, nothing, nothing
         with clock(self._steered()):
             self._keep(tried, chosen)
             return admitted(self.rows, step, view)
 
-    def settle(self, before: Canvas, after: Canvas, owner: Owner) -> Canvas:
+    def undo_invalid_cuts(self, before: Canvas, after: Canvas, owner: Owner) -> Canvas:
         """The candidates [N] after an end-of-text policy; as they were before it where it has left no text."""
         if self.free or after is before:
             return after
-        fine = [True] * len(after.request)
+        fine = [True] * len(after.row_id)
         with clock(self._steered()):
             for seen in self._seen(after, owner):
                 fine[seen.number] = seen.sets.feasible()
@@ -124,11 +124,11 @@ class ConstrainedBatch:
             place = places[rows[number]] = places.get(rows[number], -1) + 1
             tokens, masked, *more = line[:-2].reshape(len(parts), -1)
             sets = row.candidate(place)
-            sets.become(row.cells(tokens, masked, int(line[-2])))
+            sets.set_cells(row.cells(tokens, masked, int(line[-2])))
             yield Seen(number, row, sets, masked, more, bool(line[-1]))
 
 
-def cells_of(seen: Seen, scores: Scores) -> Sequence[SteeredCell]:
+def cells_of(seen: Seen, scores: Scores) -> Sequence[ConstrainedCell]:
     """The scored masks of a candidate, with what may stand there."""
     row, (scored, proposed), begin = seen.row, seen.told, seen.row.begin
     end = begin + len(seen.sets.cells)
@@ -137,11 +137,11 @@ def cells_of(seen: Seen, scores: Scores) -> Sequence[SteeredCell]:
         return []
     allowed = seen.sets.allowed((columns - begin).tolist())
     # What is drawn from the likeliest ids depends on which of them fit, even where the free draw does.
-    always = row.compiled.renormalised or (seen.hot and scores.again is not None and scores.again.narrow)
+    always = row.compiled.renormalised or (seen.hot and scores.repropose is not None and scores.repropose.narrow)
     own = proposed[columns].tolist()
     symbols = [row.compiled.language.symbol(token) for token in own]
     cells = [
-        SteeredCell(row.compiled, seen.number, column, fits, always or not fits.bits[symbol])
+        ConstrainedCell(row.compiled, seen.number, column, fits, always or not fits.bits[symbol])
         for column, fits, symbol in zip(columns.tolist(), allowed, symbols, strict=True)
     ]
     return jointly(scores, seen.sets, begin, cells, own) if row.compiled.joint else cells

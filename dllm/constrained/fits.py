@@ -19,7 +19,7 @@ CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of floa
 
 
 @dataclass(frozen=True)
-class SteeredCell:
+class ConstrainedCell:
     """A scored mask of a candidate, and what may stand there. anew: the proposal is made anew. token: it is this one
     (None: the best of what may stand there)."""
 
@@ -31,16 +31,16 @@ class SteeredCell:
     token: int | None = None
 
 
-def proposed_anew(scores: Scores, cells: Sequence[SteeredCell]) -> tuple[Scores, Tensor]:
+def proposed_anew(scores: Scores, cells: Sequence[ConstrainedCell]) -> tuple[Scores, Tensor]:
     """The scores [N] with proposals that fit, and where these are not the model's own [N, L]."""
-    assert scores.again is not None, "the forward offers its logits to rows under constraints"
+    assert scores.repropose is not None, "the forward offers its logits to rows under constraints"
     values = {"token": scores.token, "confidence": scores.confidence, **scores.statistics}
     asked = list(chunks([cell for cell in cells if cell.anew]))
     if asked:
         values = {name: value.clone() for name, value in values.items()}
     for part in asked:
         row, column = cell_places(part, scores.token.device)
-        for name, new in anew(scores.again, part, row, column, scores.token[row, column]).items():
+        for name, new in anew(scores.repropose, part, row, column, scores.token[row, column]).items():
             values[name][row, column] = torch.where(new.isnan(), values[name][row, column], new).to(values[name].dtype)
     other = values["token"] != scores.token
     token, confidence = values.pop("token"), values.pop("confidence")
@@ -48,7 +48,7 @@ def proposed_anew(scores: Scores, cells: Sequence[SteeredCell]) -> tuple[Scores,
 
 
 def anew(
-    again: Reproposer, cells: Sequence[SteeredCell], row: Tensor, column: Tensor, own: Tensor
+    again: Reproposer, cells: Sequence[ConstrainedCell], row: Tensor, column: Tensor, own: Tensor
 ) -> dict[str, Tensor]:
     """Proposals and statistics [k] of cells of one constraint, float64; nan where those of the model's ``own`` [k]
     proposals stay."""
@@ -63,19 +63,19 @@ def anew(
     return {name: value.double().masked_fill(stays, torch.nan) for name, value in ({"token": token} | found).items()}
 
 
-def banned(scores: Scores, cells: Sequence[SteeredCell]) -> Scores:
+def banned(scores: Scores, cells: Sequence[ConstrainedCell]) -> Scores:
     """The scores with -inf for what does not fit, in all logits that samplers read."""
     logits, lookup = scores.logits, scores.lookup
     if logits is not None:
         out = unfit(cells, logits.columns, logits.values.shape[-1])
         logits = Logits(logits.values.masked_fill(out, -torch.inf), logits.columns)
     if lookup is not None:
-        assert scores.again is not None
-        lookup = replace(lookup, banned=unfit(cells, lookup.columns, scores.again.vocab))
+        assert scores.repropose is not None
+        lookup = replace(lookup, banned=unfit(cells, lookup.columns, scores.repropose.vocab))
     return replace(scores, logits=logits, lookup=lookup)
 
 
-def unfit(cells: Sequence[SteeredCell], columns: Tensor, vocab: int) -> Tensor:
+def unfit(cells: Sequence[ConstrainedCell], columns: Tensor, vocab: int) -> Tensor:
     """Which ids fit nowhere [N, n, V], at ``columns`` [N, n]."""
     out = torch.zeros(*columns.shape, vocab, dtype=torch.bool, device=columns.device)
     for part in chunks(cells):
@@ -85,10 +85,10 @@ def unfit(cells: Sequence[SteeredCell], columns: Tensor, vocab: int) -> Tensor:
     return out
 
 
-def chunks(cells: Sequence[SteeredCell]) -> Iterator[list[SteeredCell]]:
+def chunks(cells: Sequence[ConstrainedCell]) -> Iterator[list[ConstrainedCell]]:
     """The cells in parts of one language and one way to propose, of whichever rows, of at most CELLS_AT_ONCE."""
 
-    def kind(cell: SteeredCell) -> tuple[int, bool, bool]:
+    def kind(cell: ConstrainedCell) -> tuple[int, bool, bool]:
         return id(cell.compiled.language), cell.compiled.renormalised, cell.token is None
 
     for _, group in groupby(cells, key=kind):
@@ -96,7 +96,7 @@ def chunks(cells: Sequence[SteeredCell]) -> Iterator[list[SteeredCell]]:
         yield from (same[at : at + CELLS_AT_ONCE] for at in range(0, len(same), CELLS_AT_ONCE))
 
 
-def cell_places(cells: Sequence[SteeredCell], device: torch.device) -> tuple[Tensor, Tensor]:
+def cell_places(cells: Sequence[ConstrainedCell], device: torch.device) -> tuple[Tensor, Tensor]:
     """Candidate and column [k] of each cell."""
     both = torch.tensor([(cell.candidate, cell.column) for cell in cells]).to(device)
     return both[:, 0], both[:, 1]

@@ -11,15 +11,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.constrained.fits import SteeredCell, cell_places, chunks
+from dllm.constrained.fits import ConstrainedCell, cell_places, chunks
 from dllm.constraints.filling import Maxima
 from dllm.constraints.rows import RowSets
 from dllm.contract import Scores
 
 
 def jointly(
-    scores: Scores, sets: RowSets, begin: int, cells: Sequence[SteeredCell], own: Sequence[int]
-) -> Sequence[SteeredCell]:
+    scores: Scores, sets: RowSets, begin: int, cells: Sequence[ConstrainedCell], own: Sequence[int]
+) -> Sequence[ConstrainedCell]:
     """The cells of a candidate, ascending, with the ids of their best filling together: of all fillings of the row the
     one in which the numbers that draws compare have the largest sum. begin: the column of the row's first cell. own:
     what the model proposes.
@@ -33,9 +33,9 @@ def jointly(
     return [replace(cell, anew=cell.anew or token != old, token=token) for cell, token, old in told]
 
 
-def maxima(scores: Scores, cells: Sequence[SteeredCell]) -> list[Maxima]:
+def maxima(scores: Scores, cells: Sequence[ConstrainedCell]) -> list[Maxima]:
     """The highest number of each class at each cell, and the lowest id that has it."""
-    again = scores.again
+    again = scores.repropose
     assert again is not None, "the forward offers its logits to rows under constraints"
     found: list[Maxima] = []
     for part in chunks(cells):

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.steered import ConstrainedRow
+from dllm.constrained.row import ConstrainedRow
 from dllm.constraints.compiler import Compiler
 from dllm.constraints.kinds import Constraint
 from dllm.constraints.refusals import check
@@ -52,11 +52,11 @@ class Constraints:
         """Whether it is compiled, and at hand. Raises UserError as ``compiled`` for a model that takes none."""
         return self._shared(constraint).knows(constraint)
 
-    def steering(self, requests: Sequence[Request]) -> ConstrainedBatch:
+    def batch(self, requests: Sequence[Request]) -> ConstrainedBatch:
         """What steers these rows. Raises UserError as ``steered``."""
-        return ConstrainedBatch(tuple(self.steered(request) for request in requests))
+        return ConstrainedBatch(tuple(self.row(request) for request in requests))
 
-    def steered(self, request: Request) -> ConstrainedRow | None:
+    def row(self, request: Request) -> ConstrainedRow | None:
         """A request's row before its first turn; None: it is free. Raises UserError where no text fits its canvas, and
         as ``compiled``."""
         constraint = request.constraint
@@ -67,14 +67,14 @@ class Constraints:
         pairs = list(zip(request.tokens, request.masked, strict=True))[begin:]
         cells = [MASK if masked else token for token, masked in pairs]
         given = [at for at, cell in enumerate(cells) if cell != MASK]
-        gaps = given[-1] if given and request.head is not None else 0
-        sets = RowSets(compiled.language, cells, gaps, request.begun.encode())
+        gaps = given[-1] if given and request.infill_prefix is not None else 0
+        sets = RowSets(compiled.language, cells, gaps, request.answer_prefix.encode())
         check(sets, constraint.kind)
         return ConstrainedRow(compiled, begin, [sets])
 
     def _first(self, request: Request) -> int:
         """The first column of a row's text: that of its answer, or in infilling the row's, behind special tokens."""
-        if not request.head or self._compiler is None:
+        if not request.infill_prefix or self._compiler is None:
             return request.answer_start
         texts = self._compiler.vocabulary.texts
         columns = enumerate(zip(request.tokens, request.masked, strict=True))

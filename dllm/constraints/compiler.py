@@ -45,7 +45,7 @@ class Compiler:
             budget().states(tokens.states)  # an equal one may have been compiled with a higher limit
             budget().counts(tokens.places)
         language = known or TokenLanguage(tokens, self.ends, perf_counter() - began)
-        if language.fewest is None:
+        if language.min_tokens is None:
             raise UserError(f"constraint={constraint.kind} allows no text that this tokenizer can write.")
         return self._kept(key, language)
 

@@ -10,10 +10,10 @@ from dllm.errors import UserError
 
 def check(row: RowSets, kind: str) -> None:
     """Refuse a row that has no filling. kind: of its constraint. Raises UserError."""
-    state, masks = row.language.tokens.begun(row.begun), int((row.cells == MASK).sum())
+    state, masks = row.language.tokens.begun(row.prefix), int((row.cells == MASK).sum())
     if state is None:
         raise UserError(
-            f"constraint={kind}: the answer's beginning {row.begun.decode(errors='replace')!r} begins no text of it. "
+            f"constraint={kind}: the answer's beginning {row.prefix.decode(errors='replace')!r} begins no text of it. "
             "Change the beginning."
         )
     if row.feasible():
@@ -28,7 +28,7 @@ def check(row: RowSets, kind: str) -> None:
 
 def _too_short(least: int, masks: int, row: RowSets) -> str:
     if least == NEVER:
-        begun = row.begun.decode(errors="replace")
+        begun = row.prefix.decode(errors="replace")
         return f"the answer's beginning {begun!r} cannot be completed by this tokenizer. Change the beginning."
     if least > masks:
         shortest = f"its shortest text takes {least} tokens and the answer has {masks}"

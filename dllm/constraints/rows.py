@@ -34,7 +34,7 @@ class RowSets:
     def __init__(self, language: TokenLanguage, cells: ArrayLike, gaps: int = 0, begun: bytes = b"") -> None:
         """cells [n]: ids and MASK. gaps: in infilling the index of the last given cell, before which an end id writes
         nothing and text goes on. begun: the answer's beginning that stands before the cells."""
-        self.language, self.gaps, self.begun = language, gaps, begun
+        self.language, self.gaps, self.prefix = language, gaps, begun
         self.cells = np.array(cells, np.int64)
         self._fill()
 
@@ -45,7 +45,7 @@ class RowSets:
         other._ahead, other._behind = self._ahead.copy(), self._behind.copy()
         return other
 
-    def become(self, cells: ArrayLike) -> None:
+    def set_cells(self, cells: ArrayLike) -> None:
         """Take other cells [n]: commits, remasks, and, with another n, another end of the row."""
         new = np.asarray(cells, np.int64)
         if len(new) == len(self.cells):
@@ -66,7 +66,7 @@ class RowSets:
     def feasible(self) -> bool:
         """Whether ids for all masks make the row a text of the language."""
         self._renew()
-        return self.language.meet(self._forward(self._known), self._backward(self._known))
+        return self.language.intersects(self._forward(self._known), self._backward(self._known))
 
     def allowed(self, positions: Sequence[int]) -> list[ClassSet]:
         """What fits each of these masked cells, whatever the others become: exact for one cell at a time."""
@@ -76,13 +76,13 @@ class RowSets:
         self._forward(max(positions))
         self._backward(min(positions) + 1)
         ahead, behind, closed, kinds = self._ahead, self._behind, self._closed(), self._kinds
-        fitting, within, cells = self.language.fitting, self.language.within, len(self.cells)
+        fitting, within, cells = self.language.allowed_classes, self.language.reach_end_within, len(self.cells)
         return [
             fitting(ahead[at], behind[at + 1] if at + 1 < closed else within(cells - at - 1), kinds[at])
             for at in positions
         ]
 
-    def together(self, positions: Sequence[int], ids: Sequence[int]) -> bool:
+    def compatible(self, positions: Sequence[int], ids: Sequence[int]) -> bool:
         """Whether these ids may be committed at once."""
         self._renew()
         return self._goes({at: self.language.symbol(number) for at, number in zip(positions, ids, strict=True)})
@@ -118,10 +118,10 @@ class RowSets:
         scored = {at - span.start: score for at, score in zip(positions, scores, strict=True)}
         return best_filling(self.language, self._forward(first), cells, scored, self._backward(behind))
 
-    def fewest(self) -> int | None:
+    def min_tokens(self) -> int | None:
         """The least number of masks that write text, and no end, in any filling. None: there is no filling."""
         cells = list(zip(self._symbols, self._kinds, strict=True))
-        return fewest_texts(self.language, self.language.start(self.begun), cells)
+        return fewest_texts(self.language, self.language.start(self.prefix), cells)
 
     def kind(self, at: int) -> int:
         """What an end id does in a cell: TEXT_CELL, GAP_CELL or TAIL_CELL."""
@@ -137,11 +137,11 @@ class RowSets:
         self._forget()
 
     def _forget(self) -> None:
-        self._epoch = self.language.tidy()
+        self._epoch = self.language.evict()
         self._known = 0
         self._since = len(self.cells)
-        self._ahead = [self.language.start(self.begun)] * (len(self.cells) + 1)
-        self._behind = [self.language.within(0)] * (len(self.cells) + 1)
+        self._ahead = [self.language.start(self.prefix)] * (len(self.cells) + 1)
+        self._behind = [self.language.reach_end_within(0)] * (len(self.cells) + 1)
 
     def _find_last(self) -> None:
         """The last cell that is not masked, at or before ``_last``."""
@@ -150,7 +150,7 @@ class RowSets:
 
     def _renew(self) -> None:
         """Look the sets up anew where the memo has been cleared."""
-        if self._epoch != self.language.tidy():
+        if self._epoch != self.language.evict():
             self._forget()
 
     def _forward(self, at: int) -> PlaceSet:
@@ -165,9 +165,9 @@ class RowSets:
         """The states before cell ``at`` from which the text can be completed."""
         closed = self._closed()
         if at >= closed:
-            return self.language.within(len(self.cells) - at)
+            return self.language.reach_end_within(len(self.cells) - at)
         if self._since >= closed:
-            self._since, self._behind[closed] = closed, self.language.within(len(self.cells) - closed)
+            self._since, self._behind[closed] = closed, self.language.reach_end_within(len(self.cells) - closed)
         before, behind, symbols, kinds = self.language.before, self._behind, self._symbols, self._kinds
         for cell in range(self._since - 1, at - 1, -1):
             behind[cell] = before(behind[cell + 1], symbols[cell], kinds[cell])
@@ -181,12 +181,12 @@ class RowSets:
     def _goes(self, symbols: Mapping[int, int]) -> bool:
         """Whether the row has a filling with these symbols written in."""
         if not symbols:
-            return self.language.meet(self._forward(self._known), self._backward(self._known))
+            return self.language.intersects(self._forward(self._known), self._backward(self._known))
         first, last = min(symbols), max(symbols)
         states, after, kinds = self._forward(first), self.language.after, self._kinds
         for at in range(first, last + 1):
             states = after(states, symbols.get(at, self._symbols[at]), kinds[at])
-        return self.language.meet(states, self._backward(last + 1))
+        return self.language.intersects(states, self._backward(last + 1))
 
     def _joinable(self, joined: Mapping[int, int], positions: Sequence[int], symbols: Sequence[int]) -> int:
         """How many of the first go together with what is ``joined``. What goes together does so in part, too."""

@@ -88,7 +88,7 @@ class TokenLanguage:
         self._meet: dict[int, bool] = {}
         self._fitting: dict[int, ClassSet] = {}
 
-    def tidy(self) -> int:
+    def evict(self) -> int:
         """Clear a memo that has grown too large. Returns how often that happened: rows then look up their sets anew."""
         if self.entries > REMEMBERED:
             self._forget()
@@ -96,7 +96,7 @@ class TokenLanguage:
         return self.epoch
 
     @cached_property
-    def fewest(self) -> int | None:
+    def min_tokens(self) -> int | None:
         """The fewest tokens of a text of the language. None: the vocabulary can write none."""
         least = int(self.tokens.left[0])
         return None if least == NEVER else least
@@ -115,13 +115,13 @@ class TokenLanguage:
         return int(self.classes[number]) if 0 <= number < len(self.classes) else 0
 
     def start(self, begun: bytes = b"") -> PlaceSet:
-        """The states before the first cell, where the answer begins with ``begun``."""
+        """The states before the first cell, where the answer begins with ``prefix``."""
         members = np.zeros(self.tokens.places + 1, bool)
         if (state := self.tokens.begun(begun)) is not None:
             members[state] = True
         return self.state_set(members)
 
-    def within(self, cells: int) -> PlaceSet:
+    def reach_end_within(self, cells: int) -> PlaceSet:
         """The states from which the text can end in so many masked cells at most; exactly 0 cells: in which it ends.
 
         Behind these cells nothing may stand, and where there are end ids the cells are TAIL_CELL.
@@ -152,7 +152,7 @@ class TokenLanguage:
             self.entries += 1
         return found
 
-    def meet(self, forward: PlaceSet, backward: PlaceSet) -> bool:
+    def intersects(self, forward: PlaceSet, backward: PlaceSet) -> bool:
         """Whether the two share a state: whether what stands before and behind goes together."""
         key = forward.number << 40 | backward.number
         found = self._meet.get(key)
@@ -161,7 +161,7 @@ class TokenLanguage:
             self.entries += 1
         return found
 
-    def fitting(self, forward: PlaceSet, backward: PlaceSet, kind: int) -> ClassSet:
+    def allowed_classes(self, forward: PlaceSet, backward: PlaceSet, kind: int) -> ClassSet:
         """What may stand in a masked cell of this kind between the states before and behind it."""
         key = 3 * (forward.number << 40 | backward.number) + kind
         found = self._fitting.get(key)

@@ -33,11 +33,11 @@ class Request:
     # column where the answer begins, and the block grid with it (None: the first masked position); papers: prompt
     # length
     start: int | None = None
-    number: int | None = None  # its index in per-request parameters (None: its place in the batch)
+    param_index: int | None = None  # its index in per-request parameters (None: its place in the batch)
     temperature: float | None = None  # 0 is the argmax (None: as ``Canvas.of`` is told); papers: temperature
     infill: bool = False  # what is given behind ``start`` was asked for, and belongs to no sampler
     constraint: Hashable | None = None  # what its text must match (one of ``dllm.constraints``; None: anything)
-    begun: str = ""  # the answer's beginning, where it stands in the prompt
+    answer_prefix: str = ""  # the answer's beginning, where it stands in the prompt
 
     @staticmethod
     def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:
@@ -52,7 +52,7 @@ class Request:
         return list(self.masked).index(True) if any(self.masked) else len(self.tokens)
 
     @property
-    def head(self) -> Sequence[int] | None:
+    def infill_prefix(self) -> Sequence[int] | None:
         """Ids before the answer that begin an infilling's text. None: a plain answer, which ends at its first end of
         text, since nothing that was asked for is given behind its first gap."""
         gap = list(self.masked).index(True) if any(self.masked) else len(self.tokens)
@@ -74,12 +74,12 @@ class Canvas(Rowwise):
     start: Tensor  # [B] column where the answer begins; papers: prompt length
     grid: Tensor  # [B] column that blocks count from: the answer's start, or 0 in block-causal models
     end: Tensor  # [B] column after the last one that may still be decided
-    length: Tensor  # [B] what ``end`` was at the start; papers: generation length
-    cut: Tensor  # [B] whether an end-of-text policy shortened the row
+    initial_end: Tensor  # [B] what ``end`` was at the start; papers: generation length
+    shortened: Tensor  # [B] whether an end-of-text policy shortened the row
     seed: Tensor  # [B] seed of the row's noise; papers: seed
     temperature: Tensor  # [B] float64; 0 is the argmax; papers: temperature
-    request: Tensor  # [B] the row's id in its batch
-    number: Tensor  # [B] its index in per-request parameters
+    row_id: Tensor  # [B] the row's id in its batch
+    param_index: Tensor  # [B] its index in per-request parameters
     columns: Tensor  # [L] 0 to L - 1
 
     @staticmethod
@@ -106,12 +106,12 @@ class Canvas(Rowwise):
         masked = torch.zeros_like(valid).masked_scatter(valid, hidden.bool())
         canvas = Canvas(
             tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, start=start,
-            grid=torch.zeros_like(start) if grid_at_zero else start, end=end, length=end,
-            cut=torch.zeros_like(start, dtype=torch.bool),
+            grid=torch.zeros_like(start) if grid_at_zero else start, end=end, initial_end=end,
+            shortened=torch.zeros_like(start, dtype=torch.bool),
             seed=torch.tensor([request.seed for request in requests]),
             temperature=torch.tensor([nan if r.temperature is None else r.temperature for r in requests]).double(),
-            request=torch.tensor(range(len(requests)) if names is None else names), columns=columns,
-            number=torch.tensor([row if r.number is None else r.number for row, r in enumerate(requests)]),
+            row_id=torch.tensor(range(len(requests)) if names is None else names), columns=columns,
+            param_index=torch.tensor([i if r.param_index is None else r.param_index for i, r in enumerate(requests)]),
         )  # fmt: skip
         named, told = canvas.temperature, per_row(temperature, canvas)
         return move(replace(canvas, temperature=torch.where(named.isnan(), told, named)), device)
@@ -137,7 +137,7 @@ class Canvas(Rowwise):
         return self.committed & (self.columns < self.end[:, None])
 
     @cached_property
-    def nothing(self) -> Tensor:
+    def no_positions(self) -> Tensor:
         """No position at all [B, L]. Whoever is handed this very mask knows that it is empty without asking for it."""
         return torch.zeros_like(self.masked)
 
@@ -154,7 +154,7 @@ class Canvas(Rowwise):
         """In ``rows`` [B], decide nothing from column ``end`` [B] on. attended False: cut these columns off, too."""
         end = torch.where(rows, torch.minimum(end, self.end), self.end)
         valid = self.valid if attended else self.valid & ((self.columns < end[:, None]) | ~rows[:, None])
-        return replace(self, end=end, cut=self.cut | rows, valid=valid)
+        return replace(self, end=end, shortened=self.shortened | rows, valid=valid)
 
     def select(self, rows: Tensor) -> Canvas:
         """The rows numbered ``rows`` [b], in that order; a row may occur several times (candidates) or never
@@ -180,12 +180,12 @@ def packed(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
 
 def per_row(value: PerRequest, canvas: Canvas) -> Tensor:
     """A parameter as float64 [B]. Raises UserError if there are fewer entries than requests."""
-    value = torch.as_tensor(value, dtype=torch.float64, device=canvas.number.device)
+    value = torch.as_tensor(value, dtype=torch.float64, device=canvas.param_index.device)
     if value.dim() == 0:
-        return value.expand(len(canvas.number))
-    if int(canvas.number.max()) >= len(value):
+        return value.expand(len(canvas.param_index))
+    if int(canvas.param_index.max()) >= len(value):
         raise UserError(
-            f"a per-request parameter has {len(value)} entries, but there are at least {int(canvas.number.max()) + 1} "
-            "requests. Give one number for all, or one entry each."
+            f"a per-request parameter has {len(value)} entries, but there are at least "
+            f"{int(canvas.param_index.max()) + 1} requests. Give one number for all, or one entry each."
         )
-    return value[canvas.number]
+    return value[canvas.param_index]

@@ -97,9 +97,9 @@ def kept_step(rule: Rule, step: object, view: View, state: State) -> Step:
     is_laid(step.tokens, f"{what} tokens", shape, IDS, like)
     is_laid(step.confidence, f"{what} confidence", shape, FRACTIONS, like)
     is_laid(step.remask, f"{what} remask", shape, BOOL, like)
-    is_laid(step.announced, f"{what} announced", (rows, length), EITHER, like)
+    is_laid(step.next_positions, f"{what} next_positions", (rows, length), EITHER, like)
     is_laid(step.stop, f"{what} stop", (rows,), BOOL, like)
-    is_laid(step.hold, f"{what} hold", (rows,), BOOL, like)
+    is_laid(step.keep_open, f"{what} keep_open", (rows,), BOOL, like)
     if step.accepted is not None:
         is_laid(step.accepted, f"{what} accepted", shape, BOOL, like)
     if step.edit is not None:
@@ -119,11 +119,11 @@ def _as_declared(rule: Rule, name: str, step: Step, view: View) -> None:
     if step.state and rule.stateless:
         raise undeclared("remembers something from turn to turn", "stateless = False")
     if step.edit is not None and not rule.edits:
-        raise undeclared("replaces tokens (edit) or holds a block (hold)", "edits = True")
+        raise undeclared("replaces tokens (edit) or keeps a full block open (keep_open)", "edits = True")
     if not step.owner.is_single and not rule.branches:
         raise undeclared("offers several candidates", "branches = True")
     # fixed shapes do not look into tensors, and owner.each makes a new one of nothing
-    looks = not (rule.revocable or view.blocks.shapes.waits or step.remask is view.canvas.nothing)
+    looks = not (rule.revocable or view.blocks.shapes.waits or step.remask is view.canvas.no_positions)
     if looks and bool(step.remask.any()):
         raise undeclared("takes tokens back (remask)", "revocable = True")
 
@@ -140,7 +140,7 @@ def kept_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool) -
         if bool(wrong.any()):
             found = int(step.tokens[wrong][0])
             raise UserError(f"{name} commits token {found}, and the model's ids lie in [0, {vocab - 1}].")
-    if wraps and bool((step.commit & ~step.owner.each(view.canvas.undecided)).any()):
+    if wraps and bool((step.commit & ~step.owner.per_candidate(view.canvas.undecided)).any()):
         raise UserError(
             f"{name} commits positions that are decided already, prompt included. A rule around another one commits "
             "positions of view.canvas.undecided alone, and those of view.open unless it says ahead = True."
@@ -180,7 +180,7 @@ def kept_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: View, 
     if not policy.fills and bool(goes_on.any()):
         raise UserError(f"{name} fills positions of a row that goes on, so it must not say fills = False.")
     if edits and not policy.at_once:
-        waits = (before.undecided & view.blocks.in_block).any(1) | step.owner.each(step.hold)
+        waits = (before.undecided & view.blocks.in_block).any(1) | step.owner.per_candidate(step.keep_open)
         if bool((waits & (cut.undecided != before.undecided).any(1)).any()):
             raise UserError(
                 f"{name} acts in a block that is still open, where this sampler may replace the end of text: it must "

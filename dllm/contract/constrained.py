@@ -38,7 +38,7 @@ class ConstraintMarks:
     """What a constraint changed in a turn. steered [B, L]: proposals that are not the model's own. refused, replaced
     [N, L]: commits that wait because they do not go together with others, and those of another token that does."""
 
-    steered: Tensor
+    corrected: Tensor
     refused: Tensor
     replaced: Tensor
 

@@ -133,7 +133,7 @@ class Setting:
         return None if count is None else int(count[0])
 
 
-def altered(part: P, **changes: Any) -> P:
+def replaced(part: P, **changes: Any) -> P:
     """A copy of ``part`` with ``changes`` to its attributes. Parts never change: other decodes may use them."""
     new = copy(part)
     vars(new).update(changes)

@@ -24,7 +24,7 @@ class Shapes:
     waits: some rows may wait in a turn, because they are held, or done and still in the batch.
     """
 
-    lag = hold = 0
+    lag = open_delay = 0
     waits = False
 
     def any(self, mask: Tensor) -> bool:
@@ -39,16 +39,16 @@ class Shapes:
         """Set entries of each candidate of ``mask`` [N, L], or as many as it may have."""
         return mask.sum(1).tolist()  # type: ignore[no-any-return]
 
-    def most(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
+    def max_per_row(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
         """The most set entries of any row of ``mask`` [N, L], which has at most ``columns``. in_blocks: they lie in
         open blocks."""
         return int(mask.sum(1).max())
 
-    def entries(self, mask: Tensor) -> Tensor | None:
+    def nonzero(self, mask: Tensor) -> Tensor | None:
         """Which entries of ``mask`` [N, r] are set, flat [k], where the host knows how many; None: all may be."""
         return mask.flatten().nonzero()[:, 0]
 
-    def reach(self, mask: Tensor) -> int:
+    def last_column(self, mask: Tensor) -> int:
         """Column after the last set entry of ``mask`` [B, L], or its width."""
         return int((mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax())
 
@@ -78,7 +78,7 @@ class Bounded(Shapes):
     """Shapes that the host knows: a turn asks the device for nothing. In papers: static shapes."""
 
     lag: int = 0  # type: ignore[misc]  # turns after its turn that the host reads a report
-    hold: int = 0  # type: ignore[misc]  # turns that a row waits once a block of it has opened
+    open_delay: int = 0  # type: ignore[misc]  # turns that a row waits once a block of it has opened
     width: int = 0  # no row has more open columns
     bounds: tuple[int, ...] = ()  # the most columns of each row that the forward under way computes
     waits = True
@@ -92,13 +92,13 @@ class Bounded(Shapes):
     def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
         return self.bounds if owner.is_single else [self.bounds[row] for row in owner.row.tolist()]
 
-    def most(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
+    def max_per_row(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
         return min(columns, self.width) if in_blocks else columns
 
-    def entries(self, mask: Tensor) -> Tensor | None:
+    def nonzero(self, mask: Tensor) -> Tensor | None:
         return None
 
-    def reach(self, mask: Tensor) -> int:
+    def last_column(self, mask: Tensor) -> int:
         return mask.shape[1]
 
     def started(self, width: int) -> Shapes:
@@ -121,9 +121,9 @@ class HostView:
 
     begin: int  # no block begins before this column
     opening: bool = True  # the coming forward is the first of its block; papers: prefill of a block
-    acted: int = 0  # forwards that the row had had
-    counted: int = 0  # what the cache's policy counted in the last of them (``Session.counts``)
-    age: int = 0  # turns since the report
+    forwards: int = 0  # forwards that the row had had
+    count: int = 0  # what the cache's policy counted in the last of them (``Session.host_counts``)
+    staleness: int = 0  # turns since the report
 
     @staticmethod
     def of(report: Sequence[int], age: int) -> HostView:
@@ -133,4 +133,4 @@ class HostView:
 
     def later(self) -> HostView:
         """The same after another turn."""
-        return replace(self, opening=False, age=self.age + 1)
+        return replace(self, opening=False, staleness=self.staleness + 1)

@@ -42,7 +42,7 @@ class Need:
     # names of further statistics, see ``Scores.statistics``
     statistics: frozenset[str] = field(default_factory=frozenset)
     logits: bool = False  # keep all logits
-    opening: bool = False  # only in the forward that opens a block
+    first_forward_only: bool = False  # only in the forward that opens a block
     lookup: bool = False  # make ``Scores.lookup``, for the logits of a few tokens
     attention: AttentionNeed | None = None  # make ``Scores.attention``
 
@@ -67,7 +67,7 @@ class Need:
             return blocks.begin, canvas.end
         origin = blocks.begin if self.region == "ahead" else canvas.start
         if self.ratio is not None:
-            return origin, origin + (self.ratio * (canvas.length - canvas.start)).floor().long()
+            return origin, origin + (self.ratio * (canvas.initial_end - canvas.start)).floor().long()
         if self.span is None:
             return origin, canvas.end
         return origin + self.span[0], origin + self.span[1]
@@ -91,13 +91,13 @@ class Scores:
     statistics: dict[str, Tensor] = field(default_factory=dict)
     logits: Logits | None = None  # None: no part asked for them; papers: logits
     lookup: Lookup | None = None  # None: no part asked for it
-    again: Reproposer | None = None  # proposals anew among fewer tokens (None: no row is under a constraint)
+    repropose: Reproposer | None = None  # proposals anew among fewer tokens (None: no row is under a constraint)
     attention: AttentionWeights | None = None  # None: no part asked for it; papers: attention map
     # [N, L] numbers of the drafts that lay beside a mask, from 1, 0 elsewhere (None: there were none); papers: draft
     # tokens
     drafts: Tensor | None = None
 
-    def stat(self, name: str) -> Tensor:
+    def statistic(self, name: str) -> Tensor:
         """A statistic [N, L]. AssertionError for one that no part declared in its needs."""
         assert name in self.statistics, f"statistic {name!r} was read but not declared in any need"
         return self.statistics[name]
@@ -112,16 +112,16 @@ class BlockState(Rowwise):
     begin: Tensor  # [B] first column of the current block; papers: block start
     end: Tensor  # [B] column behind its last; papers: block end
     open_end: Tensor  # [B] column behind the last open block (= ``end`` without lookahead)
-    number: Tensor  # [B] index of the current block; papers: `num_block`
+    index: Tensor  # [B] index of the current block; papers: `num_block`
     masks: Tensor  # [B] masks that it had when it opened
     forwards: Tensor  # [B] forwards that it has had, the one under way included; papers: inner step
     turn: Tensor  # [B] forwards of the whole row; papers: global step
     done: Tensor  # [B] nothing is left to decide; papers: finished
-    held: Tensor  # [B] turns that the row still waits for the host to know that its block has opened
+    host_wait: Tensor  # [B] turns that the row still waits for the host to know that its block has opened
     active: Tensor  # [B] takes part in the coming turn
     in_block: Tensor  # [B, L] columns of the current block; papers: block mask
     in_open: Tensor  # [B, L] columns of all open blocks
-    own: dict[str, Tensor]  # [B] each: the schedule's parameters of each row, such as its block length
+    params: dict[str, Tensor]  # [B] each: the schedule's parameters of each row, such as its block length
     lookahead: int  # further blocks that are open
     shapes: Shapes  # how wide tensors may be
 
@@ -144,14 +144,14 @@ class BlockState(Rowwise):
     @property
     def opened(self) -> Tensor:
         """Rows whose block opened just now [B]: it has had no forward, and they wait as long as they ever will."""
-        return (self.forwards == 0) & (self.held == self.shapes.hold)
+        return (self.forwards == 0) & (self.host_wait == self.shapes.open_delay)
 
     def after_turn(self, before: BlockState) -> BlockState:
         """After the blocks ``before`` have advanced to these: who takes part in the coming turn."""
         if not self.shapes.waits:
             return self
-        held = torch.where(self.number != before.number, self.shapes.hold, (self.held - 1).clamp(min=0))
-        return replace(self, held=held, active=(held == 0) & ~self.done)
+        held = torch.where(self.index != before.index, self.shapes.open_delay, (self.host_wait - 1).clamp(min=0))
+        return replace(self, host_wait=held, active=(held == 0) & ~self.done)
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,12 @@ class View:
         canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor, owner: Owner, edits: bool = False
     ) -> View:
         """edits: the rule replaces tokens."""
-        open_, editable = canvas.undecided & blocks.in_open & scores.committable, canvas.nothing
+        open_, editable = canvas.undecided & blocks.in_open & scores.committable, canvas.no_positions
         acts = open_.any(1)
         if edits:
             editable = canvas.revisable & blocks.in_block & scores.scored
             acts = acts | editable.any(1)
-        if forced is not canvas.nothing:
+        if forced is not canvas.no_positions:
             forced = forced & canvas.undecided
             acts = acts & ~forced.any(1)
         return View(canvas, scores, blocks, open_, forced, editable, acts, owner)
@@ -186,35 +186,39 @@ class View:
     @property
     def may_force(self) -> bool:
         """Whether anything is forced, as far as the host knows."""
-        return self.forced is not self.canvas.nothing and self.blocks.shapes.any(self.forced)
+        return self.forced is not self.canvas.no_positions and self.blocks.shapes.any(self.forced)
 
     @property
-    def index(self) -> Tensor:
+    def block_step(self) -> Tensor:
         """Index of this forward within the block [B], from 0; fixed schedules count by it."""
         return self.blocks.forwards - 1
 
     def step(
         self, commit: Tensor, *, tokens: Tensor | None = None, confidence: Tensor | None = None,
         accepted: Tensor | None = None, remask: Tensor | None = None, owner: Owner | None = None,
-        state: State | None = None, announced: Tensor | None = None, stop: Tensor | None = None,
-        edit: Tensor | None = None, hold: Tensor | None = None,
+        state: State | None = None, next_positions: Tensor | None = None, stop: Tensor | None = None,
+        edit: Tensor | None = None, keep_open: Tensor | None = None,
     ) -> Step:  # fmt: skip
         """The step that commits ``commit`` [N, L]. Defaults: the proposals with their confidences (nan for other
         ``tokens``), nothing remasked, one candidate a row, no state changed, nothing announced, no row stopped, nothing
         edited, no block held."""
         owner = owner or self.owner
-        proposed, nothing, none = owner.each(self.scores.token), self.canvas.nothing, torch.zeros_like(self.active)
-        if hold is not None and edit is None:
-            edit = owner.each(nothing)
+        proposed, nothing, none = (
+            owner.per_candidate(self.scores.token),
+            self.canvas.no_positions,
+            torch.zeros_like(self.active),
+        )
+        if keep_open is not None and edit is None:
+            edit = owner.per_candidate(nothing)
         if confidence is None:
-            confidence = owner.each(self.scores.confidence)
+            confidence = owner.per_candidate(self.scores.confidence)
             if isinstance(tokens, Tensor) and tokens.shape == proposed.shape:
                 confidence = torch.where(tokens == proposed, confidence, torch.nan)
         return Step(
             commit, proposed if tokens is None else tokens, confidence, accepted,
-            owner.each(nothing) if remask is None else remask, owner, state or {},
-            nothing if announced is None else announced, none if stop is None else stop, edit,
-            none if hold is None else hold,
+            owner.per_candidate(nothing) if remask is None else remask, owner, state or {},
+            nothing if next_positions is None else next_positions, none if stop is None else stop, edit,
+            none if keep_open is None else keep_open,
         )  # fmt: skip
 
 
@@ -233,7 +237,7 @@ class Step:
     owner: Owner  # the row of each candidate
     state: State  # changed entries of the sampler's state
     # [B, L] what it will commit in its next turn, numbered from 1 in its order (0: not then); papers: decoding order
-    announced: Tensor
+    next_positions: Tensor
     # [B] rows that are finished now, whatever their blocks still wait for; papers: early commit, early exit
     stop: Tensor
     # [N, L] decided positions to fix anew, to ``tokens``, without ever being masked (None: the rule never edits);
@@ -241,7 +245,7 @@ class Step:
     edit: Tensor | None
     # [B] rows whose block must not close although it may be full: an editing rule sees it once more, and must bound
     # how often
-    hold: Tensor
+    keep_open: Tensor
 
     @property
     def written(self) -> Tensor:
@@ -290,13 +294,13 @@ class Ledger(Rowwise):
     """What is recorded of every row while it decodes. Sums are float64, over all forwards of the row. In papers:
     statistics."""
 
-    fixed: Tensor  # [B, L] turn after which the column kept its token (0: none)
-    guess: Tensor  # [B, L] what the last forward that scored a masked column, or one that it edited, proposed there
-    sure: Tensor  # [B, L] its confidence; papers: confidence
+    commit_turn: Tensor  # [B, L] turn after which the column kept its token (0: none)
+    proposal: Tensor  # [B, L] what the last forward that scored a masked column, or one that it edited, proposed there
+    confidence: Tensor  # [B, L] its confidence; papers: confidence
     queries: Tensor  # [B, l] query tokens
     computed: Tensor  # [B, l] query tokens that ran, with padding
     pairs: Tensor  # [B, l] queries times keys; papers: attention scores
-    read: Tensor  # [B, l] queries and keys of all copies
+    kv_tokens: Tensor  # [B, l] queries and keys of all copies
     scored: Tensor  # [B] hidden states that the head ran on
     idle: Tensor  # [B] forwards in which the row waited
     values: Tensor  # [B, l] tokens of which the value alone was computed
@@ -316,13 +320,14 @@ class Ledger(Rowwise):
 
         queries, keys, scores, masked = cost.queries.double(), cost.keys, view.scores, view.canvas.masked
         if step.edit is not None:
-            masked = masked | step.owner.one(step.edit)
+            masked = masked | step.owner.per_row(step.edit)
         told = masked & scores.scored
         return Ledger(
-            fixed=torch.where(masked, view.blocks.turn[:, None], self.fixed),
-            guess=torch.where(told, scores.token, self.guess), sure=torch.where(told, scores.confidence, self.sure),
+            commit_turn=torch.where(masked, view.blocks.turn[:, None], self.commit_turn),
+            proposal=torch.where(told, scores.token, self.proposal),
+            confidence=torch.where(told, scores.confidence, self.confidence),
             queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
-            pairs=add(self.pairs, queries * keys), read=add(self.read, queries + cost.copies * keys),
+            pairs=add(self.pairs, queries * keys), kv_tokens=add(self.kv_tokens, queries + cost.copies * keys),
             scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),
             values=self.values if isinstance(cost.values, int) else add(self.values, cost.values),
         )  # fmt: skip
@@ -342,7 +347,7 @@ class Turn:
     candidates: Canvas  # [N] canvases after the step and the end-of-text policy; those of a finished row are alike
     blocks: BlockState  # where the blocks stand then
     ledger: Ledger  # [B] what is recorded of the rows by now
-    steering: Constrained  # the constraints that the rows are under
+    constraints: Constrained  # the constraints that the rows are under
     marks: ConstraintMarks  # what these changed in this turn
     finished: tuple[int, ...]  # rows that the host knows to be complete, so that they leave; papers: finished sequences
 

@@ -15,4 +15,4 @@ class CutLast(EndOfText):
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         ends = answer_ends(candidates, eos_id)
         behind = (ends * (candidates.columns + 1)).amax(1)
-        return candidates.stop_at(behind, ends.any(1) & ~candidates.cut, attended=True)
+        return candidates.stop_at(behind, ends.any(1) & ~candidates.shortened, attended=True)

@@ -14,4 +14,4 @@ class CutOpen(EndOfText):
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
-        return candidates.stop_at(end, found & ~candidates.cut, attended=True)
+        return candidates.stop_at(end, found & ~candidates.shortened, attended=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.eos.base import EndOfText, after_first, behind_given
@@ -36,7 +36,7 @@ class EoTP(EndOfText):
         if self.scope == "block":
             says = says & view.blocks.in_open
         accepted = says & False if step.accepted is None else step.accepted & step.commit & says
-        likely = best(view.scores.confidence, says & (view.scores.confidence >= self.minimum))
+        likely = argmax_mask(view.scores.confidence, says & (view.scores.confidence >= self.minimum))
         where = torch.where(accepted.any(1, keepdim=True), accepted, likely)
         end, found = after_first(candidates, where)
         return candidates.stop_at(end, found & (end < candidates.end), attended=False)

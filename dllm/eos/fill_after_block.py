@@ -34,9 +34,9 @@ class FillAfterBlock(EndOfText):
             return candidates
         rest, full = candidates.undecided & ~view.blocks.in_block, ~waits & ~view.blocks.done
         if step.edit is not None:  # an end of text in a block that stays open may be replaced
-            full = full & ~step.owner.each(step.hold)
+            full = full & ~step.owner.per_candidate(step.keep_open)
         ends = answer_ends(candidates, eos_id)
         ended = (ends & view.blocks.in_block).any(1) if self.when == "any" else (ends | ~view.blocks.in_block).all(1)
         rest = rest & (candidates.columns >= view.blocks.end[:, None]) & (full & ended)[:, None]
         filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, eos_id))
-        return replace(filled, cut=filled.cut | rest.any(1))
+        return replace(filled, shortened=filled.shortened | rest.any(1))

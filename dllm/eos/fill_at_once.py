@@ -17,4 +17,4 @@ class FillAtOnce(EndOfText):
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
         rest = candidates.undecided & (candidates.columns >= end[:, None]) & found[:, None]
         filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, eos_id))
-        return filled.stop_at(end, found & ~candidates.cut, attended=True)
+        return filled.stop_at(end, found & ~candidates.shortened, attended=True)

@@ -9,7 +9,7 @@ import torch
 from dllm.common.ranking import one_of
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting, altered
+from dllm.contract.setting import Setting, replaced
 from dllm.eos.base import EndOfText, after_first, behind_given
 from dllm.errors import UserError, in_range
 from dllm.models.ids import Ids
@@ -40,7 +40,7 @@ class StopFront(EndOfText):
             )
 
     def resolved(self, ids: Ids) -> EndOfText:
-        return self if self.stops is not None else altered(self, stops=tuple(dict.fromkeys((ids.eos, *ids.stops))))
+        return self if self.stops is not None else replaced(self, stops=tuple(dict.fromkeys((ids.eos, *ids.stops))))
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         length, at = len(candidates.columns), candidates.columns - candidates.start[:, None]

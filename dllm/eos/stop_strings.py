@@ -40,7 +40,7 @@ class StopStrings(EndOfText):
         open_ = candidates.undecided & (candidates.columns >= candidates.start[:, None])
         frontier = torch.where(open_, candidates.columns, candidates.end[:, None]).amin(1)
         if step.edit is not None:  # what lies in a block that stays open may be replaced
-            waits = step.owner.each(step.hold) | (open_ & view.blocks.in_block).any(1)
+            waits = step.owner.per_candidate(step.keep_open) | (open_ & view.blocks.in_block).any(1)
             frontier = torch.where(waits, torch.minimum(frontier, view.blocks.begin), frontier)
         hits = [self._holds(candidates, row, int(end)) for row, end in enumerate(frontier.tolist())]
         if not any(hits):

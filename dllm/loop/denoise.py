@@ -29,25 +29,25 @@ TakeTurn = Callable[[Rows, Forward, Sampler, Blocks, EndOfText], tuple[Rows, Tur
 
 def denoise(
     canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText, lag: int | None = None,
-    take: TakeTurn | None = None, steering: ConstrainedBatch | None = None,
+    take: TakeTurn | None = None, constraints: ConstrainedBatch | None = None,
 ) -> Iterator[Turn]:  # fmt: skip
-    """Denoise ``canvas`` to the end, yielding every turn. lag, steering: as in ``fresh``; take: as in ``turns``."""
-    return turns(fresh(canvas, forward, sampler, blocks, lag, steering), forward, sampler, blocks, eos, take)
+    """Denoise ``canvas`` to the end, yielding every turn. The last three as in ``start_rows`` and ``turns``."""
+    return turns(start_rows(canvas, forward, sampler, blocks, lag, constraints), forward, sampler, blocks, eos, take)
 
 
-def fresh(
+def start_rows(
     canvas: Canvas, forward: Forward, sampler: Sampler, blocks: Blocks, lag: int | None,
-    steering: ConstrainedBatch | None = None,
+    constraints: ConstrainedBatch | None = None,
 ) -> Rows:  # fmt: skip
     """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 
-    steering: the constraints that rows are under (None: all are free). lag: shapes are bounded, and the host learns so
+    constraints: those that rows are under (None: all are free). lag: shapes are bounded, and the host learns so
     many turns late what a turn has filled; a row that depends on its knowing waits, and nothing of it changes
     meanwhile. None: shapes are exact, and the host asks in every turn.
     """
     shapes = Shapes() if lag is None else Bounded(lag, lag * forward.cache.opens_wide)
-    steering = steering or ConstrainedBatch.none(len(canvas.request))
-    rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, shapes, steering)
+    constraints = constraints or ConstrainedBatch.none(len(canvas.row_id))
+    rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, shapes, constraints)
     return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
 
 
@@ -85,14 +85,14 @@ def take_turn(rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eo
 def advance(rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos: EndOfText) -> tuple[Rows, Turn]:
     """A turn as far as it happens on the device."""
     # Score: one forward of every candidate.
-    ids, tried, owner, steering = forward.proposer.ids, rows.candidates, rows.owner, rows.steering
+    ids, tried, owner, constraints = forward.proposer.ids, rows.candidates, rows.owner, rows.constraints
     scores, forced, under_way, cost = forward(rows)
-    scores, steered = steering.propose(tried, owner, scores)
+    scores, steered = constraints.propose(tried, owner, scores)
     now, canvas, chosen, single = rows.blocks.after_forward(), tried, owner.row, owner
     # Choose: the candidate that each row goes on with.
     if not owner.is_single:
         single, each = Owner.single(len(rows), chosen.device), Owner.single(len(chosen), chosen.device)
-        seen = View.of(tried, scores, owner.each(now), forced, each)
+        seen = View.of(tried, scores, owner.per_candidate(now), forced, each)
         chosen = kept_choice(sampler, sampler.choose(seen, owner, rows.state), owner)
         rows.session.keep(under_way, chosen)
         canvas, scores, forced, steered = select((tried, scores, forced, steered), chosen)
@@ -100,24 +100,30 @@ def advance(rows: Rows, forward: Forward, sampler: Sampler, blocks: Blocks, eos:
     now = now.update(kept_blocks(blocks, "resize()", blocks.resize(canvas, scores, now), now))
     view = View.of(canvas, scores, now, forced, single, sampler.edits)
     step = sampler.decide(view, rows.state, forward.model.config.vocab)
-    step, refused, replaced = steering.admit(step, view, owner, chosen)
+    step, refused, replaced = constraints.filter_commits(step, view, owner, chosen)
     # Commit, after what the rule takes back.
-    candidates = step.owner.each(canvas)
+    candidates = step.owner.per_candidate(canvas)
     if sampler.revocable:
         candidates = candidates.remask(step.remask, ids.mask)
     candidates = candidates.commit(step.written, step.tokens)
     # Close: the schedule may roll back, a text may end here, full blocks make way for the next ones.
     candidates, now = blocks.revise(candidates, now, ids.mask)
-    seen = step.owner.each(view if now is view.blocks else replace(view, blocks=now))
+    seen = step.owner.per_candidate(view if now is view.blocks else replace(view, blocks=now))
     cut = kept_cut(eos, sampler.edits, eos.cut(candidates, seen, step, ids.eos), candidates, seen, step)
     cut = now.shapes.update(seen.blocks.active, cut, candidates)
-    candidates = steering.settle(candidates, cut, step.owner)
+    candidates = constraints.undo_invalid_cuts(candidates, cut, step.owner)
     closed = blocks.advance(candidates, now, step.owner, step.stop)
-    now = (update_rows(step.hold, now, closed) if sampler.edits else closed).after_turn(now)
+    now = (update_rows(step.keep_open, now, closed) if sampler.edits else closed).after_turn(now)
     state = update_rows(view.active, rows.state | step.state, rows.state) if step.state else rows.state
     ledger = rows.ledger.after(cost, owner, view, step)
     after = replace(
-        rows, candidates=candidates, owner=step.owner, blocks=now, state=state, announced=step.announced, ledger=ledger
+        rows,
+        candidates=candidates,
+        owner=step.owner,
+        blocks=now,
+        state=state,
+        next_positions=step.next_positions,
+        ledger=ledger,
     )
     marks = ConstraintMarks(steered, refused, replaced)
-    return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, ledger, steering, marks, ())
+    return after, Turn(tried, owner, chosen, cost, view, step, candidates, now, ledger, constraints, marks, ())

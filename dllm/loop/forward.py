@@ -13,7 +13,7 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache, Session
 from dllm.cache.guided import Guided
 from dllm.cache.passes import Call, ForwardPass
-from dllm.common.rowwise import some
+from dllm.common.rowwise import select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores
 from dllm.contract.attention import AttentionWeights
 from dllm.contract.canvas import Canvas, packed
@@ -21,7 +21,7 @@ from dllm.contract.logits import Logits, Lookup
 from dllm.contract.setting import Sampling
 from dllm.eos.base import EndOfText
 from dllm.loop.probe import AttentionCapture
-from dllm.loop.proposals import LogitReproposer, Proposer, spread, stored
+from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatter_columns
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids
 from dllm.models.memory import Memory
@@ -113,7 +113,7 @@ class Forward:
         guided = bool(self.proposer.sampling.guidance)
         session = self.cache.start(self._guided(canvas) if guided else canvas, self.model.config, self.shrinks)
         session.row_numbers.streams = self.streams
-        return Guided(session, len(canvas.request)) if guided else session
+        return Guided(session, len(canvas.row_id)) if guided else session
 
     @property
     def streams(self) -> bool:
@@ -125,8 +125,8 @@ class Forward:
         """Run a forward of the candidates [N] of ``rows``. Returns their scores, the positions that the cache forces
         [N, L], the pass, and its cost."""
         owner, canvas = rows.owner, rows.candidates
-        plan = owner.each(rows.session.plan(owner.one(canvas), rows.blocks, rows.announced))
-        blocks = owner.each(rows.blocks)
+        plan = owner.per_candidate(rows.session.plan(owner.per_row(canvas), rows.blocks, rows.next_positions))
+        blocks = owner.per_candidate(rows.blocks)
         wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
         if not self.model.config.attention.everywhere:  # a mask that this forward does not predict has no score
             wanted = wanted & (plan.committable | ~canvas.masked)
@@ -135,15 +135,15 @@ class Forward:
         if "shadow" in self.proposer.wanted:
             plan = replace(plan, shadows=packed(blocks.in_block & canvas.valid, canvas.columns))
         if plan.beside is not None:  # a draft is what was proposed there last
-            canvas = plan.beside.on(canvas, owner.each(rows.ledger.guess))
+            canvas = plan.beside.on(canvas, owner.per_candidate(rows.ledger.proposal))
         asked = next((need.attention for need in self.needs if need.attention is not None), None)
         probe = None if asked is None else AttentionCapture.of(asked, self.model.config, canvas, blocks)
         forward, hidden, attention = self._hidden(rows, canvas, plan, probe)
-        scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.steering.free)
+        scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.constraints.free)
         drafts = None if plan.beside is None else plan.beside.drafts
         scores = replace(scores, attention=attention, drafts=drafts)
         if self.cache.needs():
-            rows.session.scored(scores)
+            rows.session.after_scores(scores)
         cost = rows.session.cost(forward, scores.scored.sum(1))
         return scores, plan.forced, forward, self._cost(cost, blocks)
 
@@ -163,10 +163,10 @@ class Forward:
         if steered:
             vocab = self.model.config.vocab
             again = LogitReproposer(self.proposer, read.find, read.source, columns, canvas, blocks.turn, vocab)
-        statistics = spread(read.statistics, columns, length)
+        statistics = scatter_columns(read.statistics, columns, length)
         token, confidence = statistics.pop("token"), statistics.pop("confidence")
         if "shadow" in self.proposer.wanted:
-            statistics |= spread({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
+            statistics |= scatter_columns({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
         committable = scored & plan.committable
         return Scores(scored, token, confidence, committable, statistics, read.logits, read.lookup, again)
 
@@ -175,13 +175,13 @@ class Forward:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Which of the ``wanted`` [N, L] are scored [N, L] (those that were computed), their columns [N, r], and the
         hidden rows that predict them [N or 2N, r]."""
-        place, halves = hidden.place, len(hidden.first) // len(canvas.request)
-        places = [None] * halves if place is None else place.split(len(canvas.request))
+        place, halves = hidden.place, len(hidden.first) // len(canvas.row_id)
+        places = [None] * halves if place is None else place.split(len(canvas.row_id))
         slots, scored = [self._slot(canvas, place) for place in places], wanted
         for slot, place in zip(slots, places, strict=True):
             scored = scored if place is None or slot is None else scored & (slot >= 0)
         in_blocks = all(need.region == "block" for need in self.needs)
-        columns = packed(scored, canvas.columns, blocks.shapes.most(scored, hidden.width, in_blocks))
+        columns = packed(scored, canvas.columns, blocks.shapes.max_per_row(scored, hidden.width, in_blocks))
         inside = columns.clamp(max=len(canvas.columns) - 1)
         ats = [inside if slot is None else slot.gather(1, inside).clamp(min=0) for slot in slots]
         return scored, columns, ats[0] if len(ats) == 1 else torch.cat(ats)
@@ -197,10 +197,10 @@ class Forward:
         if keep or (few and weight is None) or sampling.guidance or not sampling.plain:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
-            lookup = stored(logits, self.proposer.triton) if few else None
+            lookup = lookup_stored(logits, self.proposer.triton) if few else None
             return HeadOutput(found, logits.values, unchanged, logits if keep else None, lookup)
         rows, lookup = hidden.take(at), None
-        found = self.proposer.unstored(rows, self.model, canvas, inside, blocks.shapes.entries(columns < length))
+        found = self.proposer.fused(rows, self.model, canvas, inside, blocks.shapes.nonzero(columns < length))
         if few and weight is not None:
             lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
         return HeadOutput(found, rows, self.model.logits, None, lookup)
@@ -230,12 +230,15 @@ class Forward:
         calls = [self._found(call, *one, len(canvas.columns), extra)
                  for call, one in zip(forward.calls, found, strict=True)]  # fmt: skip
         weights = None if probe is None else probe.weights(forward, watches)
-        return forward, HiddenStates.of(calls, canvas.columns, len(canvas.request)), weights
+        return forward, HiddenStates.of(calls, canvas.columns, len(canvas.row_id)), weights
 
     def _inputs(self, canvas: Canvas, call: Call, memory: Memory, extra: int) -> Inputs:
         """What the network takes for the queries [b, n] of a call's candidates, or of their rows if these lie side by
         side. The last ``extra`` queries are masks that stand in for committed tokens."""
-        tokens, positions = some(canvas.tokens, call.candidates), some(canvas.positions, call.candidates)
+        tokens, positions = (
+            select_or_all(canvas.tokens, call.candidates),
+            select_or_all(canvas.positions, call.candidates),
+        )
         queries, beside = call.columns, call.side_by_side
         if queries is not None:
             tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
@@ -245,7 +248,7 @@ class Forward:
             tokens = tokens.masked_fill(call.masks, self.proposer.ids.mask)
         if beside is None or queries is None:
             return Inputs(tokens, positions, memory, queries)
-        return Inputs(beside.lay(tokens), positions[beside.candidates[:, 0]], memory, beside.lay(queries))
+        return Inputs(beside.pack(tokens), positions[beside.candidates[:, 0]], memory, beside.pack(queries))
 
     def _run(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
         """Hidden rows of each call and their columns."""
@@ -259,7 +262,7 @@ class Forward:
         """What ``HiddenStates`` takes of a call, of which ``columns`` ran (more than planned if its memory widened
         it)."""
         if call.side_by_side is not None:
-            hidden, columns = call.side_by_side.back(hidden), call.columns
+            hidden, columns = call.side_by_side.unpack(hidden), call.columns
         if columns is None:
             return call.candidates, hidden, None
         columns = columns[:, : columns.shape[1] - extra]
@@ -286,9 +289,9 @@ class Forward:
 
     def _guided(self, canvas: Canvas) -> Canvas:
         """The canvas twice: as it is, and with its given positions masked."""
-        rows = torch.arange(len(canvas.request), device=canvas.request.device)
+        rows = torch.arange(len(canvas.row_id), device=canvas.row_id.device)
         both = canvas.select(torch.cat([rows, rows]))
-        blank = both.given & (torch.arange(len(both.request), device=rows.device) >= len(rows))[:, None]
+        blank = both.given & (torch.arange(len(both.row_id), device=rows.device) >= len(rows))[:, None]
         return replace(both, tokens=both.tokens.masked_fill(blank, self.proposer.ids.mask))
 
 

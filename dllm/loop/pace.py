@@ -18,12 +18,12 @@ from dllm.errors import UserError, name_of
 
 class Pace(NamedTuple):
     """left: positions that a row has left to decide. fewest: the least that it ever had. turns: those it has had.
-    still: turns in a row that have brought no fewer. behind: turns since there were ``fewest``. patience: how many
-    still turns its parts may take; limit: how many turns they may take to come back to ``fewest``, where they take
+    still: turns in a row that have brought no fewer. behind: turns since there were ``least_left``. patience: how many
+    still turns its parts may take; limit: how many turns they may take to come back to ``least_left``, where they take
     back what they commit."""
 
     left: int
-    fewest: int
+    least_left: int
     turns: int
     still: int
     behind: int
@@ -33,18 +33,18 @@ class Pace(NamedTuple):
     @staticmethod
     def start(canvas: Canvas, blocks: BlockState, patience: Tensor) -> tuple[Pace, ...]:
         """Of the rows of ``canvas`` before their first turn. patience [B]: of the sampler."""
-        left, hold = canvas.undecided.sum(1).tolist(), blocks.shapes.hold + blocks.shapes.lag
-        waits = torch.maximum(patience, blocks.own.get("min_forwards", patience)).tolist()
-        bounds = [hold + int(wait) for wait in waits]
+        left, keep_open = canvas.undecided.sum(1).tolist(), blocks.shapes.open_delay + blocks.shapes.lag
+        waits = torch.maximum(patience, blocks.params.get("min_forwards", patience)).tolist()
+        bounds = [keep_open + int(wait) for wait in waits]
         return tuple(Pace(now, now, 0, 0, 0, bound, max(bound, 4 * now + 16))
                      for now, bound in zip(left, bounds, strict=True))  # fmt: skip
 
     def after(self, left: int) -> Pace:
         """After another turn, which leaves so many."""
         still = 0 if left < self.left else self.still + 1
-        further = left < self.fewest
-        return Pace(left, left if further else self.fewest, self.turns + 1, still, 0 if further else self.behind + 1,
-                    self.patience, self.limit)  # fmt: skip
+        further = left < self.least_left
+        least, behind = (left, 0) if further else (self.least_left, self.behind + 1)
+        return Pace(left, least, self.turns + 1, still, behind, self.patience, self.limit)
 
     @property
     def is_stuck(self) -> bool:
@@ -54,7 +54,7 @@ class Pace(NamedTuple):
 def never_ends(turn: Turn, row: int, pace: Pace, sampler: Any, blocks: Any, cache: Any) -> UserError:
     """Says which part keeps a row from its end, and what that part must keep to."""
     view = turn.view
-    rule, number = f"sampler={name_of(sampler)}", int(view.canvas.number[row])
+    rule, number = f"sampler={name_of(sampler)}", int(view.canvas.param_index[row])
     since = f"{pace.still} forwards in a row (forwards {pace.turns - pace.still + 1} to {pace.turns} of row {number})"
     left = f"{pace.left} positions are left, and the decode would never end"
     if pace.still <= pace.patience:
@@ -65,7 +65,7 @@ def never_ends(turn: Turn, row: int, pace: Pace, sampler: Any, blocks: Any, cach
     if bool(view.open[row].any()):
         return UserError(
             f"{rule} decided nothing in {since}; {left}. A rule commits at least one position of view.open in every "
-            "row of every turn: add best(confidence, view.open) to what it commits, or say in its class by "
+            "row of every turn: add argmax_mask(confidence, view.open) to what it commits, or say in its class by "
             f"patience = N how many turns it may wait ({sampler.patience} now)."
         )
     if bool((view.canvas.undecided & view.blocks.in_block)[row].any()):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import rows_of
-from dllm.common.rowwise import some
+from dllm.cache.rows import gather_rows
+from dllm.common.rowwise import select_or_all
 from dllm.contract import BlockState
 from dllm.contract.attention import AttentionNeed, AttentionWeights
 from dllm.contract.canvas import Canvas, packed
@@ -40,7 +40,7 @@ class AttentionCapture:
     @staticmethod
     def of(asked: AttentionNeed, config: ModelConfig, canvas: Canvas, blocks: BlockState) -> AttentionCapture:
         where, length = canvas.undecided & blocks.in_open & blocks.active[:, None], len(canvas.columns)
-        columns = packed(where, canvas.columns, blocks.shapes.most(where, length, True))
+        columns = packed(where, canvas.columns, blocks.shapes.max_per_row(where, length, True))
         shift = 0 if asked.unshifted else config.prediction_shift
         rows = torch.where(columns < length, (columns - shift).clamp(min=0), length)
         return AttentionCapture(asked.of(config.layers), columns, rows, asked.received)
@@ -50,7 +50,9 @@ class AttentionCapture:
         which both halves are read."""
         rows, extra = self.rows.repeat(len(forward.queries) // len(self.rows), 1), forward.shadows.shape[1]
         watches = [
-            CallCapture(self, call, some(rows, call.candidates), some(forward.queries, call.candidates), extra)
+            CallCapture(
+                self, call, select_or_all(rows, call.candidates), select_or_all(forward.queries, call.candidates), extra
+            )
             for call in forward.calls
         ]
         for watch, memory in zip(watches, memories, strict=True):
@@ -104,13 +106,13 @@ class CallCapture:
         index = (at.clamp(min=0) + first).flatten(1).to(query.device)
         if self.probe.received:
             whole = averaged(query, keys, mask)
-            mine, whole = rows_of(whole, index).to(home), whole.to(home)
+            mine, whole = gather_rows(whole, index).to(home), whole.to(home)
             counts = self.planned.gather(2, by)[..., None]
             got = torch.where(counts, whole.unflatten(1, by.shape[1:]), 0).sum(2) / counts.sum(2).clamp(min=1)
             self.received = self.received + self._by_column(got, columns)
         else:
-            seen = rows_of(mask, index) if mask is not None and mask.dim() == 3 else mask
-            mine = averaged(rows_of(query, index), keys, seen).to(home)
+            seen = gather_rows(mask, index) if mask is not None and mask.dim() == 3 else mask
+            mine = averaged(gather_rows(query, index), keys, seen).to(home)
         mine = torch.where((at >= 0).flatten(1)[..., None], mine, 0)
         self.total, self.layers = self.total + self._by_column(mine, columns), self.layers + 1
 

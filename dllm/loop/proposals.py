@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dllm.common.noise import gumbel_of, mixed
 from dllm.common.ranking import one_of
-from dllm.common.rowwise import Rowwise, some
+from dllm.common.rowwise import Rowwise, select_or_all
 from dllm.contract.canvas import Canvas
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.setting import Sampling
@@ -74,7 +74,7 @@ def filtered(logits: Tensor, top_p: float | None, top_k: int | None, triton: boo
     return logits
 
 
-def over(logits: Tensor, temperature: Tensor) -> Tensor:
+def temper(logits: Tensor, temperature: Tensor) -> Tensor:
     """Logits [..., V] over their ``temperature`` [..., 1], as they are where it is 0."""
     return torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
 
@@ -101,22 +101,22 @@ class Proposer:
         Banned ids become -inf in ``logits`` itself: it must be the caller's own copy.
         """
         self.ban(logits)
-        token, scored = (None, logits) if self.sampling.plain else self.draw(logits, canvas, turn, columns)
+        token, scored = (None, logits) if self.sampling.plain else self.sample(logits, canvas, turn, columns)
         current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
-        return self.ends_last(statistics(scored, self.wanted, token, current, self.triton))
+        return self.rank_eos_last(statistics(scored, self.wanted, token, current, self.triton))
 
-    def unstored(
+    def fused(
         self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor, entries: Tensor | None
     ) -> dict[str, Tensor]:
         """The same for hidden rows [B, n, D], without storing more than a chunk of their logits. For plain sampling
         only. entries [k]: which of the B n rows are no padding (None: all may be); the head runs on no others."""
         current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
-        hidden, current = some((hidden.flatten(0, 1), current), entries)
+        hidden, current = select_or_all((hidden.flatten(0, 1), current), entries)
         found = head_statistics(
             hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self._banned(),
             model.config.logit_scale, required(self.wanted), current, self.triton,
         )  # fmt: skip
-        out = self.ends_last(renamed(found, self.wanted))
+        out = self.rank_eos_last(renamed(found, self.wanted))
         if entries is not None:
             blank = {name: value.new_zeros(columns.numel()) for name, value in out.items()}
             out = {name: blank[name].index_copy(0, entries, value) for name, value in out.items()}
@@ -140,29 +140,29 @@ class Proposer:
             logits.select(-1, banned).fill_(-torch.inf)
         return logits
 
-    def ends_last(self, out: dict[str, Tensor]) -> dict[str, Tensor]:
+    def rank_eos_last(self, out: dict[str, Tensor]) -> dict[str, Tensor]:
         """Under ``eos_last``, end-of-text proposals get confidence -1."""
         if not self.sampling.eos_last:
             return out
         ends = one_of(out["token"], self.ids.ends)
         return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
 
-    def draw(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, n] drawn by Gumbel-max from the filtered logits, and the logits [B, n, V] that confidences come
         from: argmax(z / T + g) is a draw from softmax(z / T)."""
-        kept = self.kept(logits, canvas.temperature[:, None, None])
+        kept = self.filter_logits(logits, canvas.temperature[:, None, None])
         hashed = mixed(canvas.seed[:, None], columns, turn[:, None])
         random = (canvas.temperature[:, None] > 0).expand_as(hashed)
         return gumbel_argmax(kept, hashed, random, self.triton), kept if self.sampling.tempered else logits
 
-    def kept(self, logits: Tensor, temperature: Tensor) -> Tensor:
+    def filter_logits(self, logits: Tensor, temperature: Tensor) -> Tensor:
         """What is drawn from: logits [..., V] over their ``temperature`` [..., 1] where it is not 0, filtered."""
-        return filtered(over(logits, temperature), self.sampling.top_p, self.sampling.top_k, self.triton)
+        return filtered(temper(logits, temperature), self.sampling.top_p, self.sampling.top_k, self.triton)
 
 
 @dataclass(frozen=True)
 class LogitReproposer(Rowwise):
-    """The logits of a forward at a few of the positions that it scored (``contract.Again``).
+    """The logits of a forward at a few of the positions that it scored (``contract.Reproposer``).
 
     source [N, n, ...]: what ``find`` makes logits of, at ``columns`` [N, n], ascending (L: no column). turn [N].
     """
@@ -191,7 +191,7 @@ class LogitReproposer(Rowwise):
         if self.proposer.sampling.plain:
             return first_largest(fitting).squeeze(-1)
         canvas, turn = self.canvas.select(row), self.turn[row]
-        return self.proposer.draw(fitting[:, None], canvas, turn, column[:, None])[0].squeeze(1)
+        return self.proposer.sample(fitting[:, None], canvas, turn, column[:, None])[0].squeeze(1)
 
     def compared(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         fitting = logits.masked_fill(~allowed, -torch.inf)
@@ -201,7 +201,7 @@ class LogitReproposer(Rowwise):
         hashed = mixed(seed, column[:, None], self.turn[row, None])
         vocabulary = torch.arange(self.vocab, device=logits.device)
         noise = gumbel_of(mixed(vocabulary, after=hashed)) * (temperature > 0)
-        return self.proposer.kept(fitting, temperature) + noise
+        return self.proposer.filter_logits(fitting, temperature) + noise
 
     def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
         """Over all ids, ``first`` is the proposal's own probability, ``second`` the model's largest, ``gap`` is not
@@ -210,10 +210,10 @@ class LogitReproposer(Rowwise):
         proposer, temperature = self.proposer, self.canvas.temperature[row, None]
         if allowed is not None:
             fitting = logits.masked_fill(~allowed, -torch.inf)
-            scored = proposer.kept(fitting, temperature) if proposer.sampling.tempered else fitting
-            return proposer.ends_last(statistics(scored, proposer.wanted, token))
+            scored = proposer.filter_logits(fitting, temperature) if proposer.sampling.tempered else fitting
+            return proposer.rank_eos_last(statistics(scored, proposer.wanted, token))
         if proposer.sampling.tempered:
-            logits = over(logits, temperature)
+            logits = temper(logits, temperature)
         raw = row_statistics(logits, required(proposer.wanted) - {"second", "gap"}, proposer.triton)
         behind = logits.gather(-1, torch.stack([token, raw["token"]], -1)).double()
         gap = behind[:, 0] - behind[:, 1]
@@ -222,15 +222,15 @@ class LogitReproposer(Rowwise):
         if "entropy" in raw:
             out["entropy"] = torch.maximum(raw["entropy"], -own.clamp(min=1e-300).log())
         kept = proposer.wanted | {"token", "confidence"}
-        return proposer.ends_last({name: value for name, value in out.items() if name in kept})
+        return proposer.rank_eos_last({name: value for name, value in out.items() if name in kept})
 
 
-def spread(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:
+def scatter_columns(values: dict[str, Tensor], rows: Tensor, length: int) -> dict[str, Tensor]:
     """Values [B, n] at columns ``rows`` [B, n] (L: padding), laid out as [B, L], zero elsewhere."""
     shape = (rows.shape[0], length + 1)
     return {name: value.new_zeros(shape).scatter(1, rows, value)[:, :length] for name, value in values.items()}
 
 
-def stored(logits: Logits, triton: bool) -> Lookup:
+def lookup_stored(logits: Logits, triton: bool) -> Lookup:
     """A lookup in logits that are stored for another part."""
     return Lookup(logits.columns, logits.values, lambda source, ids: source.gather(-1, ids), triton)

@@ -40,7 +40,7 @@ from dllm.samplers.base import Sampler
 Kind = tuple[Hashable, ...]
 
 
-def prepared(runtime: Runtime, model: Transformer, sampler: Sampler, eos: EndOfText) -> tuple[Network, TakeTurn]:
+def build_runtime(runtime: Runtime, model: Transformer, sampler: Sampler, eos: EndOfText) -> tuple[Network, TakeTurn]:
     """The model as the loop calls it under a runtime, and what takes its turns. Raises UserError for a model that the
     runtime cannot run."""
     whole = runtime.name in RECORDED and not (sampler.asks or eos.asks)
@@ -55,7 +55,7 @@ class StaticBuffers:
     here: list[Tensor]
     there: list[Tensor]
 
-    def lay(self, tensors: Sequence[Tensor]) -> None:
+    def copy_in(self, tensors: Sequence[Tensor]) -> None:
         """Copy the tensors ``there``, but for those that are there. A turn that was not recorded may have taken one of
         them over in another place, whose copy must come first."""
         taken = {one.data_ptr() for one in self.there}
@@ -80,10 +80,10 @@ class RecordedTurn:
 
     def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
         """The turn of these rows."""
-        self.ground.lay(tensors_of(rows))
+        self.ground.copy_in(tensors_of(rows))
         self.recording.replay()
-        after = laid(replace(self.after, session=rows.session, known=rows.known, paces=rows.paces,
-                             reports=rows.reports, steering=rows.steering), self.ground.there)  # fmt: skip
+        after = with_tensors(replace(self.after, session=rows.session, known=rows.known, paces=rows.paces,
+                             reports=rows.reports, constraints=rows.constraints), self.ground.there)  # fmt: skip
         return after, self.turn, self.numbers
 
 
@@ -104,16 +104,18 @@ class RecordedTurns:
     ) -> tuple[Rows, Turn]:
         self.parts = self.parts or (sampler, blocks, eos)
         assert all(one is other for one, other in zip(self.parts, (sampler, blocks, eos), strict=True)), "one setting"
-        if not rows.steering.free:  # the host takes part in their turns
+        if not rows.constraints.free:  # the host takes part in their turns
             return take_turn(rows, forward, sampler, blocks, eos)
         rows = rows.bounded()
-        for pool in self.pools.furnish(rows.session):
+        for pool in self.pools.attach_buffers(rows.session):
             self._forget(pool)
         lane = self._lane(rows.session.row_numbers)
         kind = lane, *kind_of(rows, forward)
         if kind in self.recorded or kind in self.seen:
             if kind not in self.recorded:
-                rows = laid(rows, [one.clone() for one in tensors_of(rows)])  # recording writes to those that are there
+                rows = with_tensors(
+                    rows, [one.clone() for one in tensors_of(rows)]
+                )  # recording writes to those that are there
                 made = self._record(rows, lane, lambda given: advance(given, forward, sampler, blocks, eos))
                 for old in remember(self.recorded, kind, made, self.most):
                     old.recording.release()
@@ -132,7 +134,7 @@ class RecordedTurns:
 
         def work() -> None:
             copy_all(ground.here, ground.there)
-            after, turn = take(laid(rows, ground.here))
+            after, turn = take(with_tensors(rows, ground.here))
             numbers = after.numbers()
             copy_all(ground.there, tensors_of(after))
             made[:] = after, turn, numbers
@@ -140,7 +142,7 @@ class RecordedTurns:
         recording = self.recorder()
         recording.record(work, lambda: copy_all(ground.there, own))
         after, turn, numbers = made
-        laid(rows, own)  # recording has moved their session on
+        with_tensors(rows, own)  # recording has moved their session on
         scores = replace(turn.view.scores, logits=None, lookup=None)
         turn = replace(turn, view=replace(turn.view, scores=scores))
         held = dict(rows.session.row_numbers.made), dict(self.model.rotary.tables)
@@ -173,7 +175,7 @@ class RecordedTurns:
 def kind_of(rows: Rows, forward: Forward) -> Kind:
     """What two turns must have in common to share a recording."""
     shapes = rows.blocks.shapes
-    return (shapes_of(rows), shapes, forward.proposer.wanted, *rows.session.facts())
+    return (shapes_of(rows), shapes, forward.proposer.wanted, *rows.session.graph_key())
 
 
 def tensors_of(rows: Rows) -> list[Tensor]:
@@ -184,7 +186,15 @@ def tensors_of(rows: Rows) -> list[Tensor]:
         found.append(tensor)
         return tensor
 
-    for part in (rows.candidates, rows.owner, rows.blocks, rows.state, rows.session.state, rows.announced, rows.ledger):
+    for part in (
+        rows.candidates,
+        rows.owner,
+        rows.blocks,
+        rows.state,
+        rows.session.state,
+        rows.next_positions,
+        rows.ledger,
+    ):
         each_tensor(note, part)
     return found
 
@@ -199,7 +209,7 @@ def shapes_of(rows: Rows) -> Kind:
     return tuple((one.dtype, one.shape) for one in tensors_of(rows))
 
 
-def laid(rows: Rows, tensors: Sequence[Tensor]) -> Rows:
+def with_tensors(rows: Rows, tensors: Sequence[Tensor]) -> Rows:
     """The rows on other tensors. Their session changes in place."""
     left = iter(tensors)
 
@@ -209,9 +219,15 @@ def laid(rows: Rows, tensors: Sequence[Tensor]) -> Rows:
     candidates, owner = each_tensor(other, rows.candidates), each_tensor(other, rows.owner)
     blocks, state = each_tensor(other, rows.blocks), each_tensor(other, rows.state)
     rows.session.state = each_tensor(other, rows.session.state)
-    announced, ledger = each_tensor(other, rows.announced), each_tensor(other, rows.ledger)
+    next_positions, ledger = each_tensor(other, rows.next_positions), each_tensor(other, rows.ledger)
     return replace(
-        rows, candidates=candidates, owner=owner, blocks=blocks, state=state, announced=announced, ledger=ledger
+        rows,
+        candidates=candidates,
+        owner=owner,
+        blocks=blocks,
+        state=state,
+        next_positions=next_positions,
+        ledger=ledger,
     )
 
 

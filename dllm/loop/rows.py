@@ -67,16 +67,21 @@ class Rows:
     blocks: BlockState  # [B] where the blocks stand
     state: State  # the sampler's memory of the rows
     session: Session  # the cache's memory of the rows
-    announced: Tensor  # [B, L] what the sampler said it will commit next
+    next_positions: Tensor  # [B, L] what the sampler said it will commit next
     ledger: Ledger  # [B] what is recorded of them
-    steering: ConstrainedBatch  # the constraints that they are under
+    constraints: ConstrainedBatch  # the constraints that they are under
     known: tuple[HostView, ...]  # what the host knows of each row (empty if shapes are exact)
     paces: tuple[Pace, ...]  # what each row has left to decide, and its turns without progress
     reports: tuple[HostReport, ...] = ()  # of the last turns, those that the host has not read yet, the oldest first
 
     @staticmethod
     def start(
-        canvas: Canvas, session: Session, sampler: Sampler, blocks: Blocks, shapes: Shapes, steering: ConstrainedBatch
+        canvas: Canvas,
+        session: Session,
+        sampler: Sampler,
+        blocks: Blocks,
+        shapes: Shapes,
+        constraints: ConstrainedBatch,
     ) -> Rows:
         """Rows before their first turn, one candidate each."""
         first, known = blocks.start(canvas, sampler.lookahead, shapes), tuple[HostView, ...]()
@@ -84,8 +89,8 @@ class Rows:
             known = tuple(map(HostView, first.begin.tolist()))
         state = kept_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
         return Rows(
-            canvas, Owner.single(len(canvas.request), canvas.request.device), first, state, session,
-            torch.zeros_like(canvas.tokens), Ledger.start(canvas), steering, known,
+            canvas, Owner.single(len(canvas.row_id), canvas.row_id.device), first, state, session,
+            torch.zeros_like(canvas.tokens), Ledger.start(canvas), constraints, known,
             Pace.start(canvas, first, sampler.may_wait(canvas)),
         )  # fmt: skip
 
@@ -94,12 +99,12 @@ class Rows:
 
     def select(self, kept: Sequence[int]) -> Rows:
         """The rows numbered ``kept``, ascending, with all that belongs to them."""
-        left = torch.tensor(kept, dtype=torch.int64, device=self.announced.device)
+        left = torch.tensor(kept, dtype=torch.int64, device=self.next_positions.device)
         owner, candidates = self.owner.select(left)
         blocks = replace(select(self.blocks, left), shapes=self.blocks.shapes.select(kept))
         return Rows(
             self.candidates.select(candidates), owner, blocks, select(self.state, left), self.session.select(left),
-            self.announced[left], select(self.ledger, left), self.steering.select(kept),
+            self.next_positions[left], select(self.ledger, left), self.constraints.select(kept),
             tuple(self.known[row] for row in kept if self.known), tuple(self.paces[row] for row in kept),
             tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
@@ -113,22 +118,23 @@ class Rows:
         blocks = replace(join(self.blocks, fresh.blocks), shapes=self.blocks.shapes.join(fresh.blocks.shapes))
         return Rows(
             self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
-            join(self.state, fresh.state), self.session.join(fresh.session), join(self.announced, fresh.announced),
-            join(self.ledger, fresh.ledger), self.steering.join(fresh.steering), self.known + fresh.known,
+            join(self.state, fresh.state), self.session.join(fresh.session),
+            join(self.next_positions, fresh.next_positions),
+            join(self.ledger, fresh.ledger), self.constraints.join(fresh.constraints), self.known + fresh.known,
             self.paces + fresh.paces,
             tuple(report.join(len(fresh)) for report in self.reports),
         )  # fmt: skip
 
     def bounded(self) -> Rows:
         """The rows with the bounds of the coming forward, if shapes are bounded."""
-        shapes = self.blocks.shapes.bounded(lambda width: self.session.bounds(self.known, width))
+        shapes = self.blocks.shapes.bounded(lambda width: self.session.max_queries(self.known, width))
         return self if shapes is self.blocks.shapes else replace(self, blocks=replace(self.blocks, shapes=shapes))
 
     def numbers(self) -> Tensor:
         """What the rows report after a turn [k, B]: whether they are done, how many positions the first candidate has
         left to decide, which has every mask of the others, and what ``HostView.of`` takes."""
-        blocks, counted = self.blocks, self.session.counts()
-        told = [blocks.done.long(), self.owner.one(self.candidates.undecided).sum(1)]
+        blocks, counted = self.blocks, self.session.host_counts()
+        told = [blocks.done.long(), self.owner.per_row(self.candidates.undecided).sum(1)]
         if blocks.shapes.waits:
             counted = torch.zeros_like(blocks.turn) if counted is None else counted
             told += [blocks.begin, blocks.opened.long(), blocks.turn, counted]

@@ -16,9 +16,9 @@ from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError
-from dllm.loop.denoise import TakeTurn, fresh, refuse, turns
+from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
-from dllm.loop.recorded import prepared
+from dllm.loop.recorded import build_runtime
 from dllm.loop.rows import Rows
 from dllm.models.bundle import Model
 from dllm.models.quantize import check_runtime
@@ -50,7 +50,7 @@ class Runner:
         network = model.transformer
         check_runtime(model.quantize, runtime.name, network.device)
         chosen = runtime.resolved(cache, sampler, model.config, network.device, blocks)
-        runs, take = prepared(chosen, network, sampler, eos)
+        runs, take = build_runtime(chosen, network, sampler, eos)
         forward = Forward.of(network, cache, model.ids, sampling, sampler, blocks, eos, runs)
         constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, sampling.forbid_eos, model.name)
         return Runner(model, sampler, blocks, eos, sampling, chosen, forward, take, constraints)
@@ -79,13 +79,13 @@ class Runner:
         at_zero = self.model.config.attention.grid_at_zero
         device = self.model.transformer.device
         canvas = Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
-        return fresh(
+        return start_rows(
             canvas,
             self.forward,
             sampler or self.sampler,
             blocks or self.blocks,
             self.runtime.reads,
-            self.constraints.steering(requests),
+            self.constraints.batch(requests),
         )
 
     @torch.inference_mode()
@@ -113,10 +113,10 @@ class Runner:
         """Denoise the rows to the end; others may join, and some leave, ``between`` turns. stuck: as in ``turns`` of
         the loop. Raises UserError if the model's weights are damaged."""
         running = turns(rows, self.forward, self.sampler, self.blocks, self.eos, self.take, between, stuck)
-        yield from finite(running, self.model.name)
+        yield from checked_finite(running, self.model.name)
 
 
-def finite(running: Iterator[Turn], name: str) -> Iterator[Turn]:
+def checked_finite(running: Iterator[Turn], name: str) -> Iterator[Turn]:
     """The turns. Raises UserError if a confidence of the first forward is not finite; that takes one copy from the
     device."""
     for number, turn in enumerate(running):

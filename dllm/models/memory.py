@@ -146,11 +146,11 @@ class Memory:
         """All that the network reads and writes in this call besides its rows (static caches only)."""
         raise NotImplementedError
 
-    def lacks(self) -> tuple[int, ...] | None:
+    def missing_buffers(self) -> tuple[int, ...] | None:
         """Shape of the buffers of keys and of values if layers still lack them, else None."""
         return None
 
-    def furnish(self, buffers: Buffers) -> None:
+    def attach_buffers(self, buffers: Buffers) -> None:
         """Use buffers from outside, which may have served another decode."""
         raise NotImplementedError
 

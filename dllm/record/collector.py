@@ -82,7 +82,7 @@ class Collector:
         """Record a turn. Returns the numbers of the requests that it finished."""
         if self.trace:
             with self.watch.pause():
-                self._record(turn, turn.canvas.request)
+                self._record(turn, turn.canvas.row_id)
         return self._finish(turn) if turn.finished else []
 
     def untouched(self) -> list[int]:
@@ -104,17 +104,17 @@ class Collector:
             priced = [self.cost.spent_flops(ledger), self.cost.spent_bytes(ledger)]
         spent = torch.stack([ledger.queries.mean(1), ledger.computed.mean(1), *priced, ledger.idle], 1).tolist()
         # No turn fixed what an end-of-text policy left masked.
-        fixed = ledger.fixed.masked_fill(owner.one(canvas.masked), 0)
-        known = (fixed > 0) & (ledger.guess == owner.one(canvas.tokens)) & (ledger.sure > 0)
-        logprobs = ledger.sure.log().masked_fill(~known, nan)
+        fixed = ledger.commit_turn.masked_fill(owner.per_row(canvas.masked), 0)
+        known = (fixed > 0) & (ledger.proposal == owner.per_row(canvas.tokens)) & (ledger.confidence > 0)
+        logprobs = ledger.confidence.log().masked_fill(~known, nan)
         for row in turn.finished:
             at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
-            finished.append(int(canvas.request[at]))
+            finished.append(int(canvas.row_id[at]))
             self.rows[finished[-1]] = Row(
                 canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), fixed[row].tolist(),
                 logprobs[row].tolist(), self.began.get(finished[-1], 0.0), int(turn.view.blocks.turn[row]), queries,
                 computed, flops, moved, idle, seconds, cpu_seconds, fixed.device.type,
-                turn.steering.report(row),
+                turn.constraints.report(row),
             )  # fmt: skip
         return finished
 
@@ -134,13 +134,13 @@ class Collector:
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]
-        if request.head is not None:
+        if request.infill_prefix is not None:
             tokens, reason = self._filled(decided), "length"
-            text = self.text([*request.head, *tokens])
+            text = self.text([*request.infill_prefix, *tokens])
         else:
             tokens, text, reason = self._answer(decided)
         # An answer may hold given tokens, such as a sampler's anchor. Only those before its end count.
-        kept = length if request.head is not None else start + len(tokens)
+        kept = length if request.infill_prefix is not None else start + len(tokens)
         given = list(request.masked[start:kept]).count(False)
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,

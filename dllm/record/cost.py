@@ -107,7 +107,7 @@ class CostModel:
 
     def spent_bytes(self, ledger: Ledger) -> Tensor:
         """The same [B] of all forwards of the rows."""
-        return self._bytes(ledger.read, ledger.scored)
+        return self._bytes(ledger.kv_tokens, ledger.scored)
 
     def _bytes(self, read: Tensor, scored: Tensor) -> Tensor:
         c = self.config

@@ -29,7 +29,7 @@ def of_request(settings: Mapping[str, Any], request: Request) -> dict[str, Any]:
     sampling, several = settings["sampling"], settings["sampling"]["temperature"]
     own = request.temperature
     if own is None and not isinstance(several, int | float):
-        own = float(several[request.number or 0])
+        own = float(several[request.param_index or 0])
     return {**settings, "sampling": {**sampling, "temperature": several if own is None else own}}
 
 

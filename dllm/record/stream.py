@@ -60,7 +60,7 @@ def snapshots(
         if not (turn.finished or bool(turn.active[0])):  # the row waited: nothing has changed
             continue
         canvas = turn.candidates
-        answer = slice(int(canvas.start[0]), int(canvas.length[0]))
+        answer = slice(int(canvas.start[0]), int(canvas.initial_end[0]))
         tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()
         before, stood = turn.canvas.masked[0, answer].tolist(), turn.canvas.tokens[0, answer].tolist()
         known = turn.view.scores.scored[0, answer].tolist()

@@ -127,7 +127,7 @@ def origin_of(
     asked = request.constraint
     return {
         "id": key[0], "sample": key[1], "seed": request.seed, "batch": batch, "config": config,
-        "constraint": asked.to_json() if isinstance(asked, Constraint) else None, "begun": request.begun,
+        "constraint": asked.to_json() if isinstance(asked, Constraint) else None, "begun": request.answer_prefix,
         "start": request.start,
     }  # fmt: skip
 

@@ -34,7 +34,7 @@ class Compiled:
     def __call__(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        if memory.lacks():  # the first forward of a decode, which makes the buffers, runs as it is
+        if memory.missing_buffers():  # the first forward of a decode, which makes the buffers, runs as it is
             return self.model(tokens, positions, memory, columns)
         with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS):
             return self.model(tokens, positions, memory.access(), columns, self._run)

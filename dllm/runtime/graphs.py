@@ -139,7 +139,7 @@ class Graphs:
     def __call__(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        for address in self.pools.furnish(memory):
+        for address in self.pools.attach_buffers(memory):
             self._forget(address)
         access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
@@ -186,9 +186,9 @@ class Graphs:
 class AttachedBuffers(Protocol):
     """Whoever needs buffers: a session, or the memory of a call."""
 
-    def lacks(self) -> tuple[int, ...] | None: ...
+    def missing_buffers(self) -> tuple[int, ...] | None: ...
 
-    def furnish(self, buffers: Buffers) -> None: ...
+    def attach_buffers(self, buffers: Buffers) -> None: ...
 
 
 class BufferPools:
@@ -198,9 +198,9 @@ class BufferPools:
         self.model = model
         self.pools: list[BufferPool] = []
 
-    def furnish(self, needy: AttachedBuffers) -> list[int]:
+    def attach_buffers(self, needy: AttachedBuffers) -> list[int]:
         """Give buffers to a decode that has none yet. Returns the addresses of pools that were freed for it."""
-        shape, freed = needy.lacks(), list[int]()
+        shape, freed = needy.missing_buffers(), list[int]()
         if shape is None:
             return freed
         free = [pool for pool in self.pools if pool.borrower() is None]
@@ -212,7 +212,7 @@ class BufferPools:
         if pool is None:
             pool = BufferPool(self.model, math.prod(shape))
             self.pools.append(pool)
-        needy.furnish(pool.lend(shape))
+        needy.attach_buffers(pool.lend(shape))
         return freed
 
 

@@ -51,7 +51,7 @@ class Adas(Wrapper):
         assert scores.attention is not None, "adas without attention"
         # No debt is ever negative, so the rule chooses no more than without any: later ones need not be known.
         rounds = int((super().propose(view, state).commit & view.open).sum(1).max())
-        error = 1 - scores.confidence if self.statistic is None else scores.stat(self.statistic)
+        error = 1 - scores.confidence if self.statistic is None else scores.statistic(self.statistic)
         score = scores.confidence if self.statistic is None else -error
         charged = self.weight * debts(scores.attention, score, error, view.open, self.weight, rounds)
         step = super().propose(replace(view, scores=self._with(scores, score - charged)), state)

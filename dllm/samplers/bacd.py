@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
@@ -39,13 +39,13 @@ class BACD(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         confidence = view.scores.confidence
-        fresh = (state["block"] != view.blocks.number) & (self.history == "block")
+        fresh = (state["block"] != view.blocks.index) & (self.history == "block")
         total, count = state["sum"].masked_fill(fresh, 0), state["count"].masked_fill(fresh, 0)
         highest = confidence.masked_fill(~view.open, 0.0).amax(1)
         bar = torch.where(count > 0, total / count.clamp(min=1), highest)
         bar = torch.minimum(torch.maximum(bar, state["lower"]), state["upper"])
         accepted = view.open & (confidence >= bar[:, None])
-        commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
+        commit = accepted | (argmax_mask(confidence, view.open) & ~accepted.any(1, keepdim=True))
         total = total + (confidence * commit).sum(1)
-        changed = {"sum": total, "count": count + commit.sum(1), "block": view.blocks.number}
+        changed = {"sum": total, "count": count + commit.sum(1), "block": view.blocks.index}
         return view.step(commit, accepted=accepted, state=changed)

@@ -122,17 +122,17 @@ class Sampler:
         if forces:
             view = replace(view, open=view.open & view.active[:, None])
         acts = shapes.any(view.active)
-        step = kept_step(self, self.step(view, state), view, state) if acts else view.step(view.canvas.nothing)
-        active, open_ = step.owner.each(view.active), step.owner.each(view.open)
+        step = kept_step(self, self.step(view, state), view, state) if acts else view.step(view.canvas.no_positions)
+        active, open_ = step.owner.per_candidate(view.active), step.owner.per_candidate(view.open)
         remask = step.remask & active[:, None] if self.revocable else step.remask
         step = replace(step, commit=step.commit & open_, remask=remask)
         if step.edit is not None:
-            edit = step.edit & step.owner.each(view.editable) & active[:, None]
-            step = replace(step, edit=edit, hold=step.hold & view.active)
+            edit = step.edit & step.owner.per_candidate(view.editable) & active[:, None]
+            step = replace(step, edit=edit, keep_open=step.keep_open & view.active)
         if not forces:
             return step
-        forced, proposed = step.owner.each(view.forced), step.owner.each(view.scores.token)
-        sure = step.owner.each(view.scores.confidence)
+        forced, proposed = step.owner.per_candidate(view.forced), step.owner.per_candidate(view.scores.token)
+        sure = step.owner.per_candidate(view.scores.confidence)
         return replace(
             step, commit=step.commit | forced, tokens=torch.where(forced, proposed, step.tokens),
             confidence=torch.where(forced, sure, step.confidence),
@@ -153,12 +153,12 @@ class Sampler:
         raise NotImplementedError
 
 
-def each_row(value: Tensor, canvas: Canvas) -> Tensor:
+def shared_state(value: Tensor, canvas: Canvas) -> Tensor:
     """What all rows share [...] as state of each [B, ...], on the canvas's device; stored once until rows leave."""
     return value.to(canvas.start.device).expand(len(canvas.start), *value.shape)
 
 
-def told(view: View) -> Tensor:
+def scored_masks(view: View) -> Tensor:
     """Masks of the open blocks that this forward scored [B, L]. A rule that keeps a history follows all of them, since
     a wrapper may narrow what it may commit."""
     return view.canvas.undecided & view.blocks.in_open & view.scores.scored
@@ -167,7 +167,7 @@ def told(view: View) -> Tensor:
 def margin(scores: Scores) -> Tensor:
     """Probability of the likeliest token minus that of the runner-up [B, L], whichever is proposed. A confidence of -1
     (``eos_last``) stays -1."""
-    return torch.where(scores.confidence < 0, scores.confidence, scores.stat("first") - scores.stat("second"))
+    return torch.where(scores.confidence < 0, scores.confidence, scores.statistic("first") - scores.statistic("second"))
 
 
 def ranking(scores: Scores, score: str) -> Tensor:
@@ -175,7 +175,7 @@ def ranking(scores: Scores, score: str) -> Tensor:
     (p1 - p2) or ``entropy`` (lowest first)."""
     if score == "margin":
         return margin(scores)
-    return -scores.stat("entropy") if score == "entropy" else scores.confidence
+    return -scores.statistic("entropy") if score == "entropy" else scores.confidence
 
 
 def ranking_statistics(score: str) -> frozenset[str]:

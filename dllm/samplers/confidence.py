@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
@@ -22,4 +22,4 @@ class Confidence(Sampler):
     def step(self, view: View, state: State) -> Step:
         confidence = view.scores.confidence
         accepted = view.open & (confidence >= state["threshold"][:, None])
-        return view.step(accepted | best(confidence, view.open), accepted=accepted)
+        return view.step(accepted | argmax_mask(confidence, view.open), accepted=accepted)

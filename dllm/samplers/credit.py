@@ -14,7 +14,7 @@ from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.kernels.credit import SLOTS, sparse_credit
-from dllm.samplers.base import Sampler, told
+from dllm.samplers.base import Sampler, scored_masks
 from dllm.samplers.wrapper import Wrapper
 
 
@@ -73,12 +73,12 @@ class Credit(Wrapper):
     def propose(self, view: View, state: State) -> Step:
         if not view.blocks.shapes.any(view.active):
             return super().propose(view, state)
-        fresh = (state["block"] != view.blocks.number)[:, None, None]
+        fresh = (state["block"] != view.blocks.index)[:, None, None]
         scores, changed = credited(view, state | {"credit": state["credit"].masked_fill(fresh, 0.0)})
         step = super().propose(replace(view, scores=scores), state)
-        changed |= step.state | {"block": view.blocks.number}
+        changed |= step.state | {"block": view.blocks.index}
         return view.step(
-            step.commit, tokens=step.tokens, accepted=step.accepted, announced=step.announced, stop=step.stop,
+            step.commit, tokens=step.tokens, accepted=step.accepted, next_positions=step.next_positions, stop=step.stop,
             state=changed,
         )  # fmt: skip
 
@@ -94,7 +94,7 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
     held = ids.gather(1, slots)
     token, first, normal, live = (
         values.gather(1, inside).flatten()
-        for values in (scores.token, scores.confidence, scores.stat("logsumexp"), told(view))
+        for values in (scores.token, scores.confidence, scores.statistic("logsumexp"), scored_masks(view))
     )
     beta, gamma, alpha = (state[name][:, None].expand(rows.shape).flatten() for name in ("beta", "gamma", "alpha"))
     token, confidence, held, gained = sparse_credit(

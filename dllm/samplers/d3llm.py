@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, State, Step, View
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
@@ -34,10 +34,10 @@ class D3LLM(Sampler):
         return (Need(statistics=frozenset({"entropy"})),)
 
     def step(self, view: View, state: State) -> Step:
-        entropy, bar = view.scores.stat("entropy"), state["threshold"][:, None]
+        entropy, bar = view.scores.statistic("entropy"), state["threshold"][:, None]
         accepted = view.open & (entropy <= bar if self.form == "llada" else entropy < bar)
-        commit = accepted | best(-entropy, view.open) if self.form == "llada" else accepted
+        commit = accepted | argmax_mask(-entropy, view.open) if self.form == "llada" else accepted
         front = view.open & view.blocks.in_block
-        commit = commit | (best(-entropy, front) & ~(commit & front).any(1, keepdim=True))
-        commit = commit | (best(-entropy, view.open) & ~commit.any(1, keepdim=True))
+        commit = commit | (argmax_mask(-entropy, front) & ~(commit & front).any(1, keepdim=True))
+        commit = commit | (argmax_mask(-entropy, view.open) & ~commit.any(1, keepdim=True))
         return view.step(commit, accepted=accepted)

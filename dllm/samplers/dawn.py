@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best, rank
+from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import Need, State, Step, View
 from dllm.contract.attention import AttentionNeed, AttentionWeights
 from dllm.contract.setting import Setting
@@ -62,13 +62,13 @@ class Dawn(Sampler):
         open_, confident = found.narrowed(view.open), found.narrowed(confidence)
         induced = open_ & (edge & self.anchors(view, state)[:, None]).any(2)
         induced &= confident >= state["induced_threshold"][:, None]
-        induces = found.widened(induced, view.canvas.nothing)
+        induces = found.widened(induced, view.canvas.no_positions)
         excluded = (edge & sure[:, None]).any(2) & (edge & induces[:, None]).any(2)
         rest = open_ & ~found.narrowed(sure) & ~induced & ~excluded
         rest &= confident >= state["low_threshold"][:, None]
         free = independent(confident, rest, found.among(edge))
-        accepted = sure | found.widened(induced | free, view.canvas.nothing)
-        forced = best(confidence, view.open) & ~accepted.any(1, keepdim=True)
+        accepted = sure | found.widened(induced | free, view.canvas.no_positions)
+        forced = argmax_mask(confidence, view.open) & ~accepted.any(1, keepdim=True)
         return view.step(accepted | forced, accepted=accepted)
 
     def edges(self, found: AttentionWeights, columns: Tensor, state: State) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
@@ -25,6 +25,6 @@ class DParallel(Sampler):
         return (Need(statistics=frozenset({"entropy"})),)
 
     def step(self, view: View, state: State) -> Step:
-        entropy = view.scores.stat("entropy")
+        entropy = view.scores.statistic("entropy")
         accepted = view.open & (entropy <= state["threshold"][:, None])
-        return view.step(accepted | best(-entropy, view.open), accepted=accepted)
+        return view.step(accepted | argmax_mask(-entropy, view.open), accepted=accepted)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.noise import gumbel
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
@@ -59,13 +59,13 @@ class Dream(Static):
 
     def step(self, view: View, state: State) -> Step:
         steps = self.block_steps(view, state)
-        share, last = self._share(view.index, steps, view.canvas.masked.shape[1])
+        share, last = self._share(view.block_step, steps, view.canvas.masked.shape[1])
         masks = (view.canvas.undecided & view.blocks.in_open).sum(1)  # a cache may let only some be committed
         if self.alg == "origin":
             return view.step(view.open & ((self.rate(view) < share[:, None]) | last[:, None]))
         # float32 with truncation, as released: the integers of the schedule depend on it.
         count = torch.where(last, masks, (masks.float() * share).long())
-        return view.step(top(self._drawn(view), view.open, count))
+        return view.step(top_k_mask(self._drawn(view), view.open, count))
 
     def _share(self, index: Tensor, steps: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """1 - t[i+1] / t[i] [B] in float32, and whether this is the last forward of the grid."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
 from dllm.errors import in_choices, in_range
-from dllm.samplers.base import Sampler, each_row
+from dllm.samplers.base import Sampler, shared_state
 
 
 class DUS(Sampler):
@@ -40,7 +40,7 @@ class DUS(Sampler):
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """levels [B, W + 1, W]: the level of each offset in a block of each length."""
         levels = self.table(blocks.widest(len(canvas.columns)))
-        return super().start(canvas, blocks) | {"levels": each_row(levels, canvas)}
+        return super().start(canvas, blocks) | {"levels": shared_state(levels, canvas)}
 
     def table(self, width: int) -> Tensor:
         """``levels_of`` blocks of up to ``width`` columns."""
@@ -52,10 +52,10 @@ class DUS(Sampler):
     def step(self, view: View, state: State) -> Step:
         length, offset = view.blocks.end - view.blocks.begin, view.canvas.columns - view.blocks.begin[:, None]
         levels = state["levels"][torch.arange(len(length), device=length.device), length]
-        level, index = levels.gather(1, offset.clamp(0, levels.shape[1] - 1)), view.index[:, None]
+        level, index = levels.gather(1, offset.clamp(0, levels.shape[1] - 1)), view.block_step[:, None]
         group = view.open & (level == index) & (view.scores.confidence >= self.threshold)
         group = group | (view.open & (index >= levels.amax(1, keepdim=True)))
-        return view.step(torch.where(group.any(1, keepdim=True), group, best(view.scores.confidence, view.open)))
+        return view.step(torch.where(group.any(1, keepdim=True), group, argmax_mask(view.scores.confidence, view.open)))
 
 
 def dilated(lengths: Tensor, offsets: Tensor, base: int, skip: int) -> Tensor:

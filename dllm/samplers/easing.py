@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
@@ -43,6 +43,6 @@ class Easing(Sampler):
         counted = masked & (seen if self.suffix_masks else block)
         share = counted.sum(1).double() / seen.sum(1).clamp(min=1)
         bar = state["threshold"] * (1 - state["alpha"] * (1 - share))
-        bar = torch.where(view.index == 0, state["threshold"], bar)
+        bar = torch.where(view.block_step == 0, state["threshold"], bar)
         accepted = view.open & (confidence >= bar[:, None])
-        return view.step(accepted | best(confidence, view.open), accepted=accepted)
+        return view.step(accepted | argmax_mask(confidence, view.open), accepted=accepted)

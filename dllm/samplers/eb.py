@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dllm.common.ranking import best, top
+from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
@@ -27,9 +27,9 @@ class EntropyBound(Sampler):
         return (Need(statistics=frozenset({"entropy"})),)
 
     def step(self, view: View, state: State) -> Step:
-        entropy = view.scores.stat("entropy")
+        entropy = view.scores.statistic("entropy")
         ranked = entropy.masked_fill(~view.open, torch.inf).sort(dim=1, stable=True).values
         before = ranked.cumsum(1) - ranked  # the prefix's sum without its last, largest entry
         count = ((before <= state["gamma"][:, None]) & (ranked < torch.inf)).sum(1)
-        accepted = top(-entropy, view.open, count)
-        return view.step(accepted | best(-entropy, view.open), accepted=accepted)
+        accepted = top_k_mask(-entropy, view.open, count)
+        return view.step(accepted | argmax_mask(-entropy, view.open), accepted=accepted)

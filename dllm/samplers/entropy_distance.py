@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, State, Step, View
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
@@ -28,6 +28,6 @@ class EntropyDistance(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         leftmost = view.open.long().argmax(1, keepdim=True)
-        cost = view.scores.stat("entropy") + state["penalty"][:, None] * (view.canvas.columns - leftmost)
+        cost = view.scores.statistic("entropy") + state["penalty"][:, None] * (view.canvas.columns - leftmost)
         accepted = view.open & (cost < state["threshold"][:, None])
-        return view.step(accepted | best(-cost, view.open), accepted=accepted)
+        return view.step(accepted | argmax_mask(-cost, view.open), accepted=accepted)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best, few_largest
+from dllm.common.ranking import argmax_mask, few_largest
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
@@ -66,7 +66,7 @@ class ETE(Sampler):
         exploring = explored.any(1)
         # Where neither rule finds a position: the best of the block.
         needy = ~exploit.any(1, keepdim=True) & ~exploring[:, None]
-        commit = exploit | (best(confidence, rest) & needy)
+        commit = exploit | (argmax_mask(confidence, rest) & needy)
         return self._branch(view, commit, exploit, explored, ids, chances)
 
     def _explore(self, view: View, among: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,10 +77,10 @@ class ETE(Sampler):
             return empty, scores.token[:, :1], scores.confidence[:, :1]
         logits, ids = few_largest(scores.logits.values, self.width)
         columns, length = scores.logits.columns, among.shape[1]
-        likeliest = scores.stat("first").gather(1, columns.clamp(max=length - 1)).unsqueeze(-1)
+        likeliest = scores.statistic("first").gather(1, columns.clamp(max=length - 1)).unsqueeze(-1)
         chance = likeliest * (logits - logits[..., :1]).double().exp()
         mass = chance.new_zeros(len(chance), length + 1).scatter(1, columns, chance.sum(-1))[:, :-1]
-        where = best(self._rate(view), among & (mass >= self.mass))
+        where = argmax_mask(self._rate(view), among & (mass >= self.mass))
         column = where.long().argmax(1, keepdim=True)
         row = (columns == column).long().argmax(1)
         at = row[:, None, None].expand(-1, 1, ids.shape[-1])
@@ -89,7 +89,7 @@ class ETE(Sampler):
     def _rate(self, view: View) -> Tensor:
         if self.position == "leftmost":
             return -view.canvas.columns.double().expand_as(view.open)
-        return view.scores.stat("entropy") if self.position == "entropy" else -view.scores.stat("first")
+        return view.scores.statistic("entropy") if self.position == "entropy" else -view.scores.statistic("first")
 
     def _branch(
         self, view: View, commit: Tensor, exploit: Tensor, explored: Tensor, ids: Tensor, chances: Tensor
@@ -113,7 +113,7 @@ class ETE(Sampler):
         rows, branch = owner.table()
         prior = state["prior"][owner.row, branch]
         current = view.open & (view.canvas.columns < view.blocks.end[:, None])
-        likely = view.scores.stat("first")
+        likely = view.scores.statistic("first")
         if self.score == "cascade_count":
             # Counts are whole and p / 2 is at most 1/2, so the prior only breaks ties.
             value = (current & (likely >= state["threshold"][owner.row, None])).sum(1) + prior.exp() / 2

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best, rank
+from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
@@ -55,18 +55,20 @@ class FlashVerify(Sampler):
     def step(self, view: View, state: State) -> Step:
         confidence, laid = view.scores.confidence, view.scores.drafts
         accepted = view.open & (confidence >= state["threshold"][:, None])
-        commit = accepted | best(confidence, view.open)
+        commit = accepted | argmax_mask(confidence, view.open)
         rest = view.open & ~commit & (confidence >= 0)
-        announced = torch.where(rest, rank(confidence, rest)[1] + 1, 0)
+        next_positions = torch.where(rest, rank(confidence, rest)[1] + 1, 0)
         if laid is None:
-            return view.step(commit, accepted=accepted, announced=announced, state={"draft": view.scores.token})
-        verified, likely = laid.any(1, keepdim=True), view.scores.stat("current").exp() * (view.open & (laid > 0))
+            return view.step(
+                commit, accepted=accepted, next_positions=next_positions, state={"draft": view.scores.token}
+            )
+        verified, likely = laid.any(1, keepdim=True), view.scores.statistic("current").exp() * (view.open & (laid > 0))
         confirmed = run_of(likely, laid, state["gamma"]) & view.open
         draft = torch.where(verified, state["draft"], view.scores.token)
         return view.step(
             torch.where(verified, confirmed, commit), tokens=draft, state={"draft": draft},
             confidence=torch.where(verified, likely, confidence), accepted=torch.where(verified, confirmed, accepted),
-            announced=torch.where(verified, 0, announced),
+            next_positions=torch.where(verified, 0, next_positions),
         )  # fmt: skip
 
 

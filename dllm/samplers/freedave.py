@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.common.rowwise import Owner
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
@@ -76,7 +76,7 @@ class FreeDave(Wrapper):
         room = (view.open & ~view.forced).sum(1)
         most = torch.where(view.forced.any(1), room, self.draft_steps)
         commit, owner = candidates_of(made, most, room * self.reference_branches)
-        return view.step(commit, tokens=owner.each(written), owner=owner, state=own)
+        return view.step(commit, tokens=owner.per_candidate(written), owner=owner, state=own)
 
     def drafts(self, view: View, state: State) -> tuple[Tensor, Tensor, State]:
         """The inner rule applied once, twice, ... to the same scores: what each draft commits [B, K, L], the tokens
@@ -92,23 +92,25 @@ class FreeDave(Wrapper):
             if not drafts:
                 new = torch.where(stale, forced, new)
             elif step.accepted is not None:
-                new = torch.where(stale, best(view.scores.confidence, left), new)
+                new = torch.where(stale, argmax_mask(view.scores.confidence, left), new)
             drafts.append(new if not drafts else drafts[-1] | new)
             left, draft = left & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
         made = torch.stack(drafts, 1)
         masks = view.canvas.masked.sum(1, keepdim=True) - made.sum(2)  # an end of text cuts none of these
-        own = {"steps": steps, "left": masks, "block": view.blocks.number, "turn": view.blocks.turn}
+        own = {"steps": steps, "left": masks, "block": view.blocks.index, "turn": view.blocks.turn}
         return made, torch.where(drafts[-1], draft.canvas.tokens, view.scores.token), own
 
     def _once(self, view: View, state: State) -> Step:
         """The inner rule's step, as if the cache forced nothing."""
-        return self.inner.propose(replace(view, forced=view.canvas.nothing, active=view.open.any(1)), inside(state))
+        return self.inner.propose(
+            replace(view, forced=view.canvas.no_positions, active=view.open.any(1)), inside(state)
+        )
 
     def _steps(self, view: View, state: State) -> Tensor:
         """Inner steps that led to the canvas in this block [B]: one per forward, and those that drafts saved."""
         kept = (state["left"] == view.canvas.masked.sum(1, keepdim=True)).long()
-        known = (state["turn"] == view.blocks.turn - 1) & (state["block"] == view.blocks.number)
-        return torch.where(known, state["steps"] + kept.argmax(1) + 1, view.index)
+        known = (state["turn"] == view.blocks.turn - 1) & (state["block"] == view.blocks.index)
+        return torch.where(known, state["steps"] + kept.argmax(1) + 1, view.block_step)
 
     def follows(self, candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
         """[B, K, K]: whether the row may go on from candidate i to candidate j; ``rows`` [B, K] are their indices."""
@@ -116,7 +118,7 @@ class FreeDave(Wrapper):
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """The furthest candidate on the chain of agreeing successors that starts at each row's candidate 0."""
-        state = owner.each(state)
+        state = owner.per_candidate(state)
         view = replace(view, blocks=replace(view.blocks, forwards=self._steps(view, state) + 1))
         step = self._once(view, state)
         successor = view.canvas.commit(step.commit, step.tokens)

@@ -56,7 +56,7 @@ class Frontier(Wrapper):
 
     def _refuse_stray(self, view: View, step: Step) -> None:
         """A rule narrows what it commits to what is open; one around it may not."""
-        if bool((step.commit & ~step.owner.each(view.open | view.forced)).any()):
+        if bool((step.commit & ~step.owner.per_candidate(view.open | view.forced)).any()):
             raise UserError(
                 f"sampler/inner={name_of(self.inner)} commits positions that are not in view.open, so "
                 f"sampler={name_of(self)} cannot gate it. Write ahead = True in its class, and put the gate inside: "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best, rank
+from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
@@ -42,18 +42,18 @@ class Groups(Scheduled):
         return super().start(canvas, blocks) | own
 
     def step(self, view: View, state: State) -> Step:
-        index, confidence = view.index, view.scores.confidence
+        index, confidence = view.block_step, view.scores.confidence
         first = self._inside(index) == 0
         place = torch.where(first[:, None], rank(confidence, view.open)[1], state["place"])
         passed = torch.where(first, 0, state["passed"]) + self.count(view, state, index)
         commit = view.open & (place < passed[:, None])
-        commit = torch.where(commit.any(1, keepdim=True), commit, best(confidence, view.open))
+        commit = torch.where(commit.any(1, keepdim=True), commit, argmax_mask(confidence, view.open))
         goes_on = (self._inside(index + 1) > 0) & (index + 1 < self.block_steps(view, state))
         limit = passed + self.count(view, state, index + 1)
         rest = view.canvas.undecided & view.blocks.in_block & ~commit
         ahead = rest & (place < limit[:, None]) & goes_on[:, None]
-        announced = torch.where(ahead, rank(-place.double(), ahead)[1] + 1, 0)
-        return view.step(commit, announced=announced, state={"place": place, "passed": passed})
+        next_positions = torch.where(ahead, rank(-place.double(), ahead)[1] + 1, 0)
+        return view.step(commit, next_positions=next_positions, state={"place": place, "passed": passed})
 
     def count(self, view: View, state: State, index: Tensor) -> Tensor:
         """How many positions forward ``index`` [B] of the block commits [B]: the last one as many as there are."""

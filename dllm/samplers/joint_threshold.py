@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, per_row
 from dllm.contract.setting import Setting
@@ -72,7 +72,7 @@ class JointThreshold(Sampler):
         edit = inf if self.edit_threshold is None else self.edit_threshold
         return {
             "threshold": per_row(self.threshold, canvas), "edit_threshold": per_row(edit, canvas),
-            "spent": torch.zeros_like(canvas.start), "held": torch.zeros_like(canvas.cut),
+            "spent": torch.zeros_like(canvas.start), "held": torch.zeros_like(canvas.shortened),
         }  # fmt: skip
 
     def least(self, view: View) -> Tensor:
@@ -86,14 +86,14 @@ class JointThreshold(Sampler):
         masks = (view.canvas.undecided & view.blocks.in_block).any(1)
         accepted, least = view.open & (confidence > state["threshold"][:, None]), self.least(view)
         enough = accepted.sum(1, keepdim=True) >= least[:, None]
-        commit = torch.where(enough, accepted, top(confidence, view.open, least))
+        commit = torch.where(enough, accepted, top_k_mask(confidence, view.open, least))
         spent, bar = torch.where(masks, 0, state["spent"] + 1), state["edit_threshold"]
         surer = (confidence > bar[:, None]) & (token != view.canvas.tokens)
         edit = view.editable & surer & (masks | state["held"])[:, None]
-        hold = (masks | edit.any(1)) & (spent < self.post_edit_steps) & (bar < inf)
+        keep_open = (masks | edit.any(1)) & (spent < self.post_edit_steps) & (bar < inf)
         return view.step(
-            commit, tokens=token, confidence=confidence, accepted=accepted, edit=edit, hold=hold,
-            state={"spent": spent, "held": hold},
+            commit, tokens=token, confidence=confidence, accepted=accepted, edit=edit, keep_open=keep_open,
+            state={"spent": spent, "held": keep_open},
         )  # fmt: skip
 
 

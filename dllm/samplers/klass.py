@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best, top
+from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
@@ -74,22 +74,22 @@ class KLASS(Scheduled):
         followed = view.blocks.in_block if self.since == "block" else view.canvas.undecided
         calm = calm.masked_fill(~(scores.scored & followed), -1)
         ready = view.open & (confidence > state["threshold"][:, None]) & (calm >= self.history)
-        accepted = self._chosen(ready & (view.index >= self.history - 1)[:, None], confidence, moved)
+        accepted = self._chosen(ready & (view.block_step >= self.history - 1)[:, None], confidence, moved)
         due = torch.where(accepted.any(1), 0, self.due(view, state).clamp(min=1))
-        commit = accepted | top(confidence, view.open, due)
-        return view.step(commit, accepted=accepted, state={"calm": calm, "before": now, "block": view.blocks.number})
+        commit = accepted | top_k_mask(confidence, view.open, due)
+        return view.step(commit, accepted=accepted, state={"calm": calm, "before": now, "block": view.blocks.index})
 
     def _places(self, view: View, state: State) -> tuple[Tensor, Tensor]:
         """Where in the state each column [B, L] lies, and whether the rows' [B] histories go on."""
         columns = view.canvas.columns
         if self.since == "answer":
             return columns.expand_as(view.canvas.tokens), torch.ones_like(view.active)
-        return columns - view.blocks.begin[:, None], state["block"] == view.blocks.number
+        return columns - view.blocks.begin[:, None], state["block"] == view.blocks.index
 
     def _chosen(self, ready: Tensor, confidence: Tensor, moved: Tensor) -> Tensor:
         if self.strategy == "all":
             return ready
-        return best(confidence if self.strategy == "max_conf" else -moved, ready)
+        return argmax_mask(confidence if self.strategy == "max_conf" else -moved, ready)
 
 
 def in_block(scores: Scores, place: Tensor, width: int) -> Tensor:

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting, altered
+from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, in_words, name_of
-from dllm.samplers.base import each_row
+from dllm.samplers.base import shared_state
 from dllm.samplers.scheduled import Scheduled
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"
@@ -65,7 +65,7 @@ class Learn2PD(Scheduled):
                 f"python -m experiments.distill.filter model={setting.name or 'NAME'} block_length={length}"
             )
         weights, trained = read_filter(file)
-        return altered(self, weights=weights, trained=trained)
+        return replaced(self, weights=weights, trained=trained)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True),)
@@ -89,13 +89,13 @@ class Learn2PD(Scheduled):
         """None: the filter saves turns, and the scores decide how many."""
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        filter = {name: each_row(tensor, canvas) for name, tensor in self.weights.items()}
+        filter = {name: shared_state(tensor, canvas) for name, tensor in self.weights.items()}
         return super().start(canvas, blocks) | filter
 
     def step(self, view: View, state: State) -> Step:
         chance = right(view, state)
         accepted = view.open & (chance > state["threshold"][:, None])
-        due = top(view.scores.confidence, view.open, self.due(view, state))
+        due = top_k_mask(view.scores.confidence, view.open, self.due(view, state))
         return view.step(accepted | due, accepted=accepted)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler
@@ -35,7 +35,7 @@ class LocalLeap(Sampler):
         anchors = view.open & (confidence >= state["threshold"][:, None])
         near = distance_to(anchors) <= state["radius"][:, None]
         accepted = anchors | (view.open & near & (confidence >= state["relaxed_threshold"][:, None]))
-        return view.step(accepted | best(confidence, view.open), accepted=accepted)
+        return view.step(accepted | argmax_mask(confidence, view.open), accepted=accepted)
 
 
 def distance_to(where: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.common.ranking import best, rank
+from dllm.common.ranking import argmax_mask, rank
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
@@ -59,7 +59,7 @@ class LoPA(Sampler):
     def step(self, view: View, state: State) -> Step:
         rate = self.rate(view)
         accepted = view.open & (view.scores.confidence > state["threshold"][:, None])
-        anchor = accepted | (best(rate, view.open) & ~accepted.any(1, keepdim=True))
+        anchor = accepted | (argmax_mask(rate, view.open) & ~accepted.any(1, keepdim=True))
         rest, left = view.open & ~anchor, (view.canvas.undecided & view.blocks.in_open & ~anchor).sum(1)
         ahead = rest.sum(1).clamp(max=self.lookaheads)
         if not self.reference_finish:
@@ -72,9 +72,9 @@ class LoPA(Sampler):
         creation = torch.where(order < ahead[:, None], best_left, 1.0)
         # The anchor comes first: a cache plans by the first candidate, and every mask of the others is one of its.
         owner, number = candidates_in_order(ahead + 1)
-        more = owner.each(rest) & (owner.each(place) == number[:, None] - 1)
+        more = owner.per_candidate(rest) & (owner.per_candidate(place) == number[:, None] - 1)
         return view.step(
-            owner.each(anchor) | more, accepted=owner.each(accepted) | more, owner=owner,
+            owner.per_candidate(anchor) | more, accepted=owner.per_candidate(accepted) | more, owner=owner,
             state={"creation": F.pad(creation, (1, 0), value=1.0)},
         )  # fmt: skip
 
@@ -82,7 +82,7 @@ class LoPA(Sampler):
         """How sure the model is of each position [B, L], higher is surer."""
         if self.score == "margin":
             return margin(view.scores)
-        return -view.scores.stat("entropy") if self.score == "entropy" else view.scores.confidence
+        return -view.scores.statistic("entropy") if self.score == "entropy" else view.scores.confidence
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """The candidate of the largest value; ties to the earlier lookahead."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
@@ -51,7 +51,7 @@ class Oracle(Sampler):
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         right = torch.full_like(canvas.tokens, -1)
         for row, start in enumerate(canvas.start.tolist()):
-            answer = self._answer(int(canvas.number[row]), canvas.tokens[row, :start].tolist())
+            answer = self._answer(int(canvas.param_index[row]), canvas.tokens[row, :start].tolist())
             tokens = torch.tensor(list(answer)[: right.shape[1] - start], dtype=torch.int64)
             right[row, start : start + len(tokens)] = tokens.to(right.device)
         return {"right": right}
@@ -73,7 +73,7 @@ class Oracle(Sampler):
     def step(self, view: View, state: State) -> Step:
         token, right = view.scores.token, state["right"]
         accepted = view.open & ((token == right) | (right < 0))
-        forced = best(view.scores.confidence, view.open) & ~accepted.any(1, keepdim=True)
+        forced = argmax_mask(view.scores.confidence, view.open) & ~accepted.any(1, keepdim=True)
         return view.step(accepted | forced, tokens=torch.where(forced, right, token), accepted=accepted)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.noise import uniform
-from dllm.common.ranking import rank, top
+from dllm.common.ranking import rank, top_k_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
@@ -63,8 +63,10 @@ class Order(Scheduled):
         return -rank[relative.clamp(0, len(rank) - 1)].double()
 
     def step(self, view: View, state: State) -> Step:
-        commit = top(state["priority"], view.open, self.due(view, state))
+        commit = top_k_mask(state["priority"], view.open, self.due(view, state))
         rest = view.canvas.undecided & view.blocks.in_open & ~commit
         later = replace(view, open=rest, blocks=view.blocks.after_forward())
         place = rank(state["priority"], rest)[1]
-        return view.step(commit, announced=torch.where(rest & (place < self.due(later, state)[:, None]), place + 1, 0))
+        return view.step(
+            commit, next_positions=torch.where(rest & (place < self.due(later, state)[:, None]), place + 1, 0)
+        )

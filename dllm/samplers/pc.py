@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, in_words
-from dllm.samplers.base import each_row
+from dllm.samplers.base import shared_state
 from dllm.samplers.scheduled import Scheduled
 
 SMOOTHING = 1e-9  # added to a frequency before its logarithm, as in the published code
@@ -67,7 +67,7 @@ class PC(Scheduled):
         )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        surprise = {} if self.frequencies is None else {"surprise": each_row(self.frequencies.surprise(), canvas)}
+        surprise = {} if self.frequencies is None else {"surprise": shared_state(self.frequencies.surprise(), canvas)}
         return super().start(canvas, blocks) | surprise
 
     def step(self, view: View, state: State) -> Step:
@@ -77,7 +77,7 @@ class PC(Scheduled):
             token = view.scores.token.clamp(max=state["surprise"].shape[1] - 1)
             rate = (rate * state["surprise"].gather(1, token)).clamp(max=self.cap)
         rate = rate * torch.exp(-state["decay"][:, None] * offset)
-        return view.step(top(rate, view.open, self.due(view, state)))
+        return view.step(top_k_mask(rate, view.open, self.due(view, state)))
 
 
 @dataclass(frozen=True)

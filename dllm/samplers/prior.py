@@ -43,10 +43,10 @@ class Prior(Wrapper):
 
     def propose(self, view: View, state: State) -> Step:
         canvas, scores = view.canvas, view.scores
-        density = certainty_density(~canvas.masked, canvas.start, canvas.length, self.sigma)
+        density = certainty_density(~canvas.masked, canvas.start, canvas.initial_end, self.sigma)
         weighed = replace(scores, confidence=scores.confidence * density)
         step = super().propose(replace(view, scores=weighed), state)
         return view.step(
-            step.commit, tokens=step.tokens, accepted=step.accepted, announced=step.announced, stop=step.stop,
+            step.commit, tokens=step.tokens, accepted=step.accepted, next_positions=step.next_positions, stop=step.stop,
             state=step.state,
         )  # fmt: skip

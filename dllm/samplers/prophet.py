@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Setting, altered
+from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_choices, in_range, name_of
-from dllm.samplers.base import Sampler, each_row
+from dllm.samplers.base import Sampler, shared_state
 from dllm.samplers.wrapper import Wrapper, alone
 
 
@@ -70,7 +70,7 @@ class Prophet(Wrapper):
             )
         lead = " " * (self.anchor_position > 0)  # as in the released code, where text stands before it
         ids = setting.ids_of(f"{lead}{self.anchor_text}")
-        return altered(wrapped, anchor=tuple(ids), begin=self.anchor_position + len(ids) + self.skip)
+        return replaced(wrapped, anchor=tuple(ids), begin=self.anchor_position + len(ids) + self.skip)
 
     def prepare(self, request: Request) -> Request:
         """The request with the anchor as given tokens. Raises UserError if the answer has no room for it."""
@@ -119,10 +119,10 @@ class Prophet(Wrapper):
         bars [B, 3], breaks [B, 2]: thresholds and breakpoints, on the canvas's device."""
         masks, turns = canvas.undecided.sum(1), self.inner.turns(canvas)
         options = (torch.tensor(values, dtype=torch.float64) for values in (self.thresholds, self.breakpoints))
-        bars, breaks = (each_row(values, canvas) for values in options)
+        bars, breaks = (shared_state(values, canvas) for values in options)
         return super().start(canvas, blocks) | {
             "masks": masks, "turns": masks if turns is None else turns,
-            "adaptive": torch.full_like(canvas.cut, turns is None), "bars": bars, "breaks": breaks,
+            "adaptive": torch.full_like(canvas.shortened, turns is None), "bars": bars, "breaks": breaks,
         }  # fmt: skip
 
     def propose(self, view: View, state: State) -> Step:
@@ -132,7 +132,7 @@ class Prophet(Wrapper):
             return step
         sure = self.gap(view) >= self.bar(view, state)
         step = alone(step, sure)
-        rest = step.owner.each(view.canvas.undecided & view.scores.scored & sure[:, None])
+        rest = step.owner.per_candidate(view.canvas.undecided & view.scores.scored & sure[:, None])
         accepted = None if step.accepted is None else step.accepted | rest
         return replace(step, commit=step.commit | rest, accepted=accepted, stop=sure | step.stop)
 
@@ -143,7 +143,7 @@ class Prophet(Wrapper):
         region = view.canvas.undecided if self.region == "all_masked" else (
             (relative >= first) & (relative < first + self.length) & view.canvas.valid)  # fmt: skip
         scored = region & view.scores.scored
-        mean = (view.scores.stat("gap") * scored).sum(1) / scored.sum(1)
+        mean = (view.scores.statistic("gap") * scored).sum(1) / scored.sum(1)
         return torch.where(scored.any(1), mean, -torch.inf)
 
     def bar(self, view: View, state: State) -> Tensor:

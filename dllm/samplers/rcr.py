@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
@@ -65,11 +65,11 @@ class RCR(Scheduled):
         committed = view.blocks.in_block & view.canvas.revisable
         masks = (view.canvas.undecided & view.blocks.in_block).sum(1)
         record = torch.where(committed, state["record"], ranking(view.scores, self.score))
-        keep = top(record, committed | view.open, committed.sum(1) + masks - self.left(view, state))
+        keep = top_k_mask(record, committed | view.open, committed.sum(1) + masks - self.left(view, state))
         return view.step(keep & view.open, remask=committed & ~keep, state={"record": record})
 
     def left(self, view: View, state: State) -> Tensor:
         """Masks of the block that are left after this forward [B]: floor(masks * curve), in float64 as published."""
         masks, steps = view.blocks.masks.double(), self.block_steps(view, state)
-        share = CURVES[self.curve]((view.index + 1).clamp(max=steps) / steps.double(), masks).clamp(FLOOR, 1.0)
-        return torch.where(view.index < steps - 1, (masks * share).floor().long(), 0)
+        share = CURVES[self.curve]((view.block_step + 1).clamp(max=steps) / steps.double(), masks).clamp(FLOOR, 1.0)
+        return torch.where(view.block_step < steps - 1, (masks * share).floor().long(), 0)

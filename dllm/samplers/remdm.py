@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
@@ -64,14 +64,14 @@ class ReMDM(Scheduled):
         return super().start(canvas, blocks) | {"record": record, "owed": torch.zeros_like(canvas.start)}
 
     def step(self, view: View, state: State) -> Step:
-        first, index = self._first(view, state), view.index
+        first, index = self._first(view, state), view.block_step
         passed = (index - first).clamp(0, self.extra)  # corrections before this forward
         due = torch.where(self._corrects(index, first), state["owed"], self.due(view, state, index - passed))
-        chosen = top(view.scores.confidence, view.open, due)
+        chosen = top_k_mask(view.scores.confidence, view.open, due)
         committed = view.blocks.in_block & view.canvas.revisable
         record = torch.where(committed, state["record"], view.scores.confidence)
         again = torch.where(self._corrects(index + 1, first), self.number, 0)
-        undone = top(-record, committed | chosen, again)
+        undone = top_k_mask(-record, committed | chosen, again)
         changed = {"record": record, "owed": undone.sum(1)}
         return view.step(chosen & ~undone, remask=committed & undone, state=changed)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
@@ -57,11 +57,11 @@ class Saber(Sampler):
         count = (own > 0).sum(1)
         bar = torch.where(count > 0, own.sum(1) / count.clamp(min=1), 1.0)
         accepted = view.open & (confidence > bar[:, None])
-        chosen = top(confidence, view.open, accepted.sum(1).clamp(min=self.minimum))
+        chosen = top_k_mask(confidence, view.open, accepted.sum(1).clamp(min=self.minimum))
         decided = chosen | (view.canvas.revisable & view.blocks.in_block & view.scores.scored)
         unfinished = (view.canvas.undecided & view.blocks.in_block & ~chosen).any(1)
         worst, changed = self._doubted(view, state, chosen)
-        undone = top(worst, decided, torch.where(unfinished, self._undone(chosen.sum(1)), 0))
+        undone = top_k_mask(worst, decided, torch.where(unfinished, self._undone(chosen.sum(1)), 0))
         new = chosen if self.form == "llada" else chosen & (own == 0)
         changed["own"] = torch.where(new, confidence, own)
         return view.step(chosen & ~undone, accepted=accepted & ~undone, remask=undone & ~chosen, state=changed)
@@ -75,7 +75,7 @@ class Saber(Sampler):
         """How doubtful each position is [B, L], the worst first, and the changed state."""
         confidence, scored = view.scores.confidence, view.scores.scored
         if self.form == "dream":
-            return -torch.where(chosen, confidence, view.scores.stat("current").exp()), {}
+            return -torch.where(chosen, confidence, view.scores.statistic("current").exp()), {}
         seen = scored & view.blocks.in_block
         kept = torch.where(view.blocks.in_block, state["last"], -torch.inf)
         return state["last"] - confidence, {"last": torch.where(seen, confidence, kept)}

@@ -55,7 +55,7 @@ class Scheduled(Sampler):
         open: a cache may have let fewer positions be committed than were due. index [B]: that of this forward in the
         schedule (None: ``view.index``).
         """
-        masks, index = view.blocks.masks, view.index if index is None else index
+        masks, index = view.blocks.masks, view.block_step if index is None else index
         steps = self.block_steps(view, state)
         split = masks // steps + (index < masks % steps)
         return torch.where(index < steps - 1, torch.where(state["steps"] > 0, split, self.per_step), view.open.sum(1))

@@ -55,7 +55,7 @@ class Scout(FreeDave):
         trees = self._trees(view, base, due, written, (kept + 1) / (asked + 5))
         counts = torch.tensor([1 + len(tree) for tree in trees], device=base.device)
         owner = Owner(torch.arange(len(trees), device=base.device).repeat_interleave(counts), len(trees))
-        commit, tokens = owner.each(base).clone(), owner.each(written).clone()
+        commit, tokens = owner.per_candidate(base).clone(), owner.per_candidate(written).clone()
         drafts = [draft for tree in trees for draft in (frozenset[Addition](), *tree)]
         added = [(at, *one) for at, draft in enumerate(drafts) for one in draft]
         if added:
@@ -83,7 +83,7 @@ class Scout(FreeDave):
         assert found is not None
         logits, ids = few_largest(found.values, self.tokens)
         inside = found.columns.clamp(max=base.shape[1] - 1)
-        first = view.scores.stat("first").gather(1, inside)[..., None]
+        first = view.scores.statistic("first").gather(1, inside)[..., None]
         weight = self.weight(first, (logits - logits[..., :1]).double().exp())
         open_ = (view.open & ~base & view.active[:, None]).gather(1, inside) & (found.columns < base.shape[1])
         host = [value.tolist() for value in (found.columns, open_, due.gather(1, inside), written.gather(1, inside))]
@@ -120,7 +120,7 @@ def equality(candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:
     cut, j must be cut there, too."""
     at, real = rows.clamp(min=0), rows >= 0
     said, then = (torch.where(one.masked, -1, one.tokens)[at] for one in (candidates, successors))  # [B, K, L]
-    end, cut = candidates.end[at], candidates.cut[at]
+    end, cut = candidates.end[at], candidates.shortened[at]
     order = torch.arange(rows.shape[1], device=rows.device)
     same = (said[:, None] == then[:, :, None]).all(-1) & (~cut[:, :, None] | (end[:, None] == end[:, :, None]))
     return same & real[:, None, :] & real[:, :, None] & (order[:, None] < order)

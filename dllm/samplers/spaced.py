@@ -45,7 +45,7 @@ class Spaced(Wrapper):
 
     def _score(self, view: View) -> Tensor:
         reads = any("entropy" in need.statistics for need in self.inner.needs())
-        return -view.scores.stat("entropy") if reads else view.scores.confidence
+        return -view.scores.statistic("entropy") if reads else view.scores.confidence
 
 
 def spaced_out(chosen: Tensor, score: Tensor, gap: Tensor) -> Tensor:

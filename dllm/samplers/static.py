@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dllm.common.noise import uniform
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.errors import in_choices
 from dllm.samplers.base import ranking, ranking_statistics
@@ -28,7 +28,7 @@ class Static(Scheduled):
         return (Need(statistics=ranking_statistics(self.score)),)
 
     def step(self, view: View, state: State) -> Step:
-        return view.step(top(self.rate(view), view.open, self.due(view, state)))
+        return view.step(top_k_mask(self.rate(view), view.open, self.due(view, state)))
 
     def rate(self, view: View) -> Tensor:
         """The ranking score [B, L], higher first."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best, top
+from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
@@ -130,7 +130,7 @@ class TACG(Sampler):
         near = ripe & (confidence > state["floor"][:, None]) & ~base
         ready = base | self._extras(score, near, base)
         passed = ready & ((streak >= self.streak) | (confidence >= state["escape"][:, None]))
-        return passed, best(score, torch.where(ready.any(1, keepdim=True), ready, view.open))
+        return passed, argmax_mask(score, torch.where(ready.any(1, keepdim=True), ready, view.open))
 
     def _extended(self, view: View, state: State, score: Tensor, streak: Tensor) -> tuple[Tensor, Tensor]:
         """The same for the form whose base does not wait."""
@@ -138,24 +138,24 @@ class TACG(Sampler):
         base = view.open & (confidence >= state["threshold"][:, None])
         near = view.open & (confidence >= state["floor"][:, None]) & ~base & (streak >= self.streak)
         sure = view.open & (confidence >= state["escape"][:, None])
-        return base | self._extras(score, near, base) | sure, best(confidence, view.open)
+        return base | self._extras(score, near, base) | sure, argmax_mask(confidence, view.open)
 
     def _extras(self, score: Tensor, near: Tensor, base: Tensor) -> Tensor:
         """The best of ``near``, as many as the ``base`` allows."""
         count = base.sum(1)
         most = (self.ratio * count.clamp(min=1).double()).ceil().clamp(max=self.most)
-        return top(score, near, most if self.without_base else most * (count > 0))
+        return top_k_mask(score, near, most if self.without_base else most * (count > 0))
 
     def _followed(self, view: View, state: State, places: HistoryPlaces) -> tuple[Tensor, State]:
         """How much each proposal gains, by place [B, W], and the state after this forward. A position that it did not
         score keeps its history."""
         scores, told, known = view.scores, view.scores.scored & view.canvas.undecided, state["streak"] > 0
         if self.history == "block":
-            told, known = told & view.blocks.in_block, known & (state["block"] == view.blocks.number)[:, None]
+            told, known = told & view.blocks.in_block, known & (state["block"] == view.blocks.index)[:, None]
         told, token = places.at(told) & places.known, places.at(scores.token)
         again = known & (state["token"] == token)
         changed = {
-            "token": torch.where(told, token, state["token"]), "block": view.blocks.number, "calm": state["calm"],
+            "token": torch.where(told, token, state["token"]), "block": view.blocks.index, "calm": state["calm"],
             "streak": torch.where(told, torch.where(again, state["streak"] + 1, 1), state["streak"] * known),
         }  # fmt: skip
         gain = torch.zeros_like(token, dtype=torch.float64)

@@ -68,15 +68,17 @@ class OneBlock:
 def played(rule: Player, made: TrialDraw = TrialDraw()) -> Iterator[tuple[View, Step]]:  # noqa: B008  frozen
     """What the rule sees and does in every turn, until nothing is left or it offers several candidates."""
     requests = [Request.answer([0] * _PROMPT, _LENGTH, _MASK, row) for row in range(_ROWS)]
-    canvas = Canvas.of([replace(request, number=0) for request in requests], 0)
+    canvas = Canvas.of([replace(request, param_index=0) for request in requests], 0)
     blocks, owner = one_block(canvas, made.turn, rule.lookahead), Owner.single(_ROWS, canvas.start.device)
     state, noise = rule.start(canvas, OneBlock()), torch.Generator().manual_seed(0)
     for _ in range(_TURNS):
         blocks, noise = blocks.after_forward(), torch.Generator().manual_seed(0) if made.steady else noise
-        view = View.of(canvas, made_up_scores(canvas, made, noise), blocks, canvas.nothing, owner, rule.edits)
+        view = View.of(canvas, made_up_scores(canvas, made, noise), blocks, canvas.no_positions, owner, rule.edits)
         step = rule.propose(view, state)
         yield view, step
-        canvas = step.owner.one(step.owner.each(canvas).remask(step.remask, _MASK).commit(step.written, step.tokens))
+        canvas = step.owner.per_row(
+            step.owner.per_candidate(canvas).remask(step.remask, _MASK).commit(step.written, step.tokens)
+        )
         if not step.owner.is_single or not canvas.masked.any():
             return
         state = update_rows(view.active, state | step.state, state)
@@ -86,8 +88,9 @@ def one_block(canvas: Canvas, turn: int, lookahead: int) -> BlockState:
     """The rows' one block before its first forward."""
     zero, inside = torch.zeros_like(canvas.start), canvas.undecided
     return BlockState(
-        begin=canvas.start, end=canvas.end, open_end=canvas.end, number=zero, masks=inside.sum(1), forwards=zero,
-        turn=zero + turn, done=canvas.cut, held=zero, active=~canvas.cut, in_block=inside, in_open=inside, own={},
+        begin=canvas.start, end=canvas.end, open_end=canvas.end, index=zero, masks=inside.sum(1), forwards=zero,
+        turn=zero + turn, done=canvas.shortened, host_wait=zero, active=~canvas.shortened,
+        in_block=inside, in_open=inside, params={},
         lookahead=lookahead, shapes=Shapes(),
     )  # fmt: skip
 
@@ -127,7 +130,7 @@ def goes_by(rule: Player, name: str | None) -> bool:
     turns = tried(rule, TrialDraw())
     if not turns or not all(step.owner.is_single for _, step in turns):
         return False
-    return all(_first(view.scores.confidence if name is None else -view.scores.stat(name), view.open, step)
+    return all(_first(view.scores.confidence if name is None else -view.scores.statistic(name), view.open, step)
                for view, step in turns)  # fmt: skip
 
 
@@ -143,8 +146,8 @@ def puts_last(rule: Player) -> bool:
 
 
 def _last(sunk: Tensor, open_: Tensor, step: Step) -> bool:
-    early = (step.commit & step.owner.each(sunk)).any(1)
-    return not bool((early & (step.owner.each(open_ & ~sunk) & ~step.commit).any(1)).any())
+    early = (step.commit & step.owner.per_candidate(sunk)).any(1)
+    return not bool((early & (step.owner.per_candidate(open_ & ~sunk) & ~step.commit).any(1)).any())
 
 
 def repeats_itself(rule: Player) -> bool:

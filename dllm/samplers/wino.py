@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dllm.common.ranking import best, top
+from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
@@ -58,13 +58,13 @@ class WINO(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         confidence, masks = view.scores.confidence, (view.canvas.undecided & view.blocks.in_block).sum(1)
-        before = torch.where(state["block"] == view.blocks.number, state["before"], FIRST)
+        before = torch.where(state["block"] == view.blocks.index, state["before"], FIRST)
         accepted = view.open & (confidence > state["threshold"][:, None])
-        accepted = top(confidence, accepted, (7 * masks // 10).clamp(5, 20))
-        commit = accepted | (best(confidence, view.open) & ~accepted.any(1, keepdim=True))
-        count, likely = commit.sum(1), view.scores.stat("shadow").exp()
+        accepted = top_k_mask(confidence, accepted, (7 * masks // 10).clamp(5, 20))
+        commit = accepted | (argmax_mask(confidence, view.open) & ~accepted.any(1, keepdim=True))
+        count, likely = commit.sum(1), view.scores.statistic("shadow").exp()
         committed = view.blocks.in_block & view.canvas.revisable
         doubtful = committed & (likely < state["back_threshold"][:, None]) & (count > 1)[:, None]
-        remask = top(-likely, doubtful, before - 1)
-        changed = {"before": count, "block": view.blocks.number}
+        remask = top_k_mask(-likely, doubtful, before - 1)
+        changed = {"before": count, "block": view.blocks.index}
         return view.step(commit, accepted=accepted, remask=remask, state=changed)

@@ -11,7 +11,7 @@ from torch import Tensor
 from dllm.common.rowwise import Owner, select
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Setting, altered
+from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler
@@ -58,7 +58,7 @@ class Wrapper(Sampler):
         return self.inner.needs()
 
     def resolved(self, setting: Setting) -> Sampler:
-        return altered(self, inner=self.inner.resolved(setting))
+        return replaced(self, inner=self.inner.resolved(setting))
 
     def check(self, setting: Setting) -> None:
         self.inner.check(setting)

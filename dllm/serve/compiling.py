@@ -55,7 +55,7 @@ class Compiling:
         request: Request = job.chosen.sampler.prepare(job.request)
         assert isinstance(request.constraint, Constraint)
         timed = replace(request, constraint=replace(request.constraint, seconds=seconds))
-        steered = self.runner_of(job.chosen).constraints.steered(timed)
+        steered = self.runner_of(job.chosen).constraints.row(timed)
         assert steered is not None, "the request is under a constraint"
         return steered.compiled.language
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dllm.common.kinds import is_list_of, is_text, is_whole, of_kind
+from dllm.common.kinds import coerce, is_list_of, is_text, is_whole
 from dllm.errors import nearest
 from dllm.prompts import Message
 from dllm.serve.refused import Refused, as_refusal
@@ -56,7 +56,7 @@ def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
     for name, kind in KINDS.items():
         if name in given:
             with as_refusal(name):
-                given[name] = of_kind(name, given[name], kind)
+                given[name] = coerce(name, given[name], kind)
     _check_metadata(given.pop("metadata", {}))
     given.pop("user", None)
     return given
@@ -97,7 +97,7 @@ def object_of(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
 def flag(name: str, fields: Mapping[str, Any], key: str) -> bool:
     """The field ``key``, false where it is not set. Raises Refused for another kind."""
     with as_refusal(name):
-        return bool(of_kind(name, fields.get(key, False), "bool"))
+        return bool(coerce(name, fields.get(key, False), "bool"))
 
 
 def wants_logprobs(fields: Mapping[str, Any], chat: bool) -> bool:
@@ -142,7 +142,7 @@ def _message(name: str, value: Any) -> Message:
     found = {"role": ROLES[role], "content": _content(f"{name}.content", message.get("content"))}
     if "name" in message:
         with as_refusal(f"{name}.name"):
-            found["name"] = of_kind(f"{name}.name", message["name"], "str")
+            found["name"] = coerce(f"{name}.name", message["name"], "str")
     return found
 
 

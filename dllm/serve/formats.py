@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dllm.common.kinds import of_kind
+from dllm.common.kinds import coerce
 from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, Grammar, JsonSchema, Regex
 from dllm.decoder import refuse_stop
 from dllm.errors import nearest
@@ -112,7 +112,7 @@ def _schema(held: Any, options: dict[str, Any]) -> JsonSchema:
     with as_refusal("response_format"):
         for key, kind in (("name", "str"), ("description", "str"), ("strict", "bool")):
             if key in found:
-                found[key] = of_kind(f"{name}.{key}", found[key], kind)
+                found[key] = coerce(f"{name}.{key}", found[key], kind)
     if not isinstance(found.get("schema"), Mapping | bool):
         sentence = f"{name}.schema={found.get('schema')!r} must be a schema: an object, true or false."
         raise Refused(400, sentence, "response_format")

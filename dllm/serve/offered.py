@@ -15,7 +15,7 @@ from functools import cache
 from math import inf
 from typing import Any
 
-from dllm.common.kinds import is_number, of_kind, words_of
+from dllm.common.kinds import coerce, is_number, words_of
 from dllm.compose.choice_files import choice_notes, choice_summary, serve_limits
 from dllm.compose.parts import arguments_of, build_part, choices, class_of, options_of_choices, takes_part
 from dllm.errors import UnknownChoice, UserError, nearest
@@ -49,7 +49,7 @@ class Option:
         served at most."""
         if isinstance(value, str) and "${" in value:
             raise UserError(f"{name}={value!r} must not hold ${{, which stands for a setting of the server. Drop it.")
-        value = of_kind(name, value, OF_KINDS[self.kind] + " | None" * self.null, self.default)
+        value = coerce(name, value, OF_KINDS[self.kind] + " | None" * self.null, self.default)
         entries, most = value if isinstance(value, list) else [value], inf if self.most is None else self.most
         if len(entries) > LONGEST_LIST:
             raise UserError(f"{name} has {len(entries)} entries. At most {LONGEST_LIST} are served.")

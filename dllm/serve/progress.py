@@ -19,11 +19,11 @@ def progress_of(turn: Turn, rows: Sequence[int], jobs: Sequence[Job], takes_back
     """What ``rows``, which decode ``jobs``, look like after a turn. takes_back: as in ``final_end``."""
     at = torch.tensor(rows, device=turn.chosen.device)
     canvas = turn.candidates.select(turn.step.owner.first[at])
-    counts = torch.stack([turn.view.blocks.turn, turn.blocks.number, final_end(turn, takes_back)], 1)[at].tolist()
+    counts = torch.stack([turn.view.blocks.turn, turn.blocks.index, final_end(turn, takes_back)], 1)[at].tolist()
     found = list(map(_progress, jobs, counts, canvas.tokens.tolist(), canvas.masked.tolist()))
     if not any(job.snapshots for job in jobs):
         return found
-    turns = turn.ledger.fixed[at].masked_fill(canvas.masked, 0).tolist()
+    turns = turn.ledger.commit_turn[at].masked_fill(canvas.masked, 0).tolist()
     return list(map(_pictured, jobs, found, turns, guesses_of(turn, canvas, at)))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from dllm.common.kinds import of_kind
+from dllm.common.kinds import coerce
 from dllm.errors import UserError, in_choices, in_range
 from dllm.serve.jobs import Limits
 from dllm.serve.keys import KEY_VARIABLE, check_key, keys_in_file
@@ -47,9 +47,9 @@ class ServeSettings:
         for entry in fields(ServeSettings):
             if entry.name != "limits":
                 kind = "list[str]" if entry.name in ("names", "hosts", "cors") else str(entry.type)
-                value = of_kind(f"task.{entry.name}", task[entry.name], kind)
+                value = coerce(f"task.{entry.name}", task[entry.name], kind)
                 values[entry.name] = tuple(value) if isinstance(value, list) else value
-        sizes = {e.name: of_kind(f"task.{e.name}", task[e.name], str(e.type)) for e in fields(Limits)}
+        sizes = {e.name: coerce(f"task.{e.name}", task[e.name], str(e.type)) for e in fields(Limits)}
         for name, size in sizes.items():
             if name != "exact":
                 in_range(f"task.{name}", size, 1)

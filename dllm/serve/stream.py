@@ -41,7 +41,7 @@ class AnswerText:
         request: Request, text: Callable[[Sequence[int]], str], ends: Collection[int], stop: tuple[str, ...]
     ) -> AnswerText:
         """The text of a request's answer. An infilling has no stop strings: its text is given in part."""
-        return AnswerText(text, frozenset(ends), stop if request.head is None else (), request.head)
+        return AnswerText(text, frozenset(ends), stop if request.infill_prefix is None else (), request.infill_prefix)
 
     def follow(self, tokens: Sequence[int], final: int) -> tuple[str, Ending | None]:
         """What is new, and the answer's end if a stop string has been found. tokens: the answer; its first ``final``

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from dllm.common.kinds import is_whole, of_kind
+from dllm.common.kinds import coerce, is_whole
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.prompts import Message, Prompts
@@ -138,7 +138,7 @@ def _sampling(fields: Mapping[str, Any], diffusion: Mapping[str, Any], ours: Sam
         given["top_p"] = None
     if "guidance" in diffusion:
         with as_refusal("diffusion.guidance"):
-            given["guidance"] = of_kind("diffusion.guidance", diffusion["guidance"], "float")
+            given["guidance"] = coerce("diffusion.guidance", diffusion["guidance"], "float")
     with as_refusal():
         return replace(ours, **given)
 

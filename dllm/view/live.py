@@ -71,7 +71,7 @@ class LiveView:
 
     def _begun(self, turn: Turn) -> Picture:
         """The picture of the batch, new in its first turn, with the rows that have joined it."""
-        if self.picture is None or (int(turn.canvas.request[0]) == 0 and int(turn.view.blocks.turn[0]) == 1):
+        if self.picture is None or (int(turn.canvas.row_id[0]) == 0 and int(turn.view.blocks.turn[0]) == 1):
             self.picture, self.turn, self.next = Picture.of(turn.canvas), 0, 0.0
             self.picture.open(turn, before=True)
             self._linger()

@@ -36,7 +36,7 @@ class Picture:
     @staticmethod
     def of(canvas: Canvas) -> Picture:
         """Before the first forward."""
-        rows, length = int(canvas.request.max()) + 1, len(canvas.columns)
+        rows, length = int(canvas.row_id.max()) + 1, len(canvas.columns)
         blank = canvas.tokens.new_zeros((rows, length))
         no = blank.bool()
         picture = Picture(
@@ -44,16 +44,16 @@ class Picture:
             canvas.tokens.new_zeros((rows, length + 1)).bool(), no.clone(), canvas.tokens.new_zeros((rows, 2)),
             no.clone(), no.clone(), no.clone(), int(canvas.undecided.sum()),
         )  # fmt: skip
-        picture.shown[canvas.request] = canvas.valid & (canvas.columns >= canvas.start[:, None])
-        picture.fixed[canvas.request] = torch.where(canvas.masked, -1, 0)
-        picture.tokens[canvas.request], picture.masked[canvas.request] = canvas.tokens, canvas.undecided
+        picture.shown[canvas.row_id] = canvas.valid & (canvas.columns >= canvas.start[:, None])
+        picture.fixed[canvas.row_id] = torch.where(canvas.masked, -1, 0)
+        picture.tokens[canvas.row_id], picture.masked[canvas.row_id] = canvas.tokens, canvas.undecided
         return picture
 
     def joined(self, canvas: Canvas) -> Picture:
         """The picture with those rows of ``canvas`` [b], named in the order in which they joined, that it lacks."""
         there = len(self.tokens)
-        fresh = canvas.select((canvas.request >= there).nonzero()[:, 0])
-        if not len(fresh.request):
+        fresh = canvas.select((canvas.row_id >= there).nonzero()[:, 0])
+        if not len(fresh.row_id):
             return self
         more, parts = Picture.of(fresh), {}
         for entry in fields(self):
@@ -68,11 +68,11 @@ class Picture:
         at, scores = self._at(turn.canvas), turn.view.scores
         self.guess[at] = torch.where(scores.scored, scores.token, self.guess[at])
         self.sure[at] = torch.where(scores.scored, scores.confidence.clamp(min=0), self.sure[at])
-        self.steered[at] = torch.where(scores.scored & turn.canvas.masked, turn.marks.steered, self.steered[at])
+        self.steered[at] = torch.where(scores.scored & turn.canvas.masked, turn.marks.corrected, self.steered[at])
 
     def update(self, turn: Turn) -> None:
         """Show the first candidate of every row after this turn."""
-        canvas = turn.step.owner.one(turn.candidates)
+        canvas = turn.step.owner.per_row(turn.candidates)
         at = self._at(canvas)
         known = self.fixed[at]
         edited = (known > 0) & ~canvas.masked & (canvas.tokens != self.tokens[at])
@@ -82,18 +82,18 @@ class Picture:
         self.fresh[at] = ((known < 0) & ~canvas.masked) | edited
         self.sure[at] = self.sure[at].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
         self.refused.fill_(False)
-        self.refused[at] = turn.step.owner.one(turn.marks.refused)
-        self.replaced[at] = (self.replaced[at] | turn.step.owner.one(turn.marks.replaced)) & ~canvas.masked
+        self.refused[at] = turn.step.owner.per_row(turn.marks.refused)
+        self.replaced[at] = (self.replaced[at] | turn.step.owner.per_row(turn.marks.replaced)) & ~canvas.masked
         self.tokens[at], self.masked[at] = canvas.tokens, canvas.undecided
         self.open(turn)
 
     def _at(self, canvas: Canvas) -> tuple[Tensor, Tensor]:
         """Where the rows of ``canvas`` lie in the picture, which may have had wider ones."""
-        return canvas.request[:, None], canvas.columns
+        return canvas.row_id[:, None], canvas.columns
 
     def open(self, turn: Turn, before: bool = False) -> None:
         """Note the blocks of the turn's rows after it, or ``before`` it."""
-        names, blocks = turn.canvas.request, turn.view.blocks if before else turn.blocks
+        names, blocks = turn.canvas.row_id, turn.view.blocks if before else turn.blocks
         last = self.edges.shape[1] - 1
         self.edges[names, blocks.begin.clamp(max=last)] = True
         self.edges[names, blocks.end.clamp(max=last)] = True

@@ -79,7 +79,7 @@ def followed(decoder: Decoder, prompt: list[int]) -> tuple[list[tuple[int, int]]
     for turn in decoder.turns(prompt):
         rows.append((int(turn.cost.computed.max()), int(turn.cost.scored.sum())))
         scores, commit = turn.view.scores, turn.step.commit
-        least = min(least, float(scores.stat("gap")[commit].min()))
+        least = min(least, float(scores.statistic("gap")[commit].min()))
         left = scores.confidence[turn.view.open & ~commit]
         if len(left) and decoder.sampler.by_confidence:
             least = min(least, float((scores.confidence[commit].min() / left.max()).log()))

@@ -72,7 +72,7 @@ class EndsEarly(EndOfText):
         self.lengths = torch.tensor(lengths)
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
-        end = candidates.start + self.lengths[candidates.number]
+        end = candidates.start + self.lengths[candidates.param_index]
         open_ = (candidates.undecided & (candidates.columns < end[:, None])).any(1)
         return candidates.stop_at(end, ~open_ & (end < candidates.end), attended=True)
 
@@ -101,7 +101,7 @@ def requests(count: int, model: Model, noise: random.Random) -> tuple[list[Reque
     for number in range(count):
         prompt = [noise.randrange(1, 1000) for _ in range(int(8 * 12 ** noise.random()))]
         length = int(16 * 16 ** noise.random())
-        out.append(replace(Request.answer(prompt, length, model.ids.mask, number), number=number))
+        out.append(replace(Request.answer(prompt, length, model.ids.mask, number), param_index=number))
         lengths.append(length if number % 2 else noise.randint(1, length))
     return out, lengths
 

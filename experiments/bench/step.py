@@ -36,7 +36,7 @@ from dllm.kernels.choose import KERNEL_CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
-from dllm.loop.recorded import prepared
+from dllm.loop.recorded import build_runtime
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
 from dllm.models.fused import fuse_products
@@ -204,7 +204,7 @@ def time_turns(
     ahead.
     """
     began = time.perf_counter()
-    runs = prepared(runtime, model, rule or parts_for(cache, load)[0], KEEP)
+    runs = build_runtime(runtime, model, rule or parts_for(cache, load)[0], KEEP)
 
     def first(turns: int) -> Iterator[Turn]:
         return islice(decode(model, cache, load, runtime.reads, runs, rule), turns)

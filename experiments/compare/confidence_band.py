@@ -54,14 +54,14 @@ class BandRecorder:
         view, accepted = turn.view, turn.step.accepted
         assert accepted is not None
         forced = (turn.step.commit & ~accepted).any(1)
-        for row, number in enumerate(view.canvas.number.tolist()):
+        for row, number in enumerate(view.canvas.param_index.tolist()):
             if not bool(view.active[row]):
                 continue
             start = int(view.canvas.start[row])
             columns = (view.canvas.undecided[row] & view.scores.scored[row]).nonzero()[:, 0]
             values = view.scores.confidence[row, columns].tolist()
             open_ = (view.open[row].nonzero()[:, 0] - start).tolist()
-            masks, block = dict(zip((columns - start).tolist(), values, strict=True)), int(view.blocks.number[row])
+            masks, block = dict(zip((columns - start).tolist(), values, strict=True)), int(view.blocks.index[row])
             self.requests.setdefault(number, []).append(Seen(masks, set(open_), bool(forced[row]), block))
 
 

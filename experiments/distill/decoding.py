@@ -56,9 +56,9 @@ class FirstEntropies:
 
     def __call__(self, turn: Turn) -> None:
         view = turn.view
-        first = view.open & ((view.index == 0) & turn.active)[:, None]
-        entropy = torch.where(first, view.scores.stat("entropy"), 0.0).sum(1)
-        rows = zip(view.canvas.number.tolist(), entropy.tolist(), first.sum(1).tolist(), strict=True)
+        first = view.open & ((view.block_step == 0) & turn.active)[:, None]
+        entropy = torch.where(first, view.scores.statistic("entropy"), 0.0).sum(1)
+        rows = zip(view.canvas.param_index.tolist(), entropy.tolist(), first.sum(1).tolist(), strict=True)
         for number, total, count in rows:
             self.sums[number] = self.sums.get(number, 0.0) + total
             self.counts[number] = self.counts.get(number, 0) + count

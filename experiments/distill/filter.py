@@ -88,7 +88,7 @@ class Replay(Sampler):
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         right = canvas.tokens.clone()
-        for row, number in enumerate(canvas.number.tolist()):
+        for row, number in enumerate(canvas.param_index.tolist()):
             start = int(canvas.start[row])
             answer = torch.tensor(self.reference[number], device=right.device)
             right[row, start : start + len(answer)] = answer
@@ -96,9 +96,9 @@ class Replay(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         token, block = view.scores.token, within(view)
-        again = ((token == state["before"]) | ~block).all(1) & (state["block"] == view.blocks.number)
+        again = ((token == state["before"]) | ~block).all(1) & (state["block"] == view.blocks.index)
         commit = view.open & ((token == state["right"]) | again[:, None])
-        return view.step(commit, tokens=state["right"], state={"before": token, "block": view.blocks.number})
+        return view.step(commit, tokens=state["right"], state={"before": token, "block": view.blocks.index})
 
 
 def within(view: View) -> Tensor:
@@ -120,7 +120,7 @@ class Records:
 
     def __call__(self, turn: Turn) -> None:
         view = turn.view
-        for row, number in enumerate(view.canvas.number.tolist()):
+        for row, number in enumerate(view.canvas.param_index.tolist()):
             begin, start = int(view.blocks.begin[row]), int(view.canvas.start[row])
             place = slice(begin, begin + self.length)
             answer = torch.tensor(self.reference[number][begin - start : begin - start + self.length])

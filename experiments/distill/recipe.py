@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from dllm.common.kinds import of_kind, words_of
+from dllm.common.kinds import coerce, words_of
 from dllm.errors import UserError, in_choices, in_range, nearest
 from dllm.models.config import ModelConfig
 
@@ -144,7 +144,7 @@ def parse(arguments: Sequence[str]) -> tuple[Recipe, Place]:
             in_choices("recipe", value, RECIPES)
             given = {**RECIPES[value], "out": f"runs/{value}", **given}
         elif name in kinds and value:
-            given[name] = of_kind(name, read(value, kinds[name]), kinds[name])
+            given[name] = coerce(name, read(value, kinds[name]), kinds[name])
         else:
             raise UserError(
                 f"{argument!r} is no option; write NAME=VALUE with one of recipe, {', '.join(kinds)}."

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dllm.common.ranking import best
+from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
@@ -61,7 +61,7 @@ class Follow(Sampler):
         """The turn of each column [L]."""
         blocks, columns = trace()["blocks"], len(canvas.columns)
         out, turn, begin = torch.zeros(columns, dtype=torch.int64), 0, int(canvas.start[row])
-        number = int(canvas.number[row])
+        number = int(canvas.param_index[row])
         while begin < columns:
             width = min(self.block, columns - begin)
             turns = torch.tensor(rank_of(blocks[number % len(blocks)][:width]))
@@ -71,7 +71,7 @@ class Follow(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         due = view.open & (state["due"] <= view.blocks.turn[:, None])
-        soonest = best(-state["due"].double(), view.open) & ~due.any(1, keepdim=True)
+        soonest = argmax_mask(-state["due"].double(), view.open) & ~due.any(1, keepdim=True)
         return view.step(due | soonest)
 
 

@@ -33,7 +33,7 @@ class Standing:
     def __call__(self, turn: Turn) -> None:
         canvas, scores = turn.view.canvas, turn.view.scores
         standing = torch.where(canvas.masked & scores.scored, scores.token, canvas.tokens)
-        for row, number in enumerate(canvas.number.tolist()):
+        for row, number in enumerate(canvas.param_index.tolist()):
             if bool(turn.active[row]):
                 self.seen.setdefault(number, []).append(standing[row, int(canvas.start[row]) :].tolist())
 

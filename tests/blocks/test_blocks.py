@@ -33,7 +33,7 @@ def spans(blocks: Blocks, canvas: Canvas) -> list[tuple[int, int, int]]:
     span, out = blocks.start(canvas), []
     while not bool(span.done.all()):
         start = int(canvas.start[0])
-        out.append((int(span.number[0]), int(span.begin[0]) - start, int(span.end[0]) - start))
+        out.append((int(span.index[0]), int(span.begin[0]) - start, int(span.end[0]) - start))
         canvas = canvas.commit(span.in_block & canvas.masked, canvas.tokens)
         for _ in range(blocks.min_forwards):
             span = closed(blocks, canvas, span.after_forward())
@@ -42,7 +42,7 @@ def spans(blocks: Blocks, canvas: Canvas) -> list[tuple[int, int, int]]:
 
 def closed(blocks: Blocks, canvas: Canvas, span: BlockState) -> BlockState:
     """After a turn in which nobody was told to stop."""
-    return blocks.advance(canvas, span, Owner.single(1, canvas.start.device), canvas.cut)
+    return blocks.advance(canvas, span, Owner.single(1, canvas.start.device), canvas.shortened)
 
 
 def answer(prompt: int, length: int, grid_at_zero: bool = False) -> Canvas:
@@ -78,7 +78,7 @@ def opened(canvas: Canvas, share: float, *commits: list[int]) -> list[tuple[int,
             where[0, torch.tensor(places) + start] = True
             canvas = canvas.commit(where, canvas.tokens)
             span = closed(blocks, canvas, span.after_forward())
-        out.append((int(span.number[0]), int(span.begin[0]) - start, int(span.open_end[0]) - start))
+        out.append((int(span.index[0]), int(span.begin[0]) - start, int(span.open_end[0]) - start))
     return out
 
 
@@ -158,7 +158,7 @@ def test_a_full_block_stays_for_its_forwards() -> None:
     numbers = []
     for _ in range(4):
         span = closed(blocks, canvas, span.after_forward())
-        numbers.append(int(span.number[0]))
+        numbers.append(int(span.index[0]))
     assert numbers == [0, 0, 1, 1]
 
 

@@ -66,7 +66,9 @@ def test_the_window_is_the_leftmost_masks(size: int, bound: int | None, further:
                 assert int(state.begin[row]) == masked.index(True)
         commit = canvas.undecided & (torch.rand(canvas.masked.shape) < 0.4)
         canvas = canvas.commit(commit, canvas.tokens)
-        state = blocks.advance(canvas, state.after_forward(), Owner.single(len(batch), canvas.start.device), canvas.cut)
+        state = blocks.advance(
+            canvas, state.after_forward(), Owner.single(len(batch), canvas.start.device), canvas.shortened
+        )
     assert not canvas.undecided.any()
 
 
@@ -82,7 +84,7 @@ def test_it_moves_as_the_paper_says(bound: int | None) -> None:
         assert begin >= before[0] and end >= before[1]
         assert 0 < int(turn.view.open.sum()) <= 6 and not turn.canvas.undecided[0, : begin + start].any()
         before, made = (begin, end), made + int(turn.step.commit.sum())
-        assert turn.view.index.tolist() == [turn.view.blocks.turn.item() - 1] and turn.blocks.number.tolist() == [0]
+        assert turn.view.block_step.tolist() == [turn.view.blocks.turn.item() - 1] and turn.blocks.index.tolist() == [0]
     assert made == length
 
 

@@ -60,7 +60,7 @@ def test_entropy_computes_masks_and_the_last_commits_or_everything(
         full.append(not history or highest > threshold)
         assert columns == (everything if full[-1] else sorted(partial))
         history.append(turn.step.commit[0].nonzero()[:, 0].tolist())
-        highest = max(float(turn.view.scores.stat("entropy")[0, at]) for at in history[-1])
+        highest = max(float(turn.view.scores.statistic("entropy")[0, at]) for at in history[-1])
     assert full.count(True) == 1 if threshold == 20.0 else 1 < full.count(True) < len(full)
 
 

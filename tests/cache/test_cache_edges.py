@@ -44,7 +44,7 @@ def test_elastic_watches_decided_positions_only(name: str) -> None:
     with torch.inference_mode():
         alone, beside = (
             [turn.cost.queries[0].tolist() for turn in denoise(Canvas.of(rows, 61), forward, *parts[:2], Keep())
-             if 0 in turn.canvas.request.tolist()]
+             if 0 in turn.canvas.row_id.tolist()]
             for rows in (batch[:1], batch)
         )  # fmt: skip
     assert alone == beside

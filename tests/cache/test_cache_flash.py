@@ -93,35 +93,35 @@ def view_of(canvas: Canvas) -> View:
     blocks = Whole().start(canvas)
     nothing = torch.zeros_like(canvas.tokens)
     scores = Scores(canvas.masked, nothing, nothing.double(), canvas.masked)
-    return View.of(canvas, scores, blocks, canvas.nothing, Owner.single(len(canvas.request), canvas.start.device))
+    return View.of(canvas, scores, blocks, canvas.no_positions, Owner.single(len(canvas.row_id), canvas.start.device))
 
 
 def test_the_first_turn_with_an_end_cuts_behind_its_last_one() -> None:
     """61 ends a text. Two ends in one turn: ``cut_open`` goes by the first of them. A later one changes nothing."""
     canvas = Canvas.of([Request.answer([62, 55], 8, 60), Request.answer([62, 61, 55], 6, 60)], 61)
     view = view_of(canvas)
-    commit = canvas.nothing.clone()
+    commit = canvas.no_positions.clone()
     commit[0, [3, 5, 7]] = True
     tokens = torch.zeros_like(canvas.tokens).index_fill(1, torch.tensor([3, 5]), 61)
     step, after = view.step(commit, tokens=tokens), canvas.commit(commit, tokens)
     cut = CutLast().cut(after, view, step, 61)
-    assert cut.end.tolist() == [6, 9] and cut.cut.tolist() == [True, False]
+    assert cut.end.tolist() == [6, 9] and cut.shortened.tolist() == [True, False]
     assert bool(cut.valid.eq(canvas.valid).all()) and cut.undecided[0].nonzero()[:, 0].tolist() == [2, 4]
     assert CutOpen().cut(after, view, step, 61).end.tolist() == [4, 9]
     again = commit & False
     again[0, 4] = again[1, 8] = True
     ends = torch.full_like(tokens, 61)
     later = CutLast().cut(cut.commit(again, ends), view, view.step(again, tokens=ends), 61)
-    assert later.end.tolist() == [6, 9] and later.cut.tolist() == [True, True]
+    assert later.end.tolist() == [6, 9] and later.shortened.tolist() == [True, True]
 
 
 def test_an_end_in_a_gap_does_not_end_what_is_given_behind() -> None:
     tokens = [62, 60, 60, 7, 60, 60]
     canvas = Canvas.of([Request(tokens, [token == 60 for token in tokens])], 61)
-    view, commit = view_of(canvas), canvas.nothing.clone()
+    view, commit = view_of(canvas), canvas.no_positions.clone()
     commit[0, 2] = True
     ends = torch.full_like(canvas.tokens, 61)
-    assert not CutLast().cut(canvas.commit(commit, ends), view, view.step(commit, tokens=ends), 61).cut.any()
+    assert not CutLast().cut(canvas.commit(commit, ends), view, view.step(commit, tokens=ends), 61).shortened.any()
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_what_is_left_out_might_as_well_not_be_there(name: str, drop: str) -> No
     policy = NoCache(**options)
     one, network = requests()[1], model(name)
     canvas, blocks = Canvas.of([one], 61), Fixed(8).start(Canvas.of([one], 61))
-    columns = (~policy.dropped(canvas, blocks, canvas.nothing))[0].nonzero()[:, 0]
+    columns = (~policy.dropped(canvas, blocks, canvas.no_positions))[0].nonzero()[:, 0]
     assert len(columns) < len(one.tokens)
     with torch.inference_mode():
         hidden, _ = network(canvas.tokens[:, columns], canvas.positions, NoCacheMemory(Visible()), columns[None])
@@ -85,8 +85,8 @@ def test_a_window_as_long_as_the_answer_leaves_nothing_out(kind: type[Pruning], 
 @pytest.mark.parametrize("drop", DRAWS)
 def test_a_row_draws_the_same_alone_and_in_a_batch(drop: str, kind: type[Pruning]) -> None:
     rows, policy = requests(), kind(suffix_window=9, suffix_drop=drop, **DRAWS[drop])
-    together = [(int(turn.canvas.request[row]), turn.cost.keys[row].tolist(), turn.candidates.tokens[row].tolist())
-                for turn in run("tiny-dream", rows, policy) for row in range(len(turn.canvas.request))]  # fmt: skip
+    together = [(int(turn.canvas.row_id[row]), turn.cost.keys[row].tolist(), turn.candidates.tokens[row].tolist())
+                for turn in run("tiny-dream", rows, policy) for row in range(len(turn.canvas.row_id))]  # fmt: skip
     for number, request in enumerate(rows):
         alone = run("tiny-dream", [request], policy)
         mine = [(keys, tokens) for row, keys, tokens in together if row == number]
@@ -98,7 +98,7 @@ def test_a_row_draws_the_same_alone_and_in_a_batch(drop: str, kind: type[Pruning
 def many(policy: Pruning, rows: int = 3000) -> torch.Tensor:
     """What stays of 20 masks behind the first block, in rows of other seeds [rows, 20]."""
     canvas = Canvas.of([Request([1] + [60] * 24, [False] + [True] * 24, seed, 1) for seed in range(rows)], 61)
-    return ~policy.dropped(canvas, Fixed(4).start(canvas), canvas.nothing)[:, 5:]
+    return ~policy.dropped(canvas, Fixed(4).start(canvas), canvas.no_positions)[:, 5:]
 
 
 def test_the_share_that_stays_falls_as_a_gaussian() -> None:
@@ -123,7 +123,7 @@ def test_text_that_is_given_behind_the_block_stays() -> None:
     tokens = [62, 51, 3, 55] + [60] * 8 + [7, 8] + [60] * 10
     request = Request(tokens, [token == 60 for token in tokens], start=4)
     canvas = Canvas.of([request], 61)
-    dropped = Prefix(suffix_window=2, suffix_tail=0).dropped(canvas, Fixed(4).start(canvas), canvas.nothing)
+    dropped = Prefix(suffix_window=2, suffix_tail=0).dropped(canvas, Fixed(4).start(canvas), canvas.no_positions)
     assert dropped[0].nonzero()[:, 0].tolist() == [10, 11, *range(14, 24)]
     assert all(int(turn.cost.keys) >= 12 for turn in run("tiny-llada", [request], Prefix(suffix_window=0)))
 

@@ -44,7 +44,7 @@ from dllm.cache.passes import Call, CandidateBuffers, ForwardPass
 from dllm.cache.prefix import Prefix
 from dllm.cache.recap import Recap
 from dllm.cache.window import Window
-from dllm.common.rowwise import some
+from dllm.common.rowwise import select_or_all
 from dllm.compose.validate import validate
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.contract import BlockState, ForwardPlan
@@ -65,7 +65,7 @@ BOTH = ["tiny-llada", "tiny-dream"]
 
 
 def everything(self: Blockwise, view: CacheView, begin: Tensor) -> Tensor:
-    return ~view.canvas.nothing
+    return ~view.canvas.no_positions
 
 
 @pytest.fixture
@@ -107,9 +107,9 @@ class Windowed(NoCache):
         session = super().start(canvas, config, shrinks)
         whole = session.plan
 
-        def plan(canvas: Canvas, blocks: BlockState, announced: Tensor) -> ForwardPlan:
+        def plan(canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
             masks = canvas.undecided & blocks.in_open
-            return replace(whole(canvas, blocks, announced), committable=masks & (masks.cumsum(1) <= 5))
+            return replace(whole(canvas, blocks, next_positions), committable=masks & (masks.cumsum(1) <= 5))
 
         session.plan = plan  # type: ignore[method-assign]
         return session
@@ -195,11 +195,11 @@ def test_greedy_computes_the_last_the_next_and_their_neighbours() -> None:
 
 def test_neighbours_alternate_left_and_right_and_skip_what_is_taken() -> None:
     masked = torch.tensor([False, True, True, True, True, True, True, True])
-    announced = torch.tensor([0, 0, 0, 1, 0, 0, 2, 0])
-    chosen = neighbours(announced, announced > 0, masked, 3)
+    next_positions = torch.tensor([0, 0, 0, 1, 0, 0, 2, 0])
+    chosen = neighbours(next_positions, next_positions > 0, masked, 3)
     # Position 3 takes 2, 4 and 1; then 6 finds 5 and 7, and nothing else is left.
     assert chosen.nonzero()[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert neighbours(announced, announced > 0, masked, 1).nonzero()[:, 0].tolist() == [2, 3, 5, 6]
+    assert neighbours(next_positions, next_positions > 0, masked, 1).nonzero()[:, 0].tolist() == [2, 3, 5, 6]
 
 
 def test_window_computes_its_active_masks_and_what_the_phase_committed() -> None:
@@ -236,8 +236,8 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
     assert max(shared) > 3  # more candidates than rows
 
     def own(self: BufferSession, forward: ForwardPass, candidates: Tensor | None, columns: Tensor) -> Call:
-        drafts = CandidateBuffers(some(forward.owner.row, candidates), [None] * len(self.stores))
-        visible = Visible(some(forward.keys, candidates))
+        drafts = CandidateBuffers(select_or_all(forward.owner.row, candidates), [None] * len(self.stores))
+        visible = Visible(select_or_all(forward.keys, candidates))
         return Call(candidates, columns, columns, visible, self.length, drafts=drafts)
 
     monkeypatch.setattr(BufferSession, "_share", own)
@@ -271,12 +271,12 @@ def test_guidance_with_everything_refreshed_is_guidance_without_a_cache(sampler:
 def test_shadow_rows_see_all_but_their_own_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a forward that opens a block, wino's shadows under a cache are wino's shadows without one."""
     scores = {
-        cache: [turn.view.scores.stat("shadow") for turn in turns(Combination("wino", "whole", cache), requests())]
+        cache: [turn.view.scores.statistic("shadow") for turn in turns(Combination("wino", "whole", cache), requests())]
         for cache in ("none", "dual")
     }
     assert len(scores["dual"]) > 1
     monkeypatch.setattr(Dual, "part", everything)
-    again = [turn.view.scores.stat("shadow") for turn in turns(Combination("wino", "whole", "dual"), requests())]
+    again = [turn.view.scores.statistic("shadow") for turn in turns(Combination("wino", "whole", "dual"), requests())]
     for left, right in zip(scores["none"], again, strict=True):
         assert left is not None and right is not None and torch.allclose(left, right, atol=1e-12)
 
@@ -387,7 +387,7 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
         forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())
         with torch.inference_mode():
             canvas = Canvas.of(requests(), 61)
-            free = ConstrainedBatch.none(len(canvas.request))
+            free = ConstrainedBatch.none(len(canvas.row_id))
             rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
             forward(rows)
             chosen = rows.session.select(torch.tensor([2, 0]))

@@ -16,7 +16,7 @@ from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.keep import Keep
-from dllm.loop.denoise import denoise, fresh, take_turn
+from dllm.loop.denoise import denoise, start_rows, take_turn
 from dllm.models.transformer import Transformer
 from dllm.samplers.confidence import Confidence
 
@@ -43,7 +43,7 @@ def test_kept_keys_are_those_of_one_causal_run(name: str, blocks: str, sampler: 
     canvas = Canvas.of(requests(), network.config.pad_id or 0)
     most = 0
     with torch.inference_mode():
-        rows = fresh(canvas, forward, parts[0], parts[1], None)
+        rows = start_rows(canvas, forward, parts[0], parts[1], None)
         while len(rows):
             session = rows.session
             rows, turn = take_turn(rows, forward, parts[0], parts[1], parts[3])

@@ -123,15 +123,15 @@ def test_rows_fit_the_same_tokens(seed: int, monkeypatch: pytest.MonkeyPatch) ->
         return
     ends = [END] if draw.random() < 0.7 else []
     one, other = (TokenLanguage(token_automaton(each, TABLE), ends) for each in found[1:])
-    assert one.fewest == other.fewest
+    assert one.min_tokens == other.min_tokens
     begun = draw.choice([b"", b"", b'"a', b'{"a":"', b"[1,"])
-    length = min(one.fewest or 1, 30) + draw.randint(0, 4)
+    length = min(one.min_tokens or 1, 30) + draw.randint(0, 4)
     rows = [RowSets(language, [MASK] * length, 0, begun) for language in (one, other)]
     while rows[0].feasible() and rows[1].feasible():
         masks = [at for at, cell in enumerate(rows[1].cells) if cell == MASK]
         mine, plain = ([each.bits[row.language.classes] for each in row.allowed(masks)] for row in rows)
         assert np.array_equal(mine, plain), found[0]
-        assert rows[0].fewest() == rows[1].fewest()
+        assert rows[0].min_tokens() == rows[1].min_tokens()
         if not masks:
             return
         scores = [np.array([draw.random() for _ in range(len(TABLE.texts))]) for _ in masks]

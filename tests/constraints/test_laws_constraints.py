@@ -30,7 +30,7 @@ from test_law_runtimes import Case, static_cases
 
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.steered import ConstrainedRow
+from dllm.constrained.row import ConstrainedRow
 from dllm.constraints import Regex
 from dllm.constraints.automata import automaton_of
 from dllm.constraints.rows import RowSets
@@ -69,15 +69,15 @@ def language(name: str, pattern: str, ends: bool = True, joint: bool = False) ->
     return CompiledConstraint(TokenLanguage(tokens, end), "regex", joint=joint)
 
 
-def steering(
+def constraints(
     name: str, rows: Sequence[Request], patterns: Sequence[str | None], ends: bool = True, joint: bool = False
 ) -> ConstrainedBatch:
     """The constraints of rows, in which every answer begins behind its prompt."""
     found: list[ConstrainedRow | None] = []
     for row, pattern in zip(rows, patterns, strict=True):
         cells = [MASK if hole else token for token, hole in zip(row.tokens, row.masked, strict=True)]
-        begin = 0 if row.head is not None else row.answer_start
-        gaps = 0 if row.head is None else max(at for at, cell in enumerate(cells) if cell != MASK)
+        begin = 0 if row.infill_prefix is not None else row.answer_start
+        gaps = 0 if row.infill_prefix is None else max(at for at, cell in enumerate(cells) if cell != MASK)
         compiled = language(name, pattern, ends, joint) if pattern else None
         found.append(
             ConstrainedRow(compiled, begin, [RowSets(compiled.language, cells[begin:], gaps)]) if compiled else None
@@ -95,7 +95,7 @@ def patterns_of(combination: Combination) -> list[str | None]:
 def together(combination: Combination) -> list[Decoded]:
     """Three rows as one batch: the middle one is free."""
     rows = requests()
-    return decode(combination, rows, None, steering(combination.model, rows, patterns_of(combination)))
+    return decode(combination, rows, None, constraints(combination.model, rows, patterns_of(combination)))
 
 
 def text_of(combination: Combination, tokens: Sequence[int]) -> str:
@@ -134,7 +134,7 @@ def test_a_constrained_row_decodes_the_same_alone_and_in_a_batch(combination: Co
     batches = [[0], [1], [2], [2, 0, 1]]
     for numbers in batches if full() else random.Random(str(combination)).sample(batches, 1):
         chosen = [rows[number] for number in numbers]
-        steers = steering(combination.model, chosen, [patterns[number] for number in numbers])
+        steers = constraints(combination.model, chosen, [patterns[number] for number in numbers])
         for one, number in zip(decode(combination, chosen, None, steers), numbers, strict=True):
             assert one.canvases == together(combination)[number].canvases
 
@@ -148,7 +148,7 @@ def test_a_row_without_a_constraint_decodes_as_without_the_engine(combination: C
 @of_decodes(daily=8)
 def test_the_language_of_all_texts_changes_no_canvas(combination: Combination) -> None:
     rows = requests()
-    steers = steering(combination.model, rows, [EVERYTHING] * len(rows), ends=False)
+    steers = constraints(combination.model, rows, [EVERYTHING] * len(rows), ends=False)
     for one, free in zip(decode(combination, rows, None, steers), decode(combination, rows), strict=True):
         assert one.canvases == free.canvases
 
@@ -159,7 +159,7 @@ def test_what_is_infilled_is_a_text_with_what_was_given(combination: Combination
     tokens = [60, 60, texts.index("a"), 60, 60, 60, texts.index("b"), 60, 60]
     row = Request(tokens, [token == 60 for token in tokens])
     pattern = r"[a-e]+( [a-e]+)?"
-    one = decode(combination, [row], None, steering(combination.model, [row], [pattern]))[0]
+    one = decode(combination, [row], None, constraints(combination.model, [row], [pattern]))[0]
     assert one.result is not None
     written = text_of(combination, one.result.tokens)
     assert re.fullmatch(pattern, written) and "a" in written and "b" in written
@@ -180,7 +180,7 @@ def test_where_the_free_text_fits_nothing_changes(combination: Combination) -> N
     """Confidences of steered cells are the model's own, and low: they wait until their neighbours settle them."""
     free = decode(combination, requests())
     words = [text_of(combination, one.result.tokens) if one.result else "" for one in free]
-    steers = steering(combination.model, requests(), [re.escape(word) for word in words])
+    steers = constraints(combination.model, requests(), [re.escape(word) for word in words])
     for one, other in zip(decode(combination, requests(), None, steers), free, strict=True):
         assert one.result is not None and other.result is not None
         if stands(other.result):
@@ -207,7 +207,7 @@ def test_drafts_over_a_schedule_give_its_text_in_no_more_forwards(combination: C
     """Under the language of one text, all that is drafted is right."""
     static = replace(combination, sampler="static")
     words = [text_of(static, one.result.tokens) if one.result else "" for one in decode(static, requests())]
-    steers = partial(steering, combination.model, requests(), [re.escape(word) for word in words])
+    steers = partial(constraints, combination.model, requests(), [re.escape(word) for word in words])
     found, expected = (decode(one, requests(), None, steers()) for one in (combination, static))
     for one, other in zip(found, expected, strict=True):
         assert one.result is not None and other.result is not None
@@ -220,11 +220,11 @@ def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
     combination, parts = case.combination, parts_of(case.combination)
     patterns, rows = patterns_of(combination), requests()
     sampling = Sampling(temperature=case.heat, tempered=parts[0].tempered)
-    steers, take = partial(steering, combination.model, rows, patterns), None
+    steers, take = partial(constraints, combination.model, rows, patterns), None
     if not (parts[0].asks or parts[3].asks):
         take = RecordedTurns(model(combination.model), lambda: FakeGraph([]))
     decoded = partial(results, model(combination.model), parts, rows, sampling)
-    found, eager = decoded(lag=case.lag, take=take, steering=steers()), decoded(steering=steers())
+    found, eager = decoded(lag=case.lag, take=take, constraints=steers()), decoded(constraints=steers())
     assert [one.canvas for one in found] == [one.canvas for one in eager]
     for one, pattern in zip(found, patterns, strict=True):
         assert pattern is None or re.fullmatch(pattern, text_of(combination, one.tokens))
@@ -240,7 +240,7 @@ def of_own_proposals() -> Iterator[Combination]:
 def test_joint_proposals_are_never_refused(combination: Combination) -> None:
     """Any part of what goes together goes together."""
     rows, patterns = requests(), patterns_of(combination)
-    steers = steering(combination.model, rows, patterns, joint=True)
+    steers = constraints(combination.model, rows, patterns, joint=True)
     for one, pattern in zip(decode(combination, rows, None, steers), patterns, strict=True):
         assert one.result is not None and one.result.trace is not None
         assert pattern is None or re.fullmatch(pattern, text_of(combination, one.result.tokens))
@@ -282,12 +282,12 @@ def hot() -> Iterator[Hot]:
 def test_hot_rows_are_texts_of_their_languages_and_decode_alone_as_in_a_batch(case: Hot) -> None:
     combination, rows = case.combination, requests()
     patterns, sampling = patterns_of(combination), case.sampling()
-    decoded = decode(combination, rows, sampling, steering(combination.model, rows, patterns, joint=case.joint))
+    decoded = decode(combination, rows, sampling, constraints(combination.model, rows, patterns, joint=case.joint))
     for one, pattern in zip(decoded, patterns, strict=True):
         assert one.result is not None
         assert pattern is None or re.fullmatch(pattern, text_of(combination, one.result.tokens))
     number = random.Random(str(case)).choice([0, 2])
-    steers = steering(combination.model, rows[number:][:1], patterns[number:][:1], joint=case.joint)
+    steers = constraints(combination.model, rows[number:][:1], patterns[number:][:1], joint=case.joint)
     alone = decode(combination, rows[number:][:1], sampling, steers)[0]
     assert alone.canvases == decoded[number].canvases
 
@@ -297,7 +297,7 @@ def test_what_replaces_a_token_fits_too() -> None:
     made = refused = 0
     for pattern in (*PATTERNS, "[a-z]+"):
         combination, rows = Combination("joint_threshold", "fixed"), requests()
-        for one in decode(combination, rows, None, steering(combination.model, rows, [pattern] * len(rows))):
+        for one in decode(combination, rows, None, constraints(combination.model, rows, [pattern] * len(rows))):
             assert one.result is not None and one.result.trace is not None
             assert re.fullmatch(pattern, text_of(combination, one.result.tokens))
             for record in one.result.trace.turns:

@@ -55,7 +55,7 @@ def drawn_schemas(seed: int, decoder: Decoder) -> Iterator[JsonSchema]:
         try:
             one = JsonSchema(Schemas(number).root(), depth=1, additional=draw.random() < 0.3,
                              whitespace=draw.choice(["any", "one", "none"]), joint=draw.random() < 0.2)  # fmt: skip
-            if decoder.fewest(one) <= LENGTH:
+            if decoder.min_tokens(one) <= LENGTH:
                 yield one
         except UserError:
             continue

@@ -38,7 +38,7 @@ def test_sets_equal_what_all_fillings_show(seed: int) -> None:
     for at, allowed in zip(case.masks, row.allowed(case.masks), strict=True):
         assert ids_of(row.language, allowed) == {ids[at] for ids in fillings}
     texts = [sum(ids[at] not in case.ends for at in case.masks) for ids in fillings]
-    assert row.fewest() == min(texts, default=None)
+    assert row.min_tokens() == min(texts, default=None)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -51,7 +51,7 @@ def test_what_goes_together_and_what_is_admitted_is_what_some_filling_has(seed: 
     ids = [number if number != MASK else 0 for number in ids]
     known = [number for number in ids if 0 <= number < len(case.texts)]
     together = len(known) == len(ids) and any(case.fillings(dict(zip(positions, ids, strict=True))))
-    assert row.together(positions, ids) == together
+    assert row.compatible(positions, ids) == together
     kept: dict[int, int] = {}
     expected = []
     for at, number in zip(positions, ids, strict=True):
@@ -122,10 +122,10 @@ def test_sets_renewed_after_commits_and_remasks_equal_fresh_ones(seed: int, monk
         else:
             changed = row.cells.copy()
             changed[at] = number
-            row.become(changed[: draw.choice([len(changed), max(at + 1, len(changed) - 1, case.gaps + 1)])])
+            row.set_cells(changed[: draw.choice([len(changed), max(at + 1, len(changed) - 1, case.gaps + 1)])])
         if draw.random() < 0.7:
             fresh = RowSets(case.language(), row.cells, case.gaps, case.begun)
-            asked = draw.sample([fresh.feasible, fresh.fewest], 1)[0].__name__
+            asked = draw.sample([fresh.feasible, fresh.min_tokens], 1)[0].__name__
             assert getattr(row, asked)() == getattr(fresh, asked)()
             assert bits_of(row) == bits_of(fresh)
     for other, cells in others:

@@ -47,14 +47,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "tokens of fractions": ({"tokens": ZERO.double()}, r"tokens is of torch.float64, and must be of int64 \(.long"),
     "confidence": ({"confidence": ZERO}, "confidence is of torch.int64, and must be of a floating-point type"),
     "accepted": ({"accepted": FALSE[:, :1]}, r"accepted has the shape \[2, 1\]"),
-    "announced": ({"announced": ZERO.double()}, "announced is of torch.float64, and must be of bool or int64"),
+    "next_positions": ({"next_positions": ZERO.double()}, "is of torch.float64, and must be of bool or int64"),
     "stop": ({"stop": FALSE[:, :1]}, r"stop has the shape \[2, 1\], and must have \[2\]"),
     "state of no row": ({"state": {"seen": torch.zeros(7)}}, r"'seen' has the shape \[7\], and must lead with the row"),
     "state of a number": ({"state": {"seen": 3}}, "'seen' is int, and must be a tensor"),
     "unknown state": ({"state": {"sene": torch.zeros(B)}}, "changes the state 'sene', and began with seen"),
     "remask": ({"remask": ~FALSE}, "takes tokens back .*write revocable = True in its class"),
     "edit": ({"edit": FALSE}, "replaces tokens .*write edits = True"),
-    "hold": ({"hold": torch.ones(B, dtype=torch.bool)}, "holds a block .*write edits = True"),
+    "keep_open": ({"keep_open": torch.ones(B, dtype=torch.bool)}, "keeps a full block .*write edits = True"),
     "candidates": ({"commit": FALSE[[0, 0, 1]], "owner": Owner(torch.tensor([0, 0, 1]), B)}, "write branches = True"),
 }  # fmt: skip
 
@@ -127,7 +127,7 @@ def test_a_rule_around_another_one_leaves_the_prompt_alone_and_the_gate_shut() -
     class Greedy(Twice):
         def propose(self, view: View, state: State) -> Step:
             step = super().propose(view, state)
-            return replace(step, commit=step.commit | step.owner.each(view.canvas.given))
+            return replace(step, commit=step.commit | step.owner.per_candidate(view.canvas.given))
 
     class Short(Twice):
         def propose(self, view: View, state: State) -> Step:
@@ -207,7 +207,7 @@ class Cuts(EndOfText):
         (lambda canvas: replace(canvas, end=canvas.end[:1]), r"end of what cut\(\) returned has the shape \[1\]"),
         (lambda canvas: replace(canvas, masked=canvas.masked.long()), "masked of what .* is of torch.int64"),
         (lambda canvas: replace(canvas, masked=canvas.valid), "leaves more to decide than before"),
-        (lambda canvas: canvas.stop_at(canvas.end - 1, ~canvas.cut, False), "it must not say shrinks = False"),
+        (lambda canvas: canvas.stop_at(canvas.end - 1, ~canvas.shortened, False), "it must not say shrinks = False"),
     ],
 )  # fmt: skip
 def test_a_policy_that_does_what_it_must_not_is_refused(what: Callable[[Canvas], Any], words: str) -> None:
@@ -220,7 +220,7 @@ def test_a_policy_that_acts_earlier_than_it_says_is_refused_under_an_editing_rul
         at_once = False
 
         def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
-            return candidates.stop_at(candidates.end - 1, ~candidates.cut, attended=False)
+            return candidates.stop_at(candidates.end - 1, ~candidates.shortened, attended=False)
 
     with pytest.raises(UserError, match="^eos=Hasty acts in a block that is still open"):
         decode(JointThreshold(), eos=Hasty())

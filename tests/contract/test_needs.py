@@ -29,7 +29,7 @@ def test_what_was_asked_for_is_scored(combination: Combination) -> None:
     for turn in turns(combination, requests()):
         for need in needs:
             wanted = need.mask(turn.canvas, turn.view.blocks)
-            if need.opening:
+            if need.first_forward_only:
                 wanted = wanted & (turn.view.blocks.forwards == 1)[:, None]
             assert not bool((wanted & ~turn.view.scores.scored).any())
             asked += int(wanted.sum())

@@ -49,9 +49,9 @@ def turns_of_a_block() -> Iterator[tuple[Canvas, View, Step, bool]]:
         where[0, PROMPT : PROMPT + BLOCK] = torch.tensor([filled >> at & 1 for at in range(BLOCK)]).bool()
         tokens = torch.full_like(canvas.tokens, EOS)
         scores = Scores(known, tokens, known.double(), known)
-        view = View.of(canvas, scores, Fixed(BLOCK).start(canvas).after_forward(), canvas.nothing,
+        view = View.of(canvas, scores, Fixed(BLOCK).start(canvas).after_forward(), canvas.no_positions,
                        Owner.single(1, canvas.start.device))  # fmt: skip
-        step = replace(view.step(where, accepted=where), edit=canvas.nothing)  # of a rule that edits
+        step = replace(view.step(where, accepted=where), edit=canvas.no_positions)  # of a rule that edits
         yield canvas.commit(where, tokens), view, step, filled == (1 << BLOCK) - 1
 
 
@@ -129,7 +129,7 @@ def test_a_schedule_that_closes_blocks_by_itself_must_say_whether_it_does() -> N
 def test_blocks_that_say_their_length_have_it(name: str) -> None:
     blocks = build("blocks", name)
     canvas = Canvas.of([Request.answer([1] * PROMPT, 4 * blocks.fixed_length, 60)], 61)
-    own = blocks.start(canvas).own
+    own = blocks.start(canvas).params
     for column in range(PROMPT, PROMPT + 3 * blocks.fixed_length):
         at = torch.tensor([column])
         begin, end, _ = blocks.containing(canvas, at, torch.zeros_like(at), own)

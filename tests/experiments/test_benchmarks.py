@@ -85,7 +85,7 @@ def test_fused_products_are_timed_against_separate_ones(name: str) -> None:
 def test_every_way_of_batching_serves_everybody(way: str) -> None:
     model, asked = bench_scheduler.model_of(64, 1, 100), bench_scheduler.WAYS[way]
     todo = [
-        replace(bench_scheduler.Request.answer([3, 4], length, 99, length), number=number)
+        replace(bench_scheduler.Request.answer([3, 4], length, 99, length), param_index=number)
         for number, length in enumerate((3, 9, 5))
     ]
     scheduler = bench_scheduler.Scheduler(model, "eager", bench_scheduler.Limits(max_rows=asked.rows))

@@ -179,7 +179,7 @@ def test_a_recorded_trace_is_followed() -> None:
     """Every row commits in the recorded turns, block after block, from its own block on."""
     network, cell = random_model(cells.TINY, CPU, torch.float32), cells.dry_grid()[6]
     for turn in decode(network, "dual", cell.load, None, None, Follow(cell.block)):
-        fixed, requests = turn.ledger.fixed[:, cell.prompt :].tolist(), turn.candidates.request.tolist()
+        fixed, requests = turn.ledger.commit_turn[:, cell.prompt :].tolist(), turn.candidates.row_id.tolist()
         for row in turn.finished:
             expected, offset = list[int](), 0
             for number in range(2):

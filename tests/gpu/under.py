@@ -15,7 +15,7 @@ from recording import FakeGraph
 
 from dllm.eos.base import EndOfText
 from dllm.loop.denoise import TakeTurn
-from dllm.loop.recorded import prepared
+from dllm.loop.recorded import build_runtime
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from dllm.runtime import compiled as module
@@ -53,4 +53,4 @@ def on_any_device() -> Iterator[None]:
 def way(runtime: str, network: Transformer, sampler: Sampler, eos: EndOfText) -> tuple[Network, TakeTurn]:
     """The model as the loop calls it under a runtime, and what takes its turns."""
     with on_any_device():
-        return prepared(Runtime(runtime, 0 if runtime == "eager" else None), network, sampler, eos)
+        return build_runtime(Runtime(runtime, 0 if runtime == "eager" else None), network, sampler, eos)

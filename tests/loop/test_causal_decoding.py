@@ -67,7 +67,7 @@ def emitted(turns: list[Turn]) -> dict[int, int]:
     """Tokens of each request's answer, its end of text included, as its last turn leaves them."""
     found = {}
     for turn in turns:
-        for row, name in enumerate(turn.canvas.request.tolist()):
+        for row, name in enumerate(turn.canvas.row_id.tolist()):
             found[name] = int(turn.candidates.end[row] - turn.candidates.start[row])
     return found
 
@@ -113,7 +113,7 @@ def ends(tokens: list[int], policy: StopFront, start: int = 2, given: tuple[int,
     canvas = replace(canvas, given=canvas.given | torch.isin(canvas.columns, torch.tensor(given) + start))
     nothing: Any = None
     cut = policy.cut(canvas, nothing, nothing, 61)
-    assert bool(cut.cut) == (int(cut.end) < int(canvas.end)) and int(cut.valid.sum()) == int(cut.end)
+    assert bool(cut.shortened) == (int(cut.end) < int(canvas.end)) and int(cut.valid.sum()) == int(cut.end)
     return int(cut.end) - start
 
 

@@ -32,7 +32,7 @@ def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampli
     while arrivals or rows:
         if turn in arrivals:
             canvas = Canvas.of([with_mask(one, config.mask_id or 0) for one in arrivals.pop(turn)], config.pad_id or 0)
-            free = ConstrainedBatch.none(len(canvas.request))
+            free = ConstrainedBatch.none(len(canvas.row_id))
             fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
             rows = rows.join(fresh) if rows else fresh
         turn += 1
@@ -40,8 +40,8 @@ def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampli
             continue
         rows, seen = take_turn(rows, forward, sampler, blocks, eos)
         for row in seen.finished:
-            canvas = rows.owner.one(seen.candidates)
-            answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.length[row])].tolist()
+            canvas = rows.owner.per_row(seen.candidates)
+            answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.initial_end[row])].tolist()
             out[int(canvas.seed[row])] = answer, int(seen.view.blocks.turn[row])
         rows = rows.without(seen.finished)
     return out

@@ -43,7 +43,7 @@ def test_a_rule_that_commits_nothing_is_named_with_the_forwards_the_row_and_the_
 ) -> None:
     words = (
         r"^sampler=Rising decided nothing in \d+ forwards in a row \(forwards 1 to \d+ of row 0\); 12 positions "
-        r"are left, .*commits at least one position of view\.open in every row of every turn: add best\("
+        r"are left, .*commits at least one position of view\.open in every row of every turn: add argmax_mask\("
     )
     with pytest.raises(UserError, match=words):
         decoded(Rising(1.0), cache, lag)
@@ -60,7 +60,7 @@ def test_only_the_row_that_stands_still_is_named() -> None:
     class Skips(Static):
         def step(self, view: View, state: dict[str, torch.Tensor]) -> Step:
             step = super().step(view, state)
-            return replace(step, commit=step.commit & (view.canvas.number != 1)[:, None])
+            return replace(step, commit=step.commit & (view.canvas.param_index != 1)[:, None])
 
     with pytest.raises(UserError, match=r"^sampler=Skips .* of row 1\)"):
         decoded(Skips())
@@ -98,8 +98,8 @@ class Shut(NoCache):
         session = super().start(canvas, config, shrinks)
         whole = session.plan
 
-        def plan(canvas: Canvas, blocks: BlockState, announced: torch.Tensor) -> ForwardPlan:
-            return replace(whole(canvas, blocks, announced), committable=canvas.nothing)
+        def plan(canvas: Canvas, blocks: BlockState, next_positions: torch.Tensor) -> ForwardPlan:
+            return replace(whole(canvas, blocks, next_positions), committable=canvas.no_positions)
 
         session.plan = plan  # type: ignore[method-assign]
         return session
@@ -113,7 +113,7 @@ def test_a_cache_that_lets_nothing_be_committed_is_named() -> None:
 def test_a_rule_that_holds_a_full_block_for_ever_is_named() -> None:
     class Holds(JointThreshold):
         def step(self, view: View, state: dict[str, torch.Tensor]) -> Step:
-            return replace(super().step(view, state), hold=torch.ones_like(view.active))
+            return replace(super().step(view, state), keep_open=torch.ones_like(view.active))
 
     with pytest.raises(UserError, match=r"^sampler=Holds held a full block for 17 forwards in a row"):
         decoded(Holds())

@@ -24,7 +24,7 @@ from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.base import EndOfText
 from dllm.eos.keep import Keep
-from dllm.loop.denoise import fresh, take_turn
+from dllm.loop.denoise import start_rows, take_turn
 from dllm.loop.rows import Rows
 from dllm.models.transformer import Transformer
 from dllm.runtime.runtime import Runtime
@@ -86,7 +86,7 @@ def play(parts: Parts, name: str, batch: Sequence[Request], guidance: float = 0.
     forward = forward_of(network, parts, Sampling(guidance=guidance, tempered=sampler.tempered))
     batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
     canvas = Canvas.of(batch, network.config.pad_id or 0, grid_at_zero=network.config.attention.grid_at_zero)
-    rows = fresh(canvas, forward, sampler, blocks, None)
+    rows = start_rows(canvas, forward, sampler, blocks, None)
     while len(rows):
         rows, turn = take_turn(rows, forward, sampler, blocks, eos)
         yield rows, turn
@@ -163,7 +163,7 @@ def test_a_row_has_the_weights_that_it_has_alone(cache: str) -> None:
     together: dict[tuple[int, int], AttentionWeights] = {}
     for _, turn in play(parts, "tiny-llada", requests()):
         given = found(turn)
-        for row, name in enumerate(turn.canvas.request.tolist()):
+        for row, name in enumerate(turn.canvas.row_id.tolist()):
             one = AttentionWeights(given.columns[row], given.weights[row], given.received[row])  # type: ignore[index]
             together[name, int(turn.view.blocks.turn[row])] = one
     for number, request in enumerate(requests()):

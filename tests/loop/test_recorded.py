@@ -21,7 +21,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
 from dllm.kernels.jit import Kernel
 from dllm.loop.denoise import denoise
-from dllm.loop.recorded import RecordedTurns, StaticBuffers, copy_all, prepared
+from dllm.loop.recorded import RecordedTurns, StaticBuffers, build_runtime, copy_all
 from dllm.runtime.graphs import Graphs
 from dllm.runtime.runtime import Runtime
 
@@ -54,10 +54,10 @@ def decoded(running: Iterator[Turn]) -> dict[int, tuple[list[int], int, list[int
     for turn in running:
         for row in turn.finished:
             candidates = turn.candidates
-            out[int(candidates.request[row])] = (
+            out[int(candidates.row_id[row])] = (
                 candidates.tokens[row].tolist(),
                 int(turn.view.blocks.turn[row]),
-                turn.ledger.fixed[row].tolist(),
+                turn.ledger.commit_turn[row].tolist(),
             )
     return out
 
@@ -182,7 +182,7 @@ def test_kernels_of_ours_are_recorded_in_whole_turns() -> None:
 def test_a_tensor_taken_over_in_another_place_is_copied_first() -> None:
     there = [torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([3.0])]
     ground, fresh = StaticBuffers([], there), torch.tensor([9.0])
-    ground.lay([fresh, there[0], there[2]])
+    ground.copy_in([fresh, there[0], there[2]])
     assert [float(one) for one in there] == [9.0, 1.0, 3.0]
     copy_all(there, [torch.ones(1), torch.ones(1), torch.ones(1)])
     assert all(float(one) == 1 for one in there)
@@ -201,9 +201,9 @@ def test_rules_that_ask_record_forwards_alone(monkeypatch: pytest.MonkeyPatch) -
     network, runtime, keep = model("tiny-llada"), Runtime("cudagraph"), part("eos", "keep")
     asking = part("sampler", "confidence")
     asking.asks = True
-    runs, take = prepared(runtime, network, asking, keep)
+    runs, take = build_runtime(runtime, network, asking, keep)
     assert isinstance(runs, Graphs) and not isinstance(take, RecordedTurns)
-    runs, take = prepared(runtime, network, part("sampler", "confidence"), keep)
+    runs, take = build_runtime(runtime, network, part("sampler", "confidence"), keep)
     assert runs is network and isinstance(take, RecordedTurns)
 
 

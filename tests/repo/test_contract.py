@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[2] / "dllm"
 # Fields that may be None: 11 of the contract's own types (44 in all before the redesign, 27 now). Two are for rows
 # under constraints only, two for rules that read attention, one for rules that replace tokens; others do not pay.
 CONTRACT = {"Need.span", "Need.ratio", "Scores.logits", "Scores.lookup", "Step.accepted", "Schedule.fixed_length",
-            "Scores.again", "Lookup.banned", "Step.edit", "Need.attention", "Scores.attention", "Scores.drafts",
+            "Scores.repropose", "Lookup.banned", "Step.edit", "Need.attention", "Scores.attention", "Scores.drafts",
             "ForwardPlan.beside"}  # fmt: skip
 CALLS = 9  # of ``Call`` and ``CandidateBuffers``: what a call does without
 FOLDERS = ("contract", "loop", "samplers", "blocks", "cache", "eos", "runtime")

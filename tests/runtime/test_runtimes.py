@@ -40,8 +40,8 @@ def answers(
     canvas, out, sizes = Canvas.of(batch or requests(), net.config.pad_id or 0), {}, set()
     with torch.inference_mode():
         for turn in denoise(canvas, forward, parts[0], parts[1], parts[3], lag):
-            sizes.add(len(turn.candidates.request))
-            for row, name in enumerate(turn.candidates.request.tolist()):
+            sizes.add(len(turn.candidates.row_id))
+            for row, name in enumerate(turn.candidates.row_id.tolist()):
                 out[name] = turn.candidates.tokens[row].tolist()
     assert batch is not None or len(sizes) > 1, "rows should leave before the end"
     return out
@@ -146,7 +146,7 @@ def test_two_decodes_at_once_have_buffers_of_their_own() -> None:
                 if turn is None:
                     running[number] = None  # type: ignore[call-overload]
                     continue
-                for row, name in enumerate(turn.candidates.request.tolist()):
+                for row, name in enumerate(turn.candidates.row_id.tolist()):
                     out[number][name] = turn.candidates.tokens[row].tolist()
     assert out == [answers(combination, lag=0), answers(combination, lag=0, batch=other)]
     assert len(network.pools.pools) == 2

@@ -15,7 +15,7 @@ from dllm.contract import Scores, Step, View
 from dllm.contract.attention import AttentionWeights
 from dllm.contract.canvas import Canvas, Request, packed
 from dllm.contract.logits import Logits
-from dllm.loop.proposals import stored
+from dllm.loop.proposals import lookup_stored
 from dllm.samplers.base import Sampler
 
 PROMPT, MASK, PAD = 2, 60, 61
@@ -29,7 +29,9 @@ class Game:
         self.canvas = Canvas.of([Request.answer([0] * PROMPT, length, MASK, seed) for seed in range(rows)], PAD)
         self.span = self.blocks.start(self.canvas, sampler.lookahead)
         self.state = sampler.start(self.canvas, self.blocks)
-        self.step: Step = self.view_of(Scores(*[torch.zeros_like(self.canvas.masked)] * 4)).step(self.canvas.nothing)
+        self.step: Step = self.view_of(Scores(*[torch.zeros_like(self.canvas.masked)] * 4)).step(
+            self.canvas.no_positions
+        )
 
     def view(self, confidence: Any, token: Any = 7, **statistics: Any) -> View:
         """What the sampler sees: one number per answer position, a row or several; logits [B, length, V]."""
@@ -43,15 +45,15 @@ class Game:
         scores = Scores(
             scored=known, token=self._lay(token).long(), confidence=self._lay(confidence), committable=known,
             statistics={name: self._lay(value) for name, value in statistics.items()},
-            logits=found, lookup=None if found is None else stored(found, False),
+            logits=found, lookup=None if found is None else lookup_stored(found, False),
         )  # fmt: skip
         self.span = self.span.after_forward()
         return self.view_of(scores)
 
     def view_of(self, scores: Scores, forced: Tensor | None = None) -> View:
         """The same from other scores, or with positions that a cache forces."""
-        owner = Owner.single(len(self.canvas.request), self.canvas.start.device)
-        return View.of(self.canvas, scores, self.span, self.canvas.nothing if forced is None else forced, owner,
+        owner = Owner.single(len(self.canvas.row_id), self.canvas.start.device)
+        return View.of(self.canvas, scores, self.span, self.canvas.no_positions if forced is None else forced, owner,
                        self.sampler.edits)  # fmt: skip
 
     def turn(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[int]:
@@ -65,7 +67,7 @@ class Game:
         assert self.step.owner.is_single
         self.canvas = applied(self.step, view)
         closed = self.blocks.advance(self.canvas, self.span, self.step.owner, self.step.stop)
-        self.span = update_rows(self.step.hold, self.span, closed) if self.sampler.edits else closed
+        self.span = update_rows(self.step.keep_open, self.span, closed) if self.sampler.edits else closed
         return positions(self.step.commit)
 
     @property
@@ -99,7 +101,7 @@ def with_attention(view: View, weights: Tensor, received: Tensor | None = None) 
 
 def applied(step: Step, view: View) -> Canvas:
     """The candidates that a step makes of the canvas."""
-    return step.owner.each(view.canvas).remask(step.remask, MASK).commit(step.written, step.tokens)
+    return step.owner.per_candidate(view.canvas).remask(step.remask, MASK).commit(step.written, step.tokens)
 
 
 def positions(where: Tensor) -> list[list[int]]:

@@ -112,7 +112,7 @@ def test_what_it_looks_up_are_the_logits(name: str, guidance: float) -> None:
         assert lookup.source.shape[-1] == (width if guidance == 0 else model(name).config.vocab)
         columns = lookup.columns.clamp(max=scores.token.shape[1] - 1)
         token, first, normal = (
-            values.gather(1, columns) for values in (scores.token, scores.confidence, scores.stat("logsumexp"))
+            values.gather(1, columns) for values in (scores.token, scores.confidence, scores.statistic("logsumexp"))
         )
         real = lookup.columns < scores.token.shape[1]
         assert bool(real.any())

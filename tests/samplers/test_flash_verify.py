@@ -107,7 +107,7 @@ def test_an_end_of_text_is_found_in_either_forward(prompt: list[int], drafted: b
     canvas = Canvas.of([Request.answer(prompt, 24, 60)], 61)
     with torch.inference_mode():
         taken = list(denoise(canvas, forward, parts[0], parts[1], parts[3]))
-    (found,) = [turn for turn in taken if bool(turn.candidates.cut[0]) and not bool(turn.canvas.cut[0])]
+    (found,) = [turn for turn in taken if bool(turn.candidates.shortened[0]) and not bool(turn.canvas.shortened[0])]
     ends = (found.step.commit & (found.candidates.tokens == 61))[0].nonzero()[:, 0]
     assert (found.view.scores.drafts is not None) == drafted and int(found.candidates.end[0]) == int(ends.max()) + 1
 
@@ -121,7 +121,7 @@ def test_a_prompt_shorter_than_the_rows_is_decoded() -> None:
 def test_no_draft_is_made_of_what_comes_last() -> None:
     """Under ``eos_last`` an end of text may not overtake what is undecided."""
     for turn in turns(OURS, requests(), Sampling(eos_last=True)):
-        drafted = turn.step.announced > 0
+        drafted = turn.step.next_positions > 0
         assert not bool((drafted & (turn.view.scores.token == 61)).any())
 
 

@@ -93,7 +93,7 @@ def test_the_state_kept_is_the_published_loops() -> None:
         confidence = torch.tensor([[0.9, 0.8, 0.7, 0.6]]).double() + torch.rand(3, 4, generator=noise) * 0.2
         token = torch.randint(1, 3, (3, 4), generator=noise)
         after = game.view(confidence, token)
-        after = replace(after, blocks=step.owner.each(game.span))
+        after = replace(after, blocks=step.owner.per_candidate(game.span))
         kept = int(game.sampler.choose(after, step.owner, state)[0])
         drafts = [[int(t) for t in row[2:]] for row in game.canvas.tokens]
         successors = []

@@ -53,7 +53,7 @@ def test_the_rule_ranks_and_counts_what_the_gate_leaves() -> None:
 def test_each_row_has_its_own_frontier_and_a_wide_one_is_none() -> None:
     game = Game(Frontier(Confidence(0.0), 2), 4, rows=2)
     first = game.canvas.columns == 2
-    game.canvas = game.canvas.commit(first & (game.canvas.request == 0)[:, None], game.canvas.tokens)
+    game.canvas = game.canvas.commit(first & (game.canvas.row_id == 0)[:, None], game.canvas.tokens)
     assert game.play(0.5) == [[1, 2], [0, 1]]
     for width in (4, 100, None):
         assert Game(Frontier(Confidence(0.0), width), 4).turn(0.5) == [0, 1, 2, 3]

@@ -20,8 +20,8 @@ CONFIDENCE = [0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.6]
 def test_a_group_keeps_the_ranking_of_its_first_forward() -> None:
     game = Game(Groups(steps=4, power=1.0), 8)  # two positions a step, two steps a group
     assert game.turn(CONFIDENCE) == [1, 3]
-    assert [int(at) for at in game.step.announced[0, 2:]] == [0, 0, 0, 0, 0, 1, 0, 2]
-    assert game.turn(CONFIDENCE[::-1]) == [5, 7] and not game.step.announced.any()
+    assert [int(at) for at in game.step.next_positions[0, 2:]] == [0, 0, 0, 0, 0, 1, 0, 2]
+    assert game.turn(CONFIDENCE[::-1]) == [5, 7] and not game.step.next_positions.any()
     assert game.turn(CONFIDENCE) == [4, 6] and game.turn([0.5] * 8) == [0, 2]
 
 
@@ -40,7 +40,7 @@ def test_only_single_steps_are_a_schedule_by_confidence() -> None:
     for turn in range(8):
         row = [CONFIDENCE[(at + turn) % 8] for at in range(8)]
         assert one.turn(row) == other.turn(row)
-        assert positions(one.step.announced > 0) == [[]]
+        assert positions(one.step.next_positions > 0) == [[]]
 
 
 def test_the_cache_wants_a_sampler_that_announces() -> None:

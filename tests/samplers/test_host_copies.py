@@ -29,7 +29,7 @@ from dllm.contract.canvas import Canvas, move
 from dllm.contract.setting import Sampling
 from dllm.contract.shapes import Bounded
 from dllm.eos.stop_strings import StopStrings
-from dllm.loop.proposals import Proposer, stored
+from dllm.loop.proposals import Proposer, lookup_stored
 from dllm.models.ids import Ids
 from dllm.samplers.base import Sampler
 from dllm.samplers.dream import Dream
@@ -82,7 +82,9 @@ def at(view: View, device: str) -> View:
     assert lookup is not None and view.scores.logits is not None
     logits = moved(view.scores.logits, device)
     statistics = {name: value.to(device) for name, value in view.scores.statistics.items()}
-    scores = replace(moved(view.scores, device), logits=logits, lookup=stored(logits, False), statistics=statistics)
+    scores = replace(
+        moved(view.scores, device), logits=logits, lookup=lookup_stored(logits, False), statistics=statistics
+    )
     span = replace(moved(view.blocks, device), shapes=Bounded(width=3))
     return replace(moved(view, device), canvas=move(view.canvas, device), scores=scores, blocks=span)
 
@@ -154,7 +156,7 @@ def test_a_schedule_makes_no_tensor_of_numbers_in_a_turn(blocks: Blocks) -> None
         span = blocks.resize(game.canvas, view.scores, span.after_forward())
         full = game.canvas.commit(span.in_block, view.scores.token)
         full, span = blocks.revise(full, span, 60)
-        opened = blocks.advance(full, span, view.owner, view.canvas.cut)
+        opened = blocks.advance(full, span, view.owner, view.canvas.shortened)
     assert int(opened.begin[0]) > int(span.begin[0])
 
 

@@ -111,7 +111,7 @@ def test_a_row_with_one_candidate_keeps_it() -> None:
     game = Game(rule, 3, rows=2)
     view = game.view(0.5)
     owner = Owner(torch.tensor([0, 1, 1, 1]), 2)
-    game.canvas, game.span = owner.each(view.canvas), select(game.span, owner.row)
+    game.canvas, game.span = owner.per_candidate(view.canvas), select(game.span, owner.row)
     creation = torch.tensor([[0.1, 0.2, 0.3], [0.4, 0.8, 1.0]]).double()
     assert rule.choose(game.view(0.5), owner, game.state | {"creation": creation}).tolist() == [0, 3]
 
@@ -124,7 +124,7 @@ def test_a_fresh_last_token_costs_no_forward(name: str) -> None:
         for finish in (False, True)
     )
     assert [row.nfe for row in ours] == [row.nfe for row in published]
-    alone = [replace(row, number=number) for number, row in enumerate(requests())]
+    alone = [replace(row, param_index=number) for number, row in enumerate(requests())]
     again = [results(model(name), (LoPA(0.9, 2), Whole(), NoCache(), Keep()), [row])[0] for row in alone]
     assert [(row.canvas, row.nfe) for row in again] == [(row.canvas, row.nfe) for row in ours]
 
@@ -134,7 +134,7 @@ def test_a_plan_made_for_the_first_candidate_opens_the_masks_of_each() -> None:
     several = 0
     for turn in turns(Combination("lopa", "whole", model="tiny-wedlm"), requests()):
         assert torch.equal(turn.view.open, turn.view.canvas.undecided & turn.view.blocks.in_open)
-        several += len(turn.tried.request) > len(turn.canvas.request)
+        several += len(turn.tried.row_id) > len(turn.canvas.row_id)
     assert several > 3
 
 

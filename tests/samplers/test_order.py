@@ -23,12 +23,12 @@ def test_a_given_order_waits_for_its_block() -> None:
 
 def test_what_comes_next_is_announced() -> None:
     game = Game(Order("random", steps=3), 7, rows=2)
-    announced: list[list[int]] = []
+    next_positions: list[list[int]] = []
     for _ in range(3):
         now = game.play(0.5)
-        assert not announced or now == announced
-        announced = positions(game.step.announced)
-    assert announced == [[], []]
+        assert not next_positions or now == next_positions
+        next_positions = positions(game.step.next_positions)
+    assert next_positions == [[], []]
 
 
 def test_the_random_order_follows_the_seed() -> None:

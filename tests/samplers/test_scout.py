@@ -71,7 +71,7 @@ def kept(game: Game, first: Any, then: Any) -> dict[int, int]:
     game.state = {**game.state, **step.state}
     game.canvas = applied(step, view)
     after = seen(game, torch.as_tensor(then).expand(len(step.owner.row), -1, -1))
-    chosen = game.sampler.choose(replace(after, blocks=step.owner.each(game.span)), step.owner, game.state)
+    chosen = game.sampler.choose(replace(after, blocks=step.owner.per_candidate(game.span)), step.owner, game.state)
     canvas = game.canvas.select(chosen)
     return {at - 2: int(canvas.tokens[0, at]) for at in range(2, canvas.tokens.shape[1]) if not canvas.masked[0, at]}
 
@@ -122,7 +122,9 @@ def test_against_brute_force_on_random_worlds() -> None:
         judged = seen(game, torch.stack([world(row) for row in tried]))
         if len(tried) == 1:
             continue
-        chosen = int(game.sampler.choose(replace(judged, blocks=step.owner.each(game.span)), step.owner, state)[0])
+        chosen = int(
+            game.sampler.choose(replace(judged, blocks=step.owner.per_candidate(game.span)), step.owner, state)[0]
+        )
         here, reached = tried[0], 0
         for _ in range(len(tried)):
             following = after(here, world(here))

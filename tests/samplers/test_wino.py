@@ -38,8 +38,8 @@ def by_hand(tokens: torch.Tensor, columns: list[int]) -> torch.Tensor:
 def test_shadows_see_one_another_and_everything_but_the_token_they_judge() -> None:
     checked = 0
     for turn in turns(Combination("wino", "fixed"), requests()):
-        canvas, shadow = turn.canvas, turn.view.scores.stat("shadow")
-        for row in range(len(canvas.request)):
+        canvas, shadow = turn.canvas, turn.view.scores.statistic("shadow")
+        for row in range(len(canvas.row_id)):
             real = canvas.valid[row]
             columns = (turn.view.blocks.in_block[row] & real).nonzero()[:, 0]
             expected = by_hand(canvas.tokens[row : row + 1, real], columns.tolist())
@@ -63,18 +63,18 @@ def test_what_is_undone_is_doubtful_and_less_than_the_turn_before_committed() ->
     network, undone, behind = model("tiny-llada"), 0, 0
     parts = (WINO(threshold=0.2, back_threshold=0.99), Whole(), NoCache(), Keep())
     canvas = Canvas.of(requests(), 61)
-    last, balance = {int(row): 30 for row in canvas.request}, {int(row): 0 for row in canvas.request}
+    last, balance = {int(row): 30 for row in canvas.row_id}, {int(row): 0 for row in canvas.row_id}
     for turn in denoise(canvas, forward_of(network, parts, Sampling()), parts[0], parts[1], parts[3]):
         step = turn.step
-        assert (turn.view.scores.stat("shadow")[step.remask].exp() < 0.99).all()
+        assert (turn.view.scores.statistic("shadow")[step.remask].exp() < 0.99).all()
         for row, commits, remasks in zip(
-            turn.canvas.request.tolist(), step.commit.sum(1).tolist(), step.remask.sum(1).tolist(), strict=True
+            turn.canvas.row_id.tolist(), step.commit.sum(1).tolist(), step.remask.sum(1).tolist(), strict=True
         ):
             assert remasks < last[row] and (commits > 1 or remasks == 0)
             last[row], balance[row] = commits, balance[row] + commits - remasks
             undone, behind = undone + remasks, behind + (remasks >= commits)
         turns_had = int(turn.view.blocks.forwards.max())
-        assert min(balance[row] for row in turn.canvas.request.tolist()) >= turns_had
+        assert min(balance[row] for row in turn.canvas.row_id.tolist()) >= turns_had
     assert undone > 0 and behind > 0  # a turn may mask more than it commits
 
 

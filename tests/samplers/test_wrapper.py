@@ -97,7 +97,7 @@ def test_a_pair_is_its_inner_rule_when_switched_off_and_fills_each_row_as_if_alo
     assert rule is not None and off is not None
     assert facts(decode(name, off, short())) == facts(decode(name, plain, short()))
     together = decode(name, rule, short())
-    alone = [decode(name, rule, [replace(row, number=number)])[0] for number, row in enumerate(short())]
+    alone = [decode(name, rule, [replace(row, param_index=number)])[0] for number, row in enumerate(short())]
     assert facts(together) == facts(alone)
     assert all(60 not in row.canvas and len(row.canvas) == 10 - number for number, row in enumerate(together))
 
@@ -147,7 +147,7 @@ THREE: dict[str, Sampler] = {
 def test_three_deep_a_row_decodes_as_if_alone(sampler: Sampler) -> None:
     for name in MODELS:
         together = decode(name, sampler, short())
-        alone = [decode(name, sampler, [replace(row, number=number)])[0] for number, row in enumerate(short())]
+        alone = [decode(name, sampler, [replace(row, param_index=number)])[0] for number, row in enumerate(short())]
         assert facts(together) == facts(alone) and all(60 not in row.canvas for row in together)
 
 

@@ -124,21 +124,21 @@ class OneByOne:
                 deliver(Failed("timeout", "the request took too long.", "late"))
                 raise Left
 
-        ((_, result),) = decoder.run([replace(job.request, number=0)], job.trace, observe)
+        ((_, result),) = decoder.run([replace(job.request, param_index=0)], job.trace, observe)
         deliver(Done(result, [-0.5] + [nan] * (len(result.canvas) - 1), 0.0, result.nfe))
 
 
 def progress_of(turn: Turn, job: Job) -> Progress:
     canvas = turn.candidates
-    answer = slice(int(canvas.start[0]), int(canvas.length[0]))
+    answer = slice(int(canvas.start[0]), int(canvas.initial_end[0]))
     masked: list[Any] = canvas.masked[0, answer].tolist()
     known = turn.view.scores.scored[0, answer].tolist()
     guess, sure = (t[0, answer].tolist() for t in (turn.view.scores.token, turn.view.scores.confidence))
     guesses = {at: (guess[at], sure[at]) for at, hidden in enumerate(masked) if hidden and known[at]}
-    turns = turn.ledger.fixed.masked_fill(canvas.masked, 0)[0, answer].tolist()
+    turns = turn.ledger.commit_turn.masked_fill(canvas.masked, 0)[0, answer].tolist()
     return Progress(
         int(turn.view.blocks.turn[0]),
-        int(turn.view.blocks.number[0]),
+        int(turn.view.blocks.index[0]),
         canvas.tokens[0, answer].tolist(),
         masked,
         masked.index(True) if True in masked else len(masked),

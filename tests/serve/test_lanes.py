@@ -97,7 +97,7 @@ def test_whole_turns_are_replayed_again_when_a_constrained_row_has_left(
 
     log, replays = list[str](), list[tuple[int, bool]]()
     alone = [decoded(Scheduler(written_model, "eager"), one)[0] for one in (free[0], bound, free[1])]
-    monkeypatch.setattr(runner, "prepared", lambda runtime, model, *_: (
+    monkeypatch.setattr(runner, "build_runtime", lambda runtime, model, *_: (
         model, RecordedTurns(model, lambda: FakeGraph(log))))  # fmt: skip
     scheduler = Scheduler(written_model, Runtime("static", lag=1))
     replays.clear()

@@ -14,13 +14,13 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.steered import ConstrainedRow
+from dllm.constrained.row import ConstrainedRow
 from dllm.constraints.rows import RowSets
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.keep import Keep
-from dllm.loop.denoise import fresh, turns
+from dllm.loop.denoise import start_rows, turns
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.order import FULL
@@ -65,7 +65,7 @@ def turns_of(case: Case, row: RowSets, sampling: Sampling = Sampling(), seed: in
     canvas = Canvas.of([request], mask, temperature=sampling.temperature)
     renormalised, joint = case["confidence"] == "admissible", case.get("joint", False)
     compiled = CompiledConstraint(row.language, "", renormalised=renormalised, joint=joint)
-    rows = fresh(canvas, forward, sampler, blocks, None, ConstrainedBatch((ConstrainedRow(compiled, 0, [row]),)))
+    rows = start_rows(canvas, forward, sampler, blocks, None, ConstrainedBatch((ConstrainedRow(compiled, 0, [row]),)))
     with torch.inference_mode():
         yield from turns(rows, forward, sampler, blocks, eos)
 

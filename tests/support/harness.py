@@ -187,7 +187,7 @@ def turns(
     combination: Combination,
     batch: Sequence[Request],
     sampling: Sampling | None = None,
-    steering: ConstrainedBatch | None = None,
+    constraints: ConstrainedBatch | None = None,
     lag: int | None = None,
 ) -> Iterator[Turn]:
     network, parts = model(combination.model), parts_of(combination)
@@ -197,22 +197,22 @@ def turns(
     at_zero = network.config.attention.grid_at_zero
     canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with torch.inference_mode():
-        yield from ending(denoise(canvas, forward, parts[0], parts[1], parts[3], lag, None, steering))
+        yield from ending(denoise(canvas, forward, parts[0], parts[1], parts[3], lag, None, constraints))
 
 
 def decode(
     combination: Combination, batch: Sequence[Request], sampling: Sampling | None = None,
-    steering: ConstrainedBatch | None = None, lag: int | None = None,
+    constraints: ConstrainedBatch | None = None, lag: int | None = None,
 ) -> list[Decoded]:  # fmt: skip
     """Decode a batch and record every request's turns separately."""
     out = [Decoded() for _ in batch]
     config = model(combination.model).config
     batch = [with_mask(request, config.mask_id or 0) for request in batch]
     collector = Collector(list(batch), Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=True)
-    for turn in turns(combination, batch, sampling, steering, lag):
+    for turn in turns(combination, batch, sampling, constraints, lag):
         collector.observe(turn)
         canvas = turn.canvas
-        for row, name in enumerate(canvas.request.tolist()):
+        for row, name in enumerate(canvas.row_id.tolist()):
             real = slice(len(batch[name].tokens))
             masked = canvas.masked[row, real]
             out[name].canvases.append(canvas.tokens[row, real].masked_fill(masked, -1).tolist())
@@ -225,7 +225,7 @@ def decode(
 def results(
     network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], batch: Sequence[Request],
     sampling: Sampling | None = None, lag: int | None = None, runs: Network | None = None, take: TakeTurn | None = None,
-    steering: ConstrainedBatch | None = None,
+    constraints: ConstrainedBatch | None = None,
 ) -> list[Result]:  # fmt: skip
     """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config, (sampler, blocks, _, eos) = network.config, parts
@@ -236,7 +236,7 @@ def results(
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
     with torch.inference_mode():
-        for turn in ending(denoise(canvas, forward, sampler, blocks, eos, lag, take, steering)):
+        for turn in ending(denoise(canvas, forward, sampler, blocks, eos, lag, take, constraints)):
             collector.observe(turn)
     return collector.results()
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import best, top
+from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import Schedule
@@ -27,14 +27,14 @@ class Above(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         accepted = view.open & (view.scores.confidence >= state["threshold"][:, None])
-        return view.step(accepted | best(view.scores.confidence, view.open), accepted=accepted)
+        return view.step(accepted | argmax_mask(view.scores.confidence, view.open), accepted=accepted)
 
 
 class Surest(Sampler):
     """Two positions a turn, the surest first."""
 
     def step(self, view: View, state: State) -> Step:
-        return view.step(top(view.scores.confidence, view.open, torch.full_like(view.canvas.start, 2)))
+        return view.step(top_k_mask(view.scores.confidence, view.open, torch.full_like(view.canvas.start, 2)))
 
 
 class Calmest(Sampler):
@@ -44,7 +44,9 @@ class Calmest(Sampler):
         return (Need(statistics=frozenset({"entropy"})),)
 
     def step(self, view: View, state: State) -> Step:
-        return view.step(top(-view.scores.stat("entropy"), view.open, torch.full_like(view.canvas.start, 2)))
+        return view.step(
+            top_k_mask(-view.scores.statistic("entropy"), view.open, torch.full_like(view.canvas.start, 2))
+        )
 
 
 class Alternate(Sampler):
@@ -53,14 +55,14 @@ class Alternate(Sampler):
     def step(self, view: View, state: State) -> Step:
         even = view.open & ((view.canvas.columns - view.blocks.begin[:, None]) % 2 == 0)
         turn = even | (view.open & ~even.any(1, keepdim=True))
-        return view.step(best(view.scores.confidence, turn))
+        return view.step(argmax_mask(view.scores.confidence, turn))
 
 
 class Drawing(Sampler):
     """A position at random."""
 
     def step(self, view: View, state: State) -> Step:
-        return view.step(best(torch.rand(view.open.shape, dtype=torch.float64), view.open))
+        return view.step(argmax_mask(torch.rand(view.open.shape, dtype=torch.float64), view.open))
 
 
 class Steady(Sampler):
@@ -71,7 +73,7 @@ class Steady(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         same = view.open & (view.scores.token == state["before"])
-        return view.step(same | best(view.scores.confidence, view.open), state={"before": view.scores.token})
+        return view.step(same | argmax_mask(view.scores.confidence, view.open), state={"before": view.scores.token})
 
 
 class Rising(Above):
@@ -97,7 +99,7 @@ class Undoing(Surest):
 
     def step(self, view: View, state: State) -> Step:
         undo = view.canvas.revisable & view.blocks.in_block & (view.blocks.turn % 2 == 0)[:, None]
-        return view.step(best(view.scores.confidence, view.open), remask=undo)
+        return view.step(argmax_mask(view.scores.confidence, view.open), remask=undo)
 
 
 class Twice(Wrapper):
@@ -105,8 +107,8 @@ class Twice(Wrapper):
 
     def propose(self, view: View, state: State) -> Step:
         step = super().propose(view, state)
-        left = view.canvas.undecided & view.scores.scored & ~step.owner.one(step.commit)
-        return replace(step, commit=step.commit | step.owner.each(best(view.scores.confidence, left)))
+        left = view.canvas.undecided & view.scores.scored & ~step.owner.per_row(step.commit)
+        return replace(step, commit=step.commit | step.owner.per_candidate(argmax_mask(view.scores.confidence, left)))
 
 
 class CutFirst(EndOfText):

@@ -130,7 +130,7 @@ class Withholding(DUS):
         offset = (view.canvas.columns - view.blocks.begin[:, None]).clamp(0, state["levels"].shape[2] - 1)
         level = state["levels"][:, -1].gather(1, offset)
         sure = (view.scores.confidence >= self.threshold) | (level == level.amax(1, keepdim=True))
-        return view.step(view.open & (level == view.index[:, None]) & sure)
+        return view.step(view.open & (level == view.block_step[:, None]) & sure)
 
 
 class Leaving(Fixed):
@@ -139,7 +139,7 @@ class Leaving(Fixed):
     slides = False
 
     def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
-        ran_out = (blocks.forwards >= blocks.own["min_forwards"])[:, None]
+        ran_out = (blocks.forwards >= blocks.params["min_forwards"])[:, None]
         left = candidates.masked & ~(ran_out & (candidates.columns < blocks.end[:, None]))
         return super().advance(replace(candidates, masked=left), blocks, owner, stopped)
 

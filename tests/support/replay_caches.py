@@ -27,7 +27,7 @@ from dllm.cache.suffix import Pruning
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling, altered
+from dllm.contract.setting import Sampling, replaced
 from dllm.eos.cut_last import CutLast
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
@@ -60,7 +60,7 @@ class Recorded(Dual):
 
     def full(self, view: CacheView) -> Tensor:
         blocks, state = view.blocks, view.state
-        number, turn = int(blocks.number), int(blocks.turn)
+        number, turn = int(blocks.index), int(blocks.turn)
         begins, opens = not bool(state["kept"]), number > 0 and number != self.block
         due = self.refresh_interval is not None and turn % self.refresh_interval == 0 and number > 0
         full = turn >= self.warmup and not bool(state["refreshed"]) and (begins or opens or due)
@@ -101,7 +101,7 @@ def suffix(params: Case) -> Parts:
     else:
         policy = cache(suffix_window=params["window"], suffix_tail=0, **options)
     if kept is not None:
-        policy = altered(policy, kept=drawn(kept))
+        policy = replaced(policy, kept=drawn(kept))
     sampler: Sampler = Static(params["steps"]) if params["threshold"] is None else Confidence(params["threshold"])
     if params.get("confidence_alpha"):
         behind = params["cache"] != "dual"
@@ -113,8 +113,8 @@ def drawn(kept: list[list[int]]) -> Callable[[Canvas, BlockState], Tensor]:
     """Of the block of each number, the columns of the answer that stay. For one row."""
 
     def of(canvas: Canvas, blocks: BlockState) -> Tensor:
-        at = torch.tensor(kept[int(blocks.number)], dtype=torch.int64, device=canvas.tokens.device) + canvas.start
-        return canvas.nothing.scatter(1, at[None], True)
+        at = torch.tensor(kept[int(blocks.index)], dtype=torch.int64, device=canvas.tokens.device) + canvas.start
+        return canvas.no_positions.scatter(1, at[None], True)
 
     return of
 
@@ -149,9 +149,9 @@ class Unrepaired(D2Cache):
     """d2Cache's code never updates the confidences of the first forward, and its test of whether a block is full leaves
     of the block what was still masked."""
 
-    def told(self, state: State, scores: Scores) -> State:
+    def after_scores(self, state: State, scores: Scores) -> State:
         first = ~state["confidence"].any(1, keepdim=True)
-        return {name: torch.where(first, new, state[name]) for name, new in super().told(state, scores).items()}
+        return {name: torch.where(first, new, state[name]) for name, new in super().after_scores(state, scores).items()}
 
     def searched(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         return blocks.in_block & canvas.masked
@@ -208,7 +208,7 @@ class Slid(Sliding):
         self.suffix, self.window = suffix, (0, 0)
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
-        (start,), (stop,), committed = canvas.start.tolist(), canvas.length.tolist(), int(canvas.committed.sum())
+        (start,), (stop,), committed = canvas.start.tolist(), canvas.initial_end.tolist(), int(canvas.committed.sum())
         begin, end = start, start + self.block_length
         if committed:
             masks = canvas.undecided[0, self.window[0] : self.window[1]].nonzero()[:, 0]

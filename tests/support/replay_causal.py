@@ -68,7 +68,7 @@ class Row:
         self.committed.append((commit.nonzero()[:, 0] - self.start).tolist())
         self.tokens_committed.append(turn.step.tokens[row, commit].tolist())
         self.forced.append(bool(turn.view.forced[row].any()))
-        self.number.append(int(turn.view.blocks.number[row]))
+        self.number.append(int(turn.view.blocks.index[row]))
         filled = canvas.masked[row] & ~after.masked[row] & ~commit
         self.tokens = after.tokens[row].masked_fill(filled, MASK)[: int(after.end[row])].tolist()
         self.masked = after.masked[row].tolist()
@@ -81,7 +81,7 @@ def decoded(model: Transformer, rows: Sequence[Case], lengths: Sequence[int], pa
     out = [Row(request.answer_start) for request in asked]
     with torch.inference_mode():
         for turn in denoise(Canvas.of(asked, NO_EOS), forward, parts.sampler, parts.blocks, parts.eos):
-            for row, name in enumerate(turn.canvas.request.tolist()):
+            for row, name in enumerate(turn.canvas.row_id.tolist()):
                 out[name].observe(turn, row)
     return out
 
@@ -96,7 +96,7 @@ class StopEach(StopFront):
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
         for number, policy in enumerate(self.each):
             own = policy.cut(candidates, view, step, eos_id)
-            end = torch.where(candidates.number == number, own.end, candidates.end)
+            end = torch.where(candidates.param_index == number, own.end, candidates.end)
             candidates = candidates.stop_at(end, end < candidates.end, attended=False)
         return candidates
 

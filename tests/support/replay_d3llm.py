@@ -87,7 +87,7 @@ class Twice(Delayed):
         self.seen = 0 if refresh else self.twice[1] - self.twice[0]
         self.renewed = refresh
         if refresh:
-            last = int(view.blocks.begin) - int(view.blocks.own["block_length"])
+            last = int(view.blocks.begin) - int(view.blocks.params["block_length"])
             self.twice = kept, max(last, kept)
         return plan
 

@@ -25,7 +25,7 @@ from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.sliding import SlidingCache
 from dllm.cache.window import Window
-from dllm.common.ranking import top
+from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Scores, State, Step, View
 from dllm.contract.canvas import Canvas
@@ -307,11 +307,11 @@ class Spread(JointThreshold):
 
     def least(self, view: View) -> Tensor:
         columns, steps = self.quotas
-        return columns // steps + (view.index < columns % steps).long()
+        return columns // steps + (view.block_step < columns % steps).long()
 
     def step(self, view: View, state: State) -> Step:
         step = super().step(view, state)
-        return replace(step, hold=step.hold | (view.canvas.undecided & view.blocks.in_block).any(1))
+        return replace(step, keep_open=step.keep_open | (view.canvas.undecided & view.blocks.in_block).any(1))
 
 
 class StopAfterBlock(EndOfText):
@@ -320,7 +320,7 @@ class StopAfterBlock(EndOfText):
     at_once = shrinks = False
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
-        closes = ~(candidates.undecided & view.blocks.in_block).any(1) & ~step.hold
+        closes = ~(candidates.undecided & view.blocks.in_block).any(1) & ~step.keep_open
         ended = answer_ends(candidates, eos_id).any(1)
         return candidates.stop_at(view.blocks.end, closes & ended, attended=True)
 
@@ -332,7 +332,7 @@ class EachTurn(Sampler):
         self.count = count
 
     def step(self, view: View, state: State) -> Step:
-        return view.step(top(view.scores.confidence, view.open, torch.full_like(view.canvas.start, self.count)))
+        return view.step(top_k_mask(view.scores.confidence, view.open, torch.full_like(view.canvas.start, self.count)))
 
 
 def window_diffusion(params: Case) -> Parts:

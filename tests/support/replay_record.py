@@ -60,10 +60,10 @@ class Record:
         self.layer_tokens.append(layers)
         self.layer_values.append([] if isinstance(turn.cost.values, int) else turn.cost.values.sum(0).tolist())
         self.first_refreshed_layer.append(refreshed.index(True) if self.layer_tokens[1:] else -1)
-        self.branches.append(len(turn.tried.request))
+        self.branches.append(len(turn.tried.row_id))
         self.kept.append((int(turn.chosen[0]) - 1) % self.branches[-1])  # LoPA's own order: its anchor is the last
         if "entropy" in turn.view.scores.statistics and turn.step.owner.is_single:
-            said = turn.view.scores.stat("entropy")[turn.step.commit].tolist()
+            said = turn.view.scores.statistic("entropy")[turn.step.commit].tolist()
             self.entropies.append(max(said, default=0.0))
         canvas, edit = turn.candidates, turn.step.edit
         places = [] if edit is None else edit[0].nonzero()[:, 0].tolist()
@@ -86,7 +86,7 @@ class Record:
             self.early = int(turn.view.blocks.turn[0])
         blocks = turn.view.blocks
         self.untested_forwards += not bool((turn.canvas.undecided & blocks.in_block).any())
-        self.blocks.append((int(blocks.number[0]), int(blocks.begin[0]), int(blocks.end[0])))
+        self.blocks.append((int(blocks.index[0]), int(blocks.begin[0]), int(blocks.end[0])))
         self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()[: start + self.gen_length]
         sure = torch.where(turn.step.commit[0], turn.step.confidence[0], -1).sort(descending=True, stable=True)
         self.sure_first.append(sure.indices[: int(turn.step.commit[0].sum())].tolist())

@@ -95,12 +95,14 @@ def test_the_picture_has_the_marks_of_the_turns(decoder: Decoder) -> None:
         pictures = pictures or [Picture.of(turn.canvas)]
         picture = pictures[0]
         picture.propose(turn)
-        steered = set(turn.marks.steered[0].nonzero()[:, 0].tolist())
+        steered = set(turn.marks.corrected[0].nonzero()[:, 0].tolist())
         assert steered == set((picture.steered & picture.masked)[0].nonzero()[:, 0].tolist())
         picture.update(turn)
         assert picture.refused.equal(turn.marks.refused)
         for mark in MARKS:
-            told[mark] |= set(getattr(turn.marks, mark)[0].nonzero()[:, 0].tolist())
+            told[mark] |= set(
+                getattr(turn.marks, "corrected" if mark == "steered" else mark)[0].nonzero()[:, 0].tolist()
+            )
     assert told["steered"] and set(picture.replaced[0].nonzero()[:, 0].tolist()) == told["replaced"]
     assert "steered" in picture.marks() and not bool(picture.masked.any())
 
@@ -121,7 +123,7 @@ def styles(turns: list[Turn], decoder: Decoder) -> tuple[str, list[Style]]:
 def test_the_live_view_slants_what_the_constraint_chose(decoder: Decoder) -> None:
     turns = list(decoder.turns("A list?"))
     shown, looks = styles(turns[:1], decoder)
-    steered = turns[0].marks.steered[0].nonzero()[:, 0].tolist()
+    steered = turns[0].marks.corrected[0].nonzero()[:, 0].tolist()
     assert steered and all(looks[at].italic for at in steered) and "constraint: " in shown
     assert not any(look.italic for at, look in enumerate(looks) if at not in steered)
     free = Decoder(decoder.model, "confidence", "whole", gen_length=8)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.command_line.contents import with_contents
-from dllm.common.kinds import of_kind
+from dllm.common.kinds import coerce
 from dllm.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Options:
         if isinstance(values["stop"], str):
             values["stop"] = [values["stop"]]
         for entry in fields(Options):
-            values[entry.name] = of_kind(entry.name, values[entry.name], entry.type)
+            values[entry.name] = coerce(entry.name, values[entry.name], entry.type)
         options = Options(**values)
         options.check()
         return options
@@ -102,7 +102,7 @@ def checked_sampling(config: Mapping[str, Any]) -> Sampling:
 
     if unknown := [key for key in config if key not in SAMPLING_KINDS]:
         raise UserError(f"sampling.{unknown[0]} does not exist.{nearest(unknown[0], SAMPLING_KINDS)}")
-    return Sampling(**{key: of_kind(f"sampling.{key}", value, SAMPLING_KINDS[key]) for key, value in config.items()})
+    return Sampling(**{key: coerce(f"sampling.{key}", value, SAMPLING_KINDS[key]) for key, value in config.items()})
 
 
 def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,5 +124,5 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind in SETTING_KINDS.items():
         group, _, key = name.rpartition(".")
         section = out[group] if group else out
-        section[key] = of_kind(name, section.get(key), kind)  # a file of an older version may lack it
+        section[key] = coerce(name, section.get(key), kind)  # a file of an older version may lack it
     return out

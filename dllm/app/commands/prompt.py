@@ -21,7 +21,7 @@ from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_conten
 from dllm.common.terminal import as_text, complain, say
 from dllm.compose.naming import typed_name
 from dllm.contract import Turn
-from dllm.decoder import Decoder, Observer, stretch
+from dllm.decoder import Decoder, Observer, requests_per_batch
 from dllm.models.bundle import Model
 from dllm.record.folders import key_of
 from dllm.record.results import Result, ResultRow
@@ -121,7 +121,7 @@ class PromptRun:
             observe = self._observer(name, view, watch)
             done = decoder.run([sample.request for sample in todo], trace, observe, watch)
             for number, result in progress(done, len(todo), view):
-                size = stretch(decoder.batch_size)
+                size = requests_per_batch(decoder.batch_size)
                 first = number - number % size
                 batch = todo[first : first + size]
                 content = trace_content(todo[number], result, [mate.key for mate in batch], self.plan.config)

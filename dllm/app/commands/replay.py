@@ -14,7 +14,7 @@ from dllm.app.command_line.options import checked_settings
 from dllm.app.runs.code_hash import targets
 from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
-from dllm.common.kinds import of_kind
+from dllm.common.kinds import coerce
 from dllm.common.terminal import say
 from dllm.compose.parts import options_of_choices, part_of
 from dllm.contract.canvas import Request
@@ -51,7 +51,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
 def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[str]) -> dict[str, Any]:
     """The settings of the recorded decode, which become those of this run. Raises UserError for settings that are none,
     and for parts of a stranger."""
-    packages = of_kind("task.packages", config["task"]["packages"], "list[str]")
+    packages = coerce("task.packages", config["task"]["packages"], "list[str]")
     sections = [recorded.get(key) for key in (*PARTS, "model")] if isinstance(recorded, Mapping) else [None]
     if not all(isinstance(section, Mapping) for section in sections):
         raise UserError(f"trace={config['trace']!r} does not hold the settings of its decode. {ADVICE}")
@@ -115,7 +115,7 @@ def request_of(data: dict[str, Any]) -> Request:
     constraint = None if asked is None else part_of("constraint", asked)
     masked = [not given for given in trace["given"]]
     start, begun = data.get("start", trace["start"]), data.get("begun", "")
-    return Request(trace["prompt"], masked, data["seed"], start, constraint=constraint, begun=begun)
+    return Request(trace["prompt"], masked, data["seed"], start, constraint=constraint, answer_prefix=begun)
 
 
 def trace_differences(recorded: Trace, again: Trace) -> Iterator[str]:

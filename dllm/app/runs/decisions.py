@@ -31,7 +31,7 @@ class TurnDecisions:
 
     @staticmethod
     def of(turn: Turn) -> TurnDecisions:
-        numbers, step = turn.view.canvas.number, turn.step
+        numbers, step = turn.view.canvas.param_index, turn.step
         commit = step.commit
         forced = torch.zeros_like(commit) if step.accepted is None else commit & ~step.accepted
         chances = probabilities(turn)

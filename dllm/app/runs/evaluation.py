@@ -21,7 +21,7 @@ from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
 from dllm.common.digest import seed_from
 from dllm.compose.parts import build_part, choice_of
 from dllm.constraints.kinds import Constraint, TaskConstraint
-from dllm.decoder import Decoder, stretch
+from dllm.decoder import Decoder, requests_per_batch
 from dllm.errors import UserError, not_installed
 from dllm.models import bundle
 from dllm.prompts import PrefilledPrompt
@@ -219,7 +219,7 @@ def _batches(
         if answer_shape(config, item) == shape
         for number in range(config["samples"])
     ]
-    size = stretch(config["batch_size"])
+    size = requests_per_batch(config["batch_size"])
     yield from (Batch(shape, tuple(samples[at : at + size])) for at in range(0, len(samples), size))
 
 

@@ -23,7 +23,7 @@ from dllm.app.runs.samples import (
 )
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.common.kinds import of_kind
+from dllm.common.kinds import coerce
 from dllm.compose.parts import build_part, part
 from dllm.compose.validate import validate
 from dllm.constrained.requests import Constraints
@@ -119,7 +119,7 @@ class RunPlan:
         """Raise UserError where a request's constraint leaves it no text."""
         if request.constraint is not None:
             refuse_stop(self.options.stop)
-            self.constraints.steered(request)
+            self.constraints.row(request)
 
     def samples(self) -> list[PlannedSample]:
         """Every sample to decode."""
@@ -218,4 +218,4 @@ def constraint_of(config: Mapping[str, Any]) -> Constraint | None:
 def runtime_of(config: Mapping[str, Any]) -> Runtime:
     """The chosen runtime. Raises UserError for one that does not exist."""
     lag = config["lag"]
-    return Runtime(config["runtime"], None if lag is None else of_kind("lag", lag, "int"))
+    return Runtime(config["runtime"], None if lag is None else coerce("lag", lag, "int"))

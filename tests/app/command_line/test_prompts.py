@@ -199,7 +199,7 @@ def test_a_rule_that_commits_nothing_ends_with_a_sentence_and_no_folder(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = "dllm.samplers.confidence.Confidence.step"
-    monkeypatch.setattr(step, lambda self, view, state: view.step(view.canvas.nothing))
+    monkeypatch.setattr(step, lambda self, view, state: view.step(view.canvas.no_positions))
     outcome = run("prompt=w1 w2")
     assert outcome.code == 2 and outcome.err.startswith("Error: sampler=confidence decided nothing in 17 forwards")
     assert not outcome.folder.exists() or not any(outcome.folder.iterdir())

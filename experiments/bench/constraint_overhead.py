@@ -1,4 +1,4 @@
-"""Measure what constraints add to a turn of the loop: ``python -m experiments.bench.steering``.
+"""Measure what constraints add to a turn of the loop: ``python -m experiments.bench.constraint_overhead``.
 
 The vocabulary is that of ``bench_constraints``. A stand-in for the network gives each position the head's row of its
 answer's token, so that the head proposes it; in ``wrong`` the tokens are random ones, so that nearly all proposals are
@@ -29,7 +29,7 @@ from dllm.cache.none import NoCache
 from dllm.constrained import fits, joint
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.steered import ConstrainedRow
+from dllm.constrained.row import ConstrainedRow
 from dllm.constraints.automata import automaton_of
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import TokenLanguage
@@ -38,7 +38,7 @@ from dllm.constraints.vocabulary import Vocabulary
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.keep import Keep
-from dllm.loop.denoise import fresh, turns
+from dllm.loop.denoise import start_rows, turns
 from dllm.loop.forward import Forward
 from dllm.loop.proposals import LogitReproposer
 from dllm.models.ids import Ids
@@ -119,7 +119,7 @@ class Bench:
         forward = Forward.of(model, NoCache(), Ids(mask, self.end, ()), Sampling(), sampler, blocks, Keep())
         canvas = Canvas.of([Request.answer([], self.gen_length, mask) for _ in range(rows)], self.end)
         with torch.inference_mode():
-            return sum(1 for _ in turns(fresh(canvas, forward, sampler, blocks, None, steering), forward, sampler,
+            return sum(1 for _ in turns(start_rows(canvas, forward, sampler, blocks, None, steering), forward, sampler,
                                         blocks, Keep()))  # fmt: skip
 
     def steering(self, rows: int, together: bool) -> ConstrainedBatch:
@@ -138,7 +138,7 @@ class Bench:
         plain = time.thread_time() - began
         steering, inside, wide = self.steering(rows, together), Watch(), Watch()
         with (
-            inside.on(ConstrainedBatch, "propose", "admit", "settle"),
+            inside.on(ConstrainedBatch, "propose", "filter_commits", "undo_invalid_cuts"),
             wide.on(fits, "anew"),
             wide.on(joint, "maxima"),
             wide.on(LogitReproposer, "logits", "pick"),

@@ -58,7 +58,7 @@ class ConstrainedRow:
             compiled.kind,
             language.tokens.states,
             language.end,
-            language.fewest,
+            language.min_tokens,
             compiled.seconds,
             self.seconds,
             self.steered,

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench import steering as bench_steering
+from experiments.bench import constraint_overhead as bench
 
-MINI = Path(bench_steering.__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
+MINI = Path(bench.__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
 
 
 def test_right_proposals_are_kept_and_wrong_ones_made_anew(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [f"--tokenizer={MINI}", "--languages=date", "--gen-length=32", "--rows=2", "--joint"]
-    assert bench_steering.main(arguments) == 0
+    assert bench.main(arguments) == 0
     _, _, *lines = capsys.readouterr().out.splitlines()
     steered = {line[8:20].strip(): [float(number) for number in line[20:].split()] for line in lines}
     assert list(steered) == ["right", "right joint", "wrong", "wrong joint"]
