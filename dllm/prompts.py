@@ -6,7 +6,7 @@ infilling alike. Only the chat template makes special tokens. Whoever wants othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dllm.models.config import ModelConfig
     from dllm.models.tokenizer import Tokenizer
 
-Message = dict[str, str]
+Message = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,16 @@ class PrefilledPrompt:
     begin: str
 
 
-Prompt = str | list[Message] | list[int] | PrefilledPrompt | Request
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation with what else the chat template may read: ``tools`` (OpenAI's objects), and its own variables,
+    such as ``enable_thinking``. Calls of a message hold their arguments as objects, as templates expect."""
+
+    messages: list[Message]
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prompt = str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt | Request
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Prompts:
             )
         return request
 
-    def encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt) -> list[int]:
+    def encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt) -> list[int]:
         """Token ids of a prompt, which must hold at least one."""
         if isinstance(prompt, str) and not prompt.strip():
             raise UserError("the prompt is empty: give it some text.")
@@ -76,8 +85,10 @@ class Prompts:
             raise UserError(f"token id {outside[0]} is not in the model's vocabulary of {self.config.vocab}.")
         return tokens
 
-    def _encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt) -> list[int]:
+    def _encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt) -> list[int]:
         """A prefilled prompt is encoded as one text, since a token may span both of its parts."""
+        if isinstance(prompt, ChatPrompt):
+            return self._tokenizer().encode_chat(prompt.messages, "", prompt.beside)
         begin = prompt.begin if isinstance(prompt, PrefilledPrompt) else ""
         asked = prompt.prompt if isinstance(prompt, PrefilledPrompt) else prompt
         if isinstance(asked, list):
@@ -148,7 +159,7 @@ def is_ids(prompt: list[Any]) -> bool:
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """Several prompts as they are, one prompt as a list of one. Raises UserError for what is no prompt."""
-    single = isinstance(prompts, str | PrefilledPrompt | Request)
+    single = isinstance(prompts, str | PrefilledPrompt | ChatPrompt | Request)
     if not single and not isinstance(prompts, Sequence):
         raise UserError(f"prompts={prompts!r} must be text, messages, token ids or a Request, or a list of such.")
     if single or (prompts and (is_ids(cast(list[Any], prompts)) or isinstance(cast(list[Any], prompts)[0], dict))):

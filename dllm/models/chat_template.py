@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -26,6 +26,11 @@ REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing
 def parse_template(template: str) -> None:
     """Raises TemplateError, or RecursionError for deep nesting, when ``template`` is no Jinja template."""
     _environment().parse(template)
+
+
+def names_read(template: str) -> frozenset[str]:
+    """The names that a template expects from outside, such as ``messages`` and ``tools``."""
+    return frozenset(meta.find_undeclared_variables(_environment().parse(template)))
 
 
 def compile_template(template: str, rewritten: Callable[[str], str] | None = None) -> Template:
@@ -42,14 +47,18 @@ def compile_template(template: str, rewritten: Callable[[str], str] | None = Non
     return _environment().from_string(tree)
 
 
-def render_messages(template: Template, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str]) -> str:
+def render_messages(
+    template: Template, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str],
+    beside: Mapping[str, Any] | None = None,
+) -> str:  # fmt: skip
     """The conversation up to where the assistant speaks. Fields that are None count as missing. special: the
-    special tokens, by their names.
+    special tokens, by their names. beside: what else the template may read, ``tools`` above all.
 
     Raises whatever a template may raise, and TypeError for a field that JSON cannot hold.
     """
     plain = json.loads(json.dumps([_fields(message) for message in messages]))
-    return template.render(messages=plain, tools=None, documents=None, add_generation_prompt=True, **special)
+    usual = {"tools": None, "documents": None, "add_generation_prompt": True}
+    return template.render({**usual, **json.loads(json.dumps(dict(beside or {}))), **special, "messages": plain})
 
 
 def _fields(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,16 +41,17 @@ class ChatTokens:
     def _marking(self) -> Template:
         return compile_template(self.template, lambda text: self._marks.around(text, self._spans(text)))
 
-    def pieces(self, messages: Sequence[Mapping[str, Any]]) -> list[Rendered]:
-        """The rendered conversation, cut where its messages spell special tokens. Raises UserError where a template
-        that puts special tokens together cannot be told from messages that do."""
-        found = self._rendered(changed(messages, self._cut))
+    def pieces(self, messages: Sequence[Mapping[str, Any]], beside: Mapping[str, Any] | None = None) -> list[Rendered]:
+        """The rendered conversation, cut where its messages, or what stands beside them, spell special tokens. Raises
+        UserError where a template that puts special tokens together cannot be told from messages that do."""
+        beside = beside or {}
+        found = self._rendered(changed(messages, self._cut), changed(beside, self._cut))
         others = [self._others(*piece) for piece in found]
         if not any(others):
             return found
         # A template may put its tokens together, from the role above all ('<|' + role): then whatever is said.
         silent = [{**changed(message, lambda _: "x"), "role": message["role"]} for message in messages]
-        known = [text[slice(*span)] for text, own in self._rendered(silent) for span in self._others(text, own)]
+        known = [text[slice(*span)] for text, own in self._rendered(silent, beside) for span in self._others(text, own)]
         if not known:
             return found
         if known != [text[slice(*span)] for (text, _), spans in zip(found, others, strict=True) for span in spans]:
@@ -60,10 +61,10 @@ class ChatTokens:
             )
         return [(text, own | set(spans)) for (text, own), spans in zip(found, others, strict=True)]
 
-    def _rendered(self, messages: Sequence[Mapping[str, Any]]) -> list[Rendered]:
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], beside: Mapping[str, Any]) -> list[Rendered]:
         named = {key: self._marks.around(text, [(0, len(text))]) for key, text in self.named.items()}
         try:
-            return self._marks.found(render_messages(self._marking, messages, named))
+            return self._marks.found(render_messages(self._marking, messages, named, beside))
         except Exception as error:  # its words would show the marks
             sentence = f"the chat template refuses these messages ({type(error).__name__}). Change them to fit it."
             raise UserError(sentence) from None

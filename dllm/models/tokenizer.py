@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from dllm.errors import UserError
 from dllm.models import token_tables
-from dllm.models.chat_template import compile_template, parse_template, render_messages
+from dllm.models.chat_template import compile_template, names_read, parse_template, render_messages
 from dllm.models.chat_tokens import ChatTokens
 from dllm.models.files import broken, read_json, read_text, refuse_pointer
 from dllm.models.keys import read_keys
@@ -92,12 +92,15 @@ class Tokenizer:
         plain = self.special_ids.intersection([self.mask_id]) if special else self._spelt
         return [token for _, ids in plain_pieces(self.backend, text, plain) for token in ids]
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], begin: str = "") -> list[int]:
-        """Ids of a conversation in the chat template, and of ``begin`` behind it. Only the template's own text makes
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], begin: str = "", beside: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """Ids of a conversation in the chat template, and of ``begin`` behind it. beside: what else the template may
+        read, such as ``tools``. Only the template's own text makes
         special tokens, whatever it does with a message: what spells one there stays text. Raises UserError as
         ``render`` and ``encode``."""
-        self.render(messages)  # refuses what cannot be rendered
-        *pieces, (last, own) = self._chat_tokens.pieces(messages)
+        self.render(messages, beside)  # refuses what cannot be rendered
+        *pieces, (last, own) = self._chat_tokens.pieces(messages, beside)
         whole = [*pieces, (last + begin, own)]
         found = [plain_pieces(self.backend, text, self._spelt, own) for text, own in whole]
         return [token for some in found for _, ids in some for token in ids]
@@ -112,8 +115,14 @@ class Tokenizer:
         assert self.template is not None
         return ChatTokens(self.backend, self._spelt, self.template, self.special_tokens)
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The conversation as the chat template writes it, up to where the assistant speaks.
+    @cached_property
+    def template_names(self) -> frozenset[str]:
+        """What the chat template reads, such as ``messages``; ``tools``, where it can write of them."""
+        return frozenset() if self.template is None else names_read(self.template)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], beside: Mapping[str, Any] | None = None) -> str:
+        """The conversation as the chat template writes it, up to where the assistant speaks. beside: as in
+        ``encode_chat``.
 
         Raises UserError without a chat template, and for messages that it refuses.
         """
@@ -128,7 +137,7 @@ class Tokenizer:
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
                 raise UserError(f"messages[{number}]={dict(message)!r} must give a role and a content, both strings.")
         try:
-            return render_messages(self._compiled, messages, self.special_tokens)
+            return render_messages(self._compiled, messages, self.special_tokens, beside)
         except Exception as error:  # a template may fail in any way that Python can
             raise UserError(f"the chat template refuses these messages: {error}. Change them to fit it.") from error
 

@@ -19,6 +19,7 @@ from dllm.serve.log import AccessLine
 from dllm.serve.metrics import Metrics
 from dllm.serve.refused import Refused
 from dllm.serve.replies import Envelope, event_bytes
+from dllm.serve.tool_stream import ToolDeltas
 
 PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
 SNAPSHOT = "diffusion.snapshot"
@@ -34,6 +35,7 @@ class Answering:
     envelope: Envelope
     line: AccessLine  # of the log
     done: list[Completed] = field(default_factory=list)
+    deltas: dict[int, ToolDeltas] = field(default_factory=dict)
 
     async def whole(self, request: HttpRequest) -> Response:
         """The reply in one piece, or none for a client that has left."""
@@ -70,10 +72,13 @@ class Answering:
                 yield event_bytes(envelope.chunk(choice, role=True))
             async for item in self._items():
                 if isinstance(item, TextDelta):
-                    yield event_bytes(envelope.chunk(item.choice, item.text))
+                    for chunk in self._chunks(item.choice, item.text):
+                        yield event_bytes(chunk)
                 elif isinstance(item, CanvasSnapshot):
                     yield event_bytes(envelope.snapshot(item, self.decoding.prompts, self.decoding.ends), SNAPSHOT)
                 else:
+                    for chunk in self._chunks(item.choice, None):
+                        yield event_bytes(chunk)
                     yield event_bytes(envelope.last_chunk(item))
         except Exception as error:
             yield event_bytes(self._failure(error))
@@ -81,6 +86,14 @@ class Answering:
         if asked.include_usage:
             yield event_bytes(envelope.usage_chunk(self.done))
         yield event_bytes("[DONE]")
+
+    def _chunks(self, choice: int, text: str | None) -> list[dict[str, Any]]:
+        """What to send for new text of a choice; None: its end."""
+        envelope, use = self.envelope, self.envelope.asked.tools
+        if use is None:
+            return [] if text is None else [envelope.chunk(choice, text)]
+        deltas = self.deltas.setdefault(choice, ToolDeltas(use, f"{envelope.ident}_{choice}"))
+        return [envelope.delta(choice, delta) for delta in (deltas.finished() if text is None else deltas.fed(text))]
 
     def _failure(self, error: Exception) -> dict[str, Any]:
         if not isinstance(error, Refused):

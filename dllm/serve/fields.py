@@ -8,31 +8,46 @@ from typing import Any
 
 from dllm.common.kinds import coerce, is_list_of, is_text, is_whole
 from dllm.errors import nearest
-from dllm.prompts import Message
 from dllm.serve.refused import Refused, as_refusal
 from dllm.words.meaning import meaning
 
 # Kinds of the plain fields.
 KINDS = {
     "model": "str", "max_tokens": "int", "max_completion_tokens": "int", "temperature": "float", "top_p": "float",
-    "top_k": "int", "n": "int", "seed": "int", "stream": "bool", "user": "str",
+    "top_k": "int", "n": "int", "seed": "int", "stream": "bool", "user": "str", "parallel_tool_calls": "bool",
 }  # fmt: skip
-# Fields without effect here, and the value that asks for none.
-NEUTRAL: dict[str, Any] = {
-    "presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0, "echo": False, "suffix": "", "best_of": 1,
-    "store": False,
+# Fields of OpenAI's, vLLM's and llama.cpp's without effect here, and the values that ask for none.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "presence_penalty": (0,), "frequency_penalty": (0,), "top_logprobs": (0,), "echo": (False,), "suffix": ("",),
+    "best_of": (1,), "store": (False,), "logit_bias": ({},), "service_tier": ("auto", "default"),
+    "modalities": (["text"],), "reasoning_effort": ("none",), "verbosity": ("medium",), "prediction": ({},),
+    "audio": ({},), "web_search_options": ({},), "functions": ([],), "function_call": ("none",),
+    "repetition_penalty": (1,), "min_tokens": (0,), "min_p": (0,), "ignore_eos": (False,),
+    "skip_special_tokens": (True,),
 }  # fmt: skip
 # Why another value is not served, where that is not plain.
 REASONS = {
     "echo": "a masked diffusion model has no log-probabilities of a prompt from left to right. lm-eval measures "
             "likelihoods with --model dllm",
+    "suffix": 'diffusion.canvas holds text behind an answer: ["diffusion": {"canvas": [40, " and so on."]}]',
+    "logit_bias": "no token is made likelier. response_format forces the form of an answer",
+    "modalities": "there is only text", "audio": "there is only text",
+    "reasoning_effort": "the model does not think before its answer. chat_template_kwargs sets what its template reads",
+    "verbosity": "max_tokens says how long an answer may be",
+    "prediction": "diffusion.canvas gives parts of an answer", "web_search_options": "nothing is looked up",
+    "functions": "tools took its place", "function_call": "tool_choice took its place",
+    "ignore_eos": 'diffusion.eos "keep" decodes the whole answer', "service_tier": "all requests are served alike",
+    "min_tokens": "an answer ends where the model ends it",
 }  # fmt: skip
+WITHOUT_EFFECT = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
 OTHERS = ("stop", "stream_options", "logprobs", "metadata", "response_format", "diffusion")
+# vLLM's and llama.cpp's words for a form, which response_format says here.
+FORMS = ("guided_json", "guided_regex", "guided_choice", "json_schema")
+CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
 DIFFUSION = (
     "sampler", "blocks", "cache", "eos", "threshold", "steps", "block_length", "guidance", "canvas", "constraint",
     "snapshots", "trace",
 )  # fmt: skip
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
 MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
 MAX_METADATA = 16
@@ -41,25 +56,29 @@ MAX_METADATA = 16
 def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
     """The fields of a body that are set, without those that have no effect; what is null is not set. Raises Refused for
     an unknown field, a wrong kind, and what is not served."""
-    known = [*KINDS, *OTHERS, *NEUTRAL, "messages" if chat else "prompt"]
+    known = [*KINDS, *OTHERS, *NEUTRAL, *WITHOUT_EFFECT, *FORMS, *(("messages", *CHAT_ONLY) if chat else ("prompt",))]
     given = {name: value for name, value in body.items() if value is not None}
     for name in given:
         if name not in known:
             sentence = f"{name!r} is no field of this request{_instead(name, given[name], known)}"
             raise Refused(400, sentence, name, "unknown_field")
     for name, neutral in NEUTRAL.items():
-        value = given.pop(name, neutral)
-        if value != neutral or isinstance(value, bool) != isinstance(neutral, bool):
-            reason = REASONS.get(name, "nothing else is served")
-            rule = f"must be {str(neutral).lower() if neutral != '' else 'empty'}: {reason}"
-            raise Refused(400, f"{name}={value!r} {rule}. Drop it.", name)
+        if name in given and not _is_neutral(value := given.pop(name), neutral):
+            usual = json.dumps(neutral[0]) if neutral[0] not in ("", [], {}) else "empty"
+            sentence = f"{name}={value!r} must be {usual}: {REASONS.get(name, 'nothing else is served')}. Drop it."
+            raise Refused(400, sentence, name)
     for name, kind in KINDS.items():
         if name in given:
             with as_refusal(name):
                 given[name] = coerce(name, given[name], kind)
     _check_metadata(given.pop("metadata", {}))
-    given.pop("user", None)
+    for name in WITHOUT_EFFECT:
+        given.pop(name, None)
     return given
+
+
+def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
 
 
 def _instead(name: str, value: Any, known: Sequence[str]) -> str:
@@ -69,6 +88,8 @@ def _instead(name: str, value: Any, known: Sequence[str]) -> str:
         return f": write {next(text for field, text in ASKED.items() if field in known)}."
     if meant is not None:
         return f": {meant.request()}."
+    if name in CHAT_ONLY and name not in known:
+        return ": it goes with /v1/chat/completions."
     if name in DIFFUSION and name not in known:
         return f": write {json.dumps({'diffusion': {name: value}}, default=str)[1:-1]}."
     return f".{nearest(name, known)}"
@@ -122,53 +143,3 @@ def stop_strings(fields: Mapping[str, Any]) -> tuple[str, ...]:
         wrong = [f"one of {len(text)} characters" for text in stops if not 0 < len(text) <= MAX_STOP][:1]
         raise Refused(400, f"stop has {(wrong or [f'{len(stops)} texts'])[0]}, and takes {rule}.", "stop")
     return tuple(stops)
-
-
-def sound_messages(value: Any) -> list[Message]:
-    """The messages of a conversation, with plain texts. Raises Refused."""
-    if not isinstance(value, list) or not value:
-        raise Refused(400, 'messages must be a list of {"role": ..., "content": ...}, and not empty.', "messages")
-    return [_message(f"messages[{number}]", entry) for number, entry in enumerate(value)]
-
-
-def _message(name: str, value: Any) -> Message:
-    message = object_of(name, value, ("role", "content", "name", "type"))
-    if message.get("type", "text") != "text":  # lm-eval up to 0.4.9 sends it
-        raise Refused(400, f"{name}.type={message['type']!r} must be text. Drop it.", f"{name}.type")
-    role = message.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        hint = nearest(str(role), ROLES)
-        raise Refused(400, f"{name}.role={role!r} must be one of {', '.join(ROLES)}.{hint}", f"{name}.role")
-    found = {"role": ROLES[role], "content": _content(f"{name}.content", message.get("content"))}
-    if "name" in message:
-        with as_refusal(f"{name}.name"):
-            found["name"] = coerce(f"{name}.name", message["name"], "str")
-    return found
-
-
-def _content(name: str, value: Any) -> str:
-    """A text, or the texts of its parts, line by line."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not value:
-        raise Refused(400, f'{name} must be a text, or a list of {{"type": "text", "text": ...}}.', name)
-    texts = []
-    for number, part in enumerate(value):
-        place = f"{name}[{number}]"
-        fields = object_of(place, part, ("type", "text"))
-        if fields.get("type") != "text" or not isinstance(fields.get("text"), str):
-            raise Refused(400, f"{place} of type {fields.get('type')!r} must be of type text, with a text.", place)
-        texts.append(fields["text"])
-    return "\n".join(texts)
-
-
-def sound_prompts(value: Any) -> list[tuple[str, str | list[int]]]:
-    """The prompts, each a text or token ids, by the names of their places. Raises Refused."""
-    several = isinstance(value, list) and value and isinstance(value[0], str | list)
-    prompts, found = value if several else [value], list[tuple[str, str | list[int]]]()
-    for number, prompt in enumerate(prompts):
-        name = f"prompt[{number}]" if len(prompts) > 1 else "prompt"
-        if not isinstance(prompt, str) and not (prompt and is_list_of(is_whole)(prompt)):
-            raise Refused(400, f"{name} must be a text, or a list of token ids.", name)
-        found.append((name, prompt))
-    return found

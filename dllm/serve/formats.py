@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,13 +11,15 @@ from dllm.common.kinds import coerce
 from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, Grammar, JsonSchema, Regex
 from dllm.decoder import refuse_stop
 from dllm.errors import nearest
-from dllm.serve.fields import object_of
+from dllm.serve.fields import FORMS, object_of
 from dllm.serve.offered import Offer, Option
 from dllm.serve.refused import Refused, as_refusal
+from dllm.serve.tools import ToolUse
 
 # The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
 MOST = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
 MAX_NESTING = 32
+PLACE, OF_SCHEMA = "response_format.json_schema.schema", "response_format of type json_schema"
 
 _CONFIDENCE = Option("text", "model", choices=CONFIDENCE, note="of a proposal among all tokens, or the admissible ones")
 _WHITESPACE = Option("text", "any", choices=WHITESPACE, note="wherever JSON allows it, one after , and :, or none")
@@ -42,11 +45,59 @@ def formats_offered() -> dict[str, Any]:
     return {kind: asdict(offer) for kind, offer in OFFERS.items()}
 
 
+def with_form(fields: Mapping[str, Any], use: ToolUse | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Fields in which ``response_format`` says whatever form they ask for, in vLLM's and llama.cpp's words or by a call
+    of a tool that must be made; and what the request calls it. Raises Refused for two forms."""
+    forms = {name: fields[name] for name in ("response_format", *FORMS) if name in fields}
+    free = forms.get("response_format", {}) == {"type": "text"}
+    given = [name for name in forms if name != "response_format" or not free]
+    if use is not None and use.forced:
+        given = [*given, "tool_choice"]
+    if len(given) > 1:
+        raise Refused(400, f"{given[0]} and {given[1]} both say what an answer must be. Drop one.", given[0])
+    rest = {name: value for name, value in fields.items() if name not in FORMS}
+    if use is not None and use.forced:
+        strict = all(tool.strict for tool in use.tools)
+        form = {"type": "json_schema", "json_schema": {"name": "call", "schema": use.schema, "strict": strict}}
+        return {**rest, "response_format": form}, {PLACE: use.field, OF_SCHEMA: "tools", "response_format": use.field}
+    name = given[0] if given else "response_format"
+    if name == "response_format":
+        return {**rest, **_of_llama(forms)}, {}
+    made, place = _of_vllm(name, forms[name])
+    return {**rest, "response_format": made}, {place: name, "response_format": name}
+
+
+def _of_llama(forms: Mapping[str, Any]) -> dict[str, Any]:
+    """llama.cpp's ``{"type": "json_object", "schema": {...}}`` as OpenAI writes it."""
+    form = forms.get("response_format")
+    if isinstance(form, Mapping) and form.get("type") == "json_object" and form.get("schema") is not None:
+        rest = {key: value for key, value in form.items() if key not in ("type", "schema")}
+        return {
+            "response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": form["schema"]}, **rest}
+        }
+    return {} if form is None else {"response_format": form}
+
+
+def _of_vllm(name: str, value: Any) -> tuple[dict[str, Any], str]:
+    """The form that a field of vLLM's or llama.cpp's asks for, and what sentences call what it holds."""
+    if name == "guided_regex":
+        return {"type": "regex", "pattern": value}, "response_format.pattern"
+    if name == "guided_choice":
+        return {"type": "choice", "options": value}, "response_format.options"
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise Refused(400, f"{name} is no JSON ({error}). Send a schema.", name) from None
+    return {"type": "json_schema", "json_schema": {"name": "f", "schema": value}}, PLACE
+
+
 def asked_constraint(
     fields: Mapping[str, Any], diffusion: Mapping[str, Any], stop: tuple[str, ...]
 ) -> Constraint | None:
-    """What the answer must be; None: any text. Raises Refused for a form that is not known, what is too long, options
-    without a meaning, and stop strings beside it. Whether its language can be compiled is not asked here."""
+    """What the answer must be; None: any text. fields: as ``with_form`` makes them. Raises Refused for a form that is
+    not known, what is too long, options without a meaning, and stop strings beside it. Whether its language can be
+    compiled is not asked here."""
     form = fields.get("response_format", {"type": "text"})
     kind = _kind(form)
     options = _options(kind, diffusion.get("constraint", {}))

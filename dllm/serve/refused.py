@@ -52,9 +52,10 @@ class Refused(Exception):  # noqa: N818  an answer, no fault
         """The same with fields as this request calls them. names: of fields that have several."""
         message, param = self.message, self.param
         for usual, sent in names.items():
+            found = 0
             if sent not in message:
                 message, found = re.subn(rf"(?<![\w.]){re.escape(usual)}\b", sent, message)
-                param = sent if param == usual or (found and param == usual.rpartition(".")[0]) else param
+            param = sent if param == usual or (found and param == usual.rpartition(".")[0]) else param
         return Refused(self.status, message, param, self.code, self.retry)
 
 

@@ -15,6 +15,8 @@ from starlette.responses import JSONResponse
 from dllm.prompts import Prompts
 from dllm.serve.decoding import CanvasSnapshot, Completed, Scored
 from dllm.serve.refused import Refused
+from dllm.serve.tool_stream import call_object
+from dllm.serve.tools import Call
 from dllm.serve.wire import ParsedRequest
 
 RETRY_SECONDS = {429: 1, 503: 5}  # where nobody knows better; a server that closes is replaced a little later
@@ -51,7 +53,13 @@ class Envelope:
     def chunk(self, choice: int, text: str = "", role: bool = False) -> dict[str, Any]:
         """New text of a choice. role: the first chunk of a chat, which names who speaks."""
         delta = {"role": "assistant", "content": text} if role else {"content": text}
-        body = {"delta": delta} if self.asked.chat else {"text": text}
+        return self.delta(choice, delta) if self.asked.chat else self._part(choice, {"text": text})
+
+    def delta(self, choice: int, delta: dict[str, Any]) -> dict[str, Any]:
+        """What a choice of a chat says next: text, or a piece of a call."""
+        return self._part(choice, {"delta": delta})
+
+    def _part(self, choice: int, body: dict[str, Any]) -> dict[str, Any]:
         return self._chunk([{"index": choice, **body, "logprobs": None, "finish_reason": None}])
 
     def last_chunk(self, choice: Completed) -> dict[str, Any]:
@@ -92,13 +100,29 @@ class Envelope:
         return {**head, "choices": choices, **({"usage": None} if self.asked.include_usage else {})}
 
     def _choice(self, choice: Completed) -> dict[str, Any]:
-        text = choice.ending.text
-        body = {"message": {"role": "assistant", "content": text}} if self.asked.chat else {"text": text}
+        body = {"message": self._message(choice)} if self.asked.chat else {"text": choice.ending.text}
         return {"index": choice.choice, **body, **self._ending(choice)}
+
+    def _message(self, choice: Completed) -> dict[str, Any]:
+        text, calls = self._read(choice)
+        if not calls:
+            return {"role": "assistant", "content": text}
+        ident = f"{self.ident}_{choice.choice}"
+        made = [call_object(call, ident, at) for at, call in enumerate(calls)]
+        return {"role": "assistant", "content": text or None, "tool_calls": made}
+
+    def _read(self, choice: Completed) -> tuple[str, list[Call]]:
+        """The text of a choice, and the calls in it."""
+        text, use = choice.ending.text, self.asked.tools
+        return (text, []) if use is None else use.read(text)
 
     def _ending(self, choice: Completed) -> dict[str, Any]:
         scored = self._logprobs(choice.scored) if self.asked.logprobs else None
-        return {"logprobs": scored, "finish_reason": choice.ending.reason, "diffusion": choice.cost}
+        notes = {"notes": list(self.asked.notes)} if self.asked.notes else {}
+        reason, use = choice.ending.reason, self.asked.tools
+        if use is not None and not use.named and self._read(choice)[1]:
+            reason = "tool_calls"
+        return {"logprobs": scored, "finish_reason": reason, "diffusion": {**choice.cost, **notes}}
 
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any]:
         """Of each token at its commit."""

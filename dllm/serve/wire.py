@@ -11,7 +11,7 @@ from typing import Any
 from dllm.common.kinds import coerce, is_whole
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
-from dllm.prompts import Message, Prompts
+from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.serve.body import check_values
 from dllm.serve.choose import SHORT, Defaults
 from dllm.serve.fields import (
@@ -19,17 +19,18 @@ from dllm.serve.fields import (
     flag,
     object_of,
     sound_fields,
-    sound_messages,
-    sound_prompts,
     stop_strings,
     wants_logprobs,
 )
-from dllm.serve.formats import asked_constraint
+from dllm.serve.formats import asked_constraint, with_form
 from dllm.serve.jobs import Job, RequestParts
+from dllm.serve.messages import sound_messages, sound_prompts
 from dllm.serve.refused import Refused, as_refusal, as_sent
+from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, asked_tools
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 LENGTHS = ("max_completion_tokens", "max_tokens")
+TEMPLATES_OWN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token")
 DRAWN = 2**31  # seeds that are drawn lie below
 MAX_TEMPERATURE = 100
 MAX_PIECES = 1024  # texts and holes of a canvas
@@ -39,7 +40,8 @@ MAX_PIECES = 1024  # texts and holes of a canvas
 class ParsedRequest:
     """What a request asks for. jobs: one for each choice, those of a prompt next to each other; their deadlines are the
     caller's to set. model: the name that it was asked by. prompt_tokens: what was given, each prompt once. names: as
-    the request calls fields that have several names."""
+    the request calls fields that have several names. tools: that an answer must or may call. notes: sentences for
+    whoever reads the reply."""
 
     jobs: tuple[Job, ...]
     model: str
@@ -52,6 +54,8 @@ class ParsedRequest:
     stop: tuple[str, ...]
     prompt_tokens: int
     names: Mapping[str, str]
+    tools: ToolUse | None = None
+    notes: tuple[str, ...] = ()
 
 
 def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
@@ -61,9 +65,14 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequ
     fields = sound_fields(body, chat)
     _check_model(fields.get("model", defaults.name), defaults)
     diffusion = object_of("diffusion", fields.get("diffusion", {}), DIFFUSION)
-    names = _names(fields, diffusion)
+    tokenizer = defaults.model.tokenizer
+    reads = tokenizer is not None and "tools" in tokenizer.template_names
+    use = asked_tools(fields, reads, reads and tokenizer is not None and BEGIN in (tokenizer.template or ""))
+    fields, of_form = with_form(fields, use)
+    names = {**_names(fields, diffusion), **of_form}
     with as_sent(names):
-        return _asked(fields, diffusion, chat, defaults, names)
+        found = _asked(fields, diffusion, chat, defaults, names)
+    return replace(found, tools=use, notes=(NOT_SEEN,) if use is not None and not reads else ())
 
 
 def _names(fields: Mapping[str, Any], diffusion: Mapping[str, Any]) -> dict[str, str]:
@@ -125,7 +134,8 @@ def _in_range(name: str, value: Any, low: int, high: int, why: str = "") -> Any:
 
 
 def _usage(fields: Mapping[str, Any], stream: bool) -> bool:
-    options = object_of("stream_options", fields.get("stream_options", {}), ("include_usage",))
+    options = object_of("stream_options", fields.get("stream_options", {}), ("include_usage", "include_obfuscation"))
+    flag("stream_options.include_obfuscation", options, "include_obfuscation")  # nothing is padded in either case
     if options and not stream:
         raise Refused(400, "stream_options goes with stream=true. Drop it, or stream.", "stream_options")
     return flag("stream_options.include_usage", options, "include_usage")
@@ -182,7 +192,7 @@ def _requests(
             raise Refused(400, f"{name} is missing: what is to be answered?", name, "missing_field")
         _check_length(0, len(answer.tokens), name, prompts)
         return [answer]
-    asked_for = [(name, sound_messages(given))] if chat else sound_prompts(given)
+    asked_for: list[tuple[str, Any]] = [(name, _chat(fields, prompts))] if chat else sound_prompts(given)
     if len(asked_for) > most:
         beside = f" of n={fields['n']} answers each" if "n" in fields else ""
         sentence = f"prompt holds {len(asked_for)} prompts, more than the {most}{beside} that are served in one request"
@@ -197,8 +207,22 @@ def _requests(
     return rows
 
 
+def _chat(fields: Mapping[str, Any], prompts: Prompts) -> list[Message] | ChatPrompt:
+    """The conversation of a chat, and what else its template is to read. Raises Refused."""
+    names = frozenset() if prompts.tokenizer is None else prompts.tokenizer.template_names
+    messages, variables = sound_messages(fields["messages"], "tools" in names), fields.get("chat_template_kwargs", {})
+    if not isinstance(variables, Mapping) or not set(variables).isdisjoint(TEMPLATES_OWN):
+        rule = f"must be an object of what the chat template reads, and none of {', '.join(TEMPLATES_OWN)}"
+        raise Refused(400, f"chat_template_kwargs={variables!r} {rule}.", "chat_template_kwargs")
+    if unread := [name for name in variables if name not in names]:
+        sentence = f"chat_template_kwargs.{unread[0]} is nothing that the model's chat template reads. Drop it."
+        raise Refused(400, sentence, "chat_template_kwargs")
+    tools = fields.get("tools") if fields.get("tool_choice") != "none" else None
+    return ChatPrompt(messages, {**variables, "tools": tools}) if tools or variables else messages
+
+
 def _behind(
-    name: str, prompt: str | list[int] | list[Message], answer: Request, prompts: Prompts, free: bool
+    name: str, prompt: str | list[int] | list[Message] | ChatPrompt, answer: Request, prompts: Prompts, free: bool
 ) -> Request:
     """The answer's row behind a prompt. name: of the prompt's field. free: as in ``_requests``. Raises Refused."""
     with as_refusal(name):

@@ -41,7 +41,7 @@ def test_the_python_of_the_page_runs(server: Live, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert said.startswith('["Hugo", "Emma", "Kai"]\n["Hugo", "Emma", "Kai"]')
     assert said.count('["Kai", "Emma", "Hugo"] 1\n') == 2
-    assert re.search(r"\nEmma\n(Kai|Emma|Hugo) choice\n$", said)
+    assert re.search(r"\nEmma\n(Kai|Emma|Hugo) choice\nseat \['names'\]\n$", said)
 
 
 def test_curl_gets_what_the_page_shows(server: Live) -> None:
@@ -63,10 +63,11 @@ def test_curl_gets_what_the_page_shows(server: Live) -> None:
 
 def test_the_tables_of_the_page_are_complete(server: Live) -> None:
     from dllm.compose.parts import composed
-    from dllm.serve.fields import DIFFUSION, KINDS, NEUTRAL, OTHERS
+    from dllm.serve.fields import CHAT_ONLY, DIFFUSION, FORMS, KINDS, NEUTRAL, OTHERS, WITHOUT_EFFECT
     from dllm.serve.formats import MOST, OFFERS, OPTIONS
 
-    for name in (*KINDS, *NEUTRAL, *OTHERS, "messages", "prompt", *DIFFUSION, *OPTIONS):
+    fields = (*KINDS, *NEUTRAL, *OTHERS, *WITHOUT_EFFECT, *FORMS, *CHAT_ONLY, "messages", "prompt")
+    for name in (*fields, *DIFFUSION, *OPTIONS):
         assert f"`{name}`" in TEXT, f"the field {name} is missing"
     with server.client() as client:
         page = client.get("/metrics").text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from dllm.serve.choose import Defaults
 from dllm.serve.wire import asked
@@ -31,6 +33,38 @@ def test_the_plain_fields_arrive(mini: Defaults) -> None:
     plain = asked({"prompt": "a", "logprobs": 0, "stop": "x"}, False, mini)
     assert plain.logprobs and plain.jobs[0].follow and plain.stop == ("x",)
     assert not (plain.chat or plain.stream or plain.include_usage)
+
+
+def test_what_asks_for_nothing_passes(mini: Defaults) -> None:
+    """Neutral values of OpenAI's, vLLM's and llama.cpp's fields change nothing."""
+    neutral: dict[str, Any] = {
+        "tools": [], "tool_choice": "none", "parallel_tool_calls": True, "logit_bias": {}, "service_tier": "auto",
+        "modalities": ["text"], "reasoning_effort": "none", "store": False, "safety_identifier": "x",
+        "prompt_cache_key": "y", "verbosity": "medium", "repetition_penalty": 1.0, "min_p": 0.0, "top_logprobs": 0,
+        "functions": [], "function_call": "none", "chat_template_kwargs": {},
+    }  # fmt: skip
+    assert chat(mini, **neutral) == chat(mini)
+    options = {"include_obfuscation": False, "include_usage": False}
+    assert chat(mini, stream=True, stream_options=options) == chat(mini, stream=True)
+
+
+def test_forms_have_the_spellings_of_other_servers(mini: Defaults) -> None:
+    schema = {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2}
+    form = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+
+    def constraint(**fields: Any) -> Any:
+        return chat(mini, max_tokens=32, **fields).jobs[0].request.constraint
+
+    wanted = constraint(response_format=form)
+    assert wanted == constraint(guided_json=schema) == constraint(guided_json=json.dumps(schema))
+    assert (
+        wanted
+        == constraint(json_schema=schema)
+        == constraint(response_format={"type": "json_object", "schema": schema})
+    )
+    assert constraint(guided_regex="[ab]+") == constraint(response_format={"type": "regex", "pattern": "[ab]+"})
+    assert constraint(guided_choice=["a"]) == constraint(response_format={"type": "choice", "options": ["a"]})
+    assert constraint(guided_choice=["a"], response_format={"type": "text"}) == constraint(guided_choice=["a"])
 
 
 def test_null_is_not_set_wherever_it_stands(mini: Defaults) -> None:

@@ -1,0 +1,46 @@
+"""The deltas of an answer that may hold calls of tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dllm.serve.stream import open_tail
+from dllm.serve.tools import BEGIN, Call, ToolUse
+
+
+class ToolDeltas:
+    """Of one choice. The arguments of the only function that can be called come piece by piece; any other call comes
+    whole at the end, and text beside calls as soon as no call can begin in it."""
+
+    def __init__(self, use: ToolUse, ident: str) -> None:
+        self.use, self.ident, self.text, self.sent = use, ident, "", 0
+
+    def fed(self, text: str) -> list[dict[str, Any]]:
+        """What to send for new text."""
+        self.text += text
+        if self.use.single is not None:
+            first, self.sent = self.sent == 0, len(self.text)
+            begun = call_object(Call(self.use.single.name, text), self.ident, 0)
+            return [{"tool_calls": [{"index": 0, **(begun if first else {"function": {"arguments": text}})}]}]
+        if self.use.forced:
+            return []
+        begin = self.text.find(BEGIN)
+        until = begin if begin >= 0 else open_tail(self.text, (BEGIN,))
+        new, self.sent = self.text[self.sent : until], max(self.sent, until)
+        return [{"content": new}] if new else []
+
+    def finished(self) -> list[dict[str, Any]]:
+        """What is left at the end of the answer."""
+        if self.use.single is not None:
+            return []
+        _, calls = self.use.read(self.text)
+        if not calls:
+            rest, self.sent = self.text[self.sent :], len(self.text)
+            return [{"content": rest}] if rest else []
+        return [{"tool_calls": [{"index": at, **call_object(call, self.ident, at)} for at, call in enumerate(calls)]}]
+
+
+def call_object(call: Call, ident: str, at: int) -> dict[str, Any]:
+    """A call as OpenAI writes it. ident: of the choice; at: which of its calls."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{ident}_{at}", "type": "function", "function": function}
