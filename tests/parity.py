@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dllm.errors import UserError
-from dllm.models.order import FULL, BlockCausal
+from dllm.models.order import FULL, AnswerBlocks, BlockCausal, SeededBlocks
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
 
@@ -26,8 +26,8 @@ FIELDS = {
     "attention_mask": "[B, L]: 1 where a token is real",
     "position_ids": "[B, L]: of the inputs; those of real tokens are 0, 1, 2, ... in some order",
     "valid": "[B, L]: where to compare (absent: everywhere)",
-    "block_length": "of block-causal attention (absent: the reference ran with full attention)",
-    "block_start": "column where the block that is decoded begins",
+    "block_length": "of attention by blocks (absent: in families with both, the reference ran with full attention)",
+    "block_start": "column where the block that is decoded begins, or where the answer begins",
     "cached_length": "inputs whose keys and values the reference had kept; it has logits of the others",
     "logits_f32": "of the published code", "logits_f64": "of the same code lifted to float64",
     "shifted_f32": "logits_f32, each row at the position that it predicts",
@@ -60,11 +60,12 @@ def cases_of(folder: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def model_for(folder: Path, case: dict[str, Tensor], dtype: torch.dtype) -> Transformer:
-    """The folder's model; the case's block_length, or its absence, sets the attention pattern of block models."""
+    """The folder's model; the case's block_length, or its absence, sets the attention of block-causal models and of
+    A2D's. Fast-dLLM v2's seeds are no matter of logits."""
     config = read_model_config(folder)
-    if isinstance(config.attention, BlockCausal):
-        block = case.get("block_length")
-        config = replace(config, attention=FULL if block is None else BlockCausal(int(block)))
+    block, kind = case.get("block_length"), AnswerBlocks if config.family == "a2d" else BlockCausal
+    if config.family == "a2d" or isinstance(config.attention, BlockCausal | SeededBlocks):
+        config = replace(config, attention=FULL if block is None else kind(int(block)))
     return load_model(folder, dtype=dtype, config=config)
 
 

@@ -79,15 +79,17 @@ class Report:
         yield from _feature_rows(self.config)
 
 
-def inspect_checkpoint(path: str | Path, mask_id: int | None = None) -> Report:
+def inspect_checkpoint(
+    path: str | Path, mask_id: int | None = None, attention_block: int | None = None
+) -> Report:  # fmt: skip
     """Inspect a checkpoint: a folder, a shipped model's name or a hub id, of which only the small files are downloaded.
 
-    mask_id: overrides the files'. Raises UserError only where the folder does not exist. Whatever is wrong inside
-    becomes a sentence of the report.
+    mask_id, attention_block: as in ``bundle.load``. Raises UserError only where the folder does not exist. Whatever is
+    wrong inside becomes a sentence of the report.
     """
     folder = locate(path, weights=False)
     try:
-        config = read_model_config(folder)
+        config = read_model_config(folder, attention_block)
     except UserError as error:
         return Report(folder, (str(error),))
     problems, left_out, found, model = _weights(folder, config)
@@ -211,8 +213,9 @@ def _spell(number: int | None, tokenizer: Tokenizer | None) -> str:
 
 
 def _feature_rows(config: ModelConfig) -> Iterator[tuple[str, str]]:
-    shift = config.prediction_shift
-    yield "prediction", f"position i is read from row i-{shift}" if shift else "position i is read from row i"
+    shift, seed = config.prediction_shift, config.seed_shift
+    read = f"position i is read from row i-{shift}" if shift else "position i is read from row i"
+    yield "prediction", read if seed is None else f"{read}, a block's first one from row i-{seed}"
     yield "attention", config.attention.text
     yield "caches", config.attention.advice
     if not config.attention.causal:

@@ -162,7 +162,7 @@ class Likelihood:
             rows, is_mask = torch.cat([rows, blank]), torch.cat([is_mask, is_mask])
         hidden = network.encode(rows.to(network.device), None, is_mask.to(network.device), start)
         row, at = weight.nonzero(as_tuple=True)
-        at = (start + at - self.model.config.prediction_shift).clamp(min=0)
+        at = self.model.config.sources(is_mask, torch.full((len(rows),), start))[row, start + at]
         parts = []
         for one, column, token in zip(*(x.split(HEAD_ROWS) for x in (row, at, tokens)), strict=True):
             logits = network.head(hidden[one, column])

@@ -60,7 +60,9 @@ def token_logprobs(
     network = model.transformer
     tokens = torch.tensor(canvases, device=network.device)
     hidden = network.encode(tokens, None, tokens == model.ids.mask, trace.start)
-    columns = [max(trace.start + commit.position - model.config.prediction_shift, 0) for commit in commits]
+    start = torch.full((len(tokens),), trace.start, device=tokens.device)
+    sources = model.config.sources(tokens == model.ids.mask, start).tolist()
+    columns = [row[trace.start + commit.position] for row, commit in zip(sources, commits, strict=True)]
     logits = network.head(hidden[range(len(columns)), columns])
     logits = logits.to(at_least_float32(logits.dtype))
     logits[:, model.ids.banned(sampling.suppress_mask, sampling.forbid_eos)] = -torch.inf

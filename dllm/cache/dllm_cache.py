@@ -21,6 +21,7 @@ from dllm.contract.setting import Setting
 from dllm.errors import in_range
 from dllm.models.config import ModelConfig
 from dllm.models.memory import AnyLayer, Memory
+from dllm.models.rope import Angles
 from dllm.models.transformer import Layer
 
 SAME = 1e-24  # squared distances of unit vectors below this are rounding, which differs with the batch
@@ -163,7 +164,7 @@ class FeatureMemory(BufferMemory):
     forward: FeaturePass
 
     def run(
-        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor],
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
         columns: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         assert isinstance(layer, Layer)
@@ -171,7 +172,7 @@ class FeatureMemory(BufferMemory):
         at, own, given, fed = self._computed(index, layer, normal), columns, None, None
         if at is not None:
             own = at if columns is None else gather_padded(columns, at, self.session.length)
-            normal, angles = gather_rows(normal, at), (gather_rows(angles[0], at), gather_rows(angles[1], at))
+            normal, angles = gather_rows(normal, at), Angles(gather_rows(angles.cos, at), gather_rows(angles.sin, at))
         self.forward.found.ran.append(normal.shape[1])
         if normal.shape[1]:
             self.call = replace(self.call, columns=own, slots=own)

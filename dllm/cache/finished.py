@@ -13,16 +13,17 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Rule
 from dllm.errors import IncompatibleParts, name_of
+from dllm.models.order import CAUSAL
 
 
 class Finished(Buffered):
     """The model's attention says which pieces of a row become final as they are decided, in their order: its attention
-    blocks (SDAR, LLaDA2, NBDiff), or single columns (WeDLM). Rows that have been computed when they were final are
+    blocks (SDAR, LLaDA2, NBDiff, ...), or single columns (WeDLM). Rows that have been computed when they were final are
     never computed again, unless a rule has replaced a token since. A forward computes the rows that predict what may be
     committed now, and all that these see and that is not final yet. It gives the same tokens as cache=none.
     """
 
-    kinds = frozenset({"block-causal", "context-causal", "causal-by-rank"})
+    kinds = CAUSAL
     committed, shadows = True, False
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:

@@ -19,13 +19,14 @@ from dllm.contract.shapes import HostView
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, NoCacheMemory
+from dllm.models.order import CAUSAL
 
 
 class NoCache(Pruning):
     """The reference that every other policy is compared with. suffix_window and the like: see ``Pruning``."""
 
     regions = frozenset({"block", "suffix", "ahead", "answer"})
-    kinds = frozenset({"full", "block-causal", "context-causal", "causal-by-rank"})
+    kinds = CAUSAL | {"full"}
     committed = branches = shadows = shows = static = True
     opens_wide = follows_commits = False
 

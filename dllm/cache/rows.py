@@ -15,10 +15,13 @@ from dllm.models.order import AttentionOrder
 def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor:
     """The columns [B, L] whose hidden states predict ``positions`` [B, L]: the same, or in shifted models the ones
     before."""
-    if config.prediction_shift == 0:
+    shifts = config.shifts(canvas.masked & canvas.valid, canvas.start)
+    if isinstance(shifts, int) and shifts == 0:
         return positions
-    left = torch.cat([positions[:, 1:], torch.zeros_like(positions[:, :1])], 1)
-    return left & canvas.valid | (positions & (canvas.columns == 0))
+    moved = positions if isinstance(shifts, int) else positions & (shifts > 0)
+    left = torch.cat([moved[:, 1:], torch.zeros_like(moved[:, :1])], 1)
+    own = moved & (canvas.columns == 0)
+    return left & canvas.valid | (own if isinstance(shifts, int) else own | (positions & ~moved))
 
 
 def order_of(canvas: Canvas, config: ModelConfig) -> AttentionOrder | None:

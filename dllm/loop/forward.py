@@ -210,9 +210,10 @@ class Forward:
 
         With a prediction shift it is the one of the column before; the first position of a canvas row predicts itself.
         """
-        if self.model.config.prediction_shift == 0:
+        config = self.model.config
+        if config.prediction_shift == 0 and config.seed_shift is None:
             return place
-        source = (canvas.columns - self.model.config.prediction_shift).clamp(min=0).expand_as(canvas.tokens)
+        source = config.sources(canvas.masked & canvas.valid, canvas.start)
         return source if place is None else place.gather(1, source)
 
     def _hidden(

@@ -41,8 +41,10 @@ class AttentionCapture:
     def of(asked: AttentionNeed, config: ModelConfig, canvas: Canvas, blocks: BlockState) -> AttentionCapture:
         where, length = canvas.undecided & blocks.in_open & blocks.active[:, None], len(canvas.columns)
         columns = packed(where, canvas.columns, blocks.shapes.max_per_row(where, length, True))
-        shift = 0 if asked.unshifted else config.prediction_shift
-        rows = torch.where(columns < length, (columns - shift).clamp(min=0), length)
+        rows, inside = columns, columns.clamp(max=length - 1)
+        if not asked.unshifted:
+            sources = config.sources(canvas.masked & canvas.valid, canvas.start)
+            rows = torch.where(columns < length, sources.gather(1, inside), length)
         return AttentionCapture(asked.of(config.layers), columns, rows, asked.received)
 
     def watch(self, forward: ForwardPass, memories: Sequence[Memory]) -> list[CallCapture]:

@@ -8,6 +8,7 @@ from typing import Any
 from dllm.models.keys import shown, wrong_value
 
 FILE = "config.json"
+BLOCK_KEYS = ("block_size", "block_length", "bd_size")  # spellings of the length of an attention block
 Values = Mapping[str, Any]
 
 
@@ -78,10 +79,10 @@ def check_layer_types(values: Values) -> None:
           layers)  # fmt: skip
 
 
-def attention_block(values: Values, usual: int) -> int:
+def attention_block(values: Values, usual: int, spellings: tuple[str, ...] = BLOCK_KEYS[:2]) -> int:
     """The length of an attention block, in either spelling, which must not be longer than the longest canvas. usual:
     the family's, where the file names none."""
-    longest, spellings = "max_position_embeddings", ("block_size", "block_length")
+    longest = "max_position_embeddings"
     given = {key: values[key] for key in spellings if values[key] is not None}
     agree(len(set(given.values())) < 2, values, "they contradict each other", *spellings)
     block = next(iter(given.values()), usual)

@@ -88,6 +88,7 @@ def load(
     quantize: str | None = None,
     pack: bool = True,
     adapter: str | Path | None = None,
+    attention_block: int | None = None,
     **unknown: Never,
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding.
@@ -97,13 +98,14 @@ def load(
     GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch). quantize: ``int8``, ``int4``
     or ``float8`` weights (``dllm.models.quantize``). pack: keep float32 weights of a CPU in oneDNN's layout, which
     is faster but excludes runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the weights.
+    attention_block: columns of an attention block where config.json does not say it (A2D: 0 is full attention).
     Raises UserError when something does not fit, where possible before weights are read.
     """
     for name in unknown:
         known = [entry for entry in signature(load).parameters if entry != "unknown"]
         raise unknown_argument("load", name, unknown[name], known)
     kind, place = parse_dtype(dtype), parse_device(device)
-    _, config, tokenizer, ids = describe(path, mask_id)
+    _, config, tokenizer, ids = describe(path, mask_id, attention_block)
     triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
     lora = read_adapter(adapter, config, path)
     folder = locate(path)
@@ -134,15 +136,17 @@ def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Pa
     return found
 
 
-def describe(path: str | Path, mask_id: int | None = None) -> tuple[Path, ModelConfig, Tokenizer | None, Ids]:
-    """Folder, config, tokenizer and ids of a model, without its weights.
+def describe(
+    path: str | Path, mask_id: int | None = None, attention_block: int | None = None
+) -> tuple[Path, ModelConfig, Tokenizer | None, Ids]:
+    """Folder, config, tokenizer and ids of a model, without its weights. mask_id, attention_block: as in ``load``.
 
     Each id comes from the first source that has it: the argument, config.json, the tokenizer. A missing eos is the pad
     id, and a missing pad the eos id (they are the same in most published checkpoints). The returned config holds the
     ids. Raises UserError when no usable mask or eos id is known.
     """
     folder = locate(path, weights=False)
-    config = read_model_config(folder)
+    config = read_model_config(folder, attention_block)
     tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
     config, ids = resolve_ids(config, tokenizer, mask_id)
     return folder, config, tokenizer, ids

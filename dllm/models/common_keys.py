@@ -46,7 +46,8 @@ NEUTRAL_KEYS: dict[str, KeyRule] = {
 }  # fmt: skip
 
 # Keys without effect on what is computed here: of transformers' base class; of its models, their training, and windows,
-# which count only beside ``use_sliding_window``; of LLaDA's and SDAR's own classes; of generation.
+# which count only beside ``use_sliding_window``; of LLaDA's and SDAR's own classes; of how later families
+# were trained, or decode by default; of generation.
 _HARMLESS = """
 architectures auto_map dtype finetuning_task id2label label2id model_type name_or_path problem_type task_specific_params
 tokenizer_class torch_dtype transformers_version
@@ -62,6 +63,9 @@ bos_token_id cls_token_id decoder_start_token_id sep_token_id
 alibi_bias_max attention_layer_norm_with_affine flash_attention flash_attn_varlen init_cutoff_factor init_device init_fn
 init_std precision train_max_sequence_length
 debug ep_size micro_forward skip_checkpoint use_deepep
+
+adaptive_mask_rate ar_loss_weight conplemenrary_mask diff_loss_weight dlm_loss_weight dp_varying_mask_ratio enforce_mask
+intl_mask moe_backend multi_sampling num_diffusion_steps prefix_ratio random_length_prob tok_mask_half_life_ratio
 
 bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
 exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty max_length min_length

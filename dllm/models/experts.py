@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dllm.kernels.grouped_product import grouped_product
 from dllm.kernels.silu_times import silu_times
-from dllm.models.config import MoEConfig
+from dllm.models.moe import MoEConfig
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
@@ -110,10 +110,12 @@ class MoE(nn.Module):
         return out if self.shared is None else out + self.shared(x)
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and numbers [R, k] of the experts of rows [R, D]. softmax: LLaDA-MoE's router, sigmoid: LLaDA2's."""
+        """Weights and numbers [R, k] of the experts of rows [R, D]. softmax: LLaDA-MoE's and Qwen3-MoE's router,
+        sigmoid: LLaDA2's."""
         if self.config.router == "softmax":
             scores = self.router(rows).to(at_least_float32(rows.dtype)).softmax(-1)
-            return top_experts(scores, self.config.top_k)
+            weights, chosen = top_experts(scores, self.config.top_k)
+            return (weights / weights.sum(-1, keepdim=True) if self.config.renormalised else weights), chosen
         scores = self.router(rows).sigmoid()
         _, chosen = top_experts(self.limit_to_groups(scores), self.config.top_k)
         weights = scores.gather(-1, chosen)

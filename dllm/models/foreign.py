@@ -35,6 +35,13 @@ FOREIGN: dict[str, tuple[Foreign, ...]] = {
              "use_regular_causal": _given},
         ),
     ),
+    "DreamModel": (
+        Foreign(
+            "DreamReasoner", "its attention goes by blocks and its predictions are not shifted",
+            'its own config.json, which names "architectures": ["DreamForCausalLM"]',
+            {"block_size": _given},
+        ),
+    ),
     "LLaDA2MoeModelLM": (
         Foreign(  # the keys as sglang 0.5.23 reads them
             "LLaDA2.2", "its blocks share one set of experts, and it inserts and deletes tokens",
@@ -43,6 +50,27 @@ FOREIGN: dict[str, tuple[Foreign, ...]] = {
         ),
     ),
 }  # fmt: skip
+
+
+# Architectures that no family here computes: what they are, and what to take instead.
+UNKNOWN = {
+    "VLMModel": ("a Nemotron-Labs-Diffusion with a tower for images", "the text model (NemotronLabsDiffusionModel)"),
+    "LLaDAVForCausalLM": ("LLaDA-V, which reads images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
+    "LLaDAMModelLM": ("MMaDA, which reads and draws images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
+}
+
+
+def refuse_unknown(published: Mapping[str, Any], file: str) -> None:
+    """Raise UserError, with the model's own name, for an architecture that is known not to work here."""
+    names = published.get("architectures") or []
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    if name in UNKNOWN:
+        what, instead = UNKNOWN[name]
+        raise UserError(f"{file} names architectures={shown(names)}: that is {what}, which is not supported. "
+                        f"Take {instead}.")  # fmt: skip
+    if any(published.get(key) is not None for key in ("vision_config", "audio_config", "text_config")):
+        raise UserError(f"{file} names architectures={shown(names)} and describes towers beside the text model, which "
+                        "are not supported. Take the family's text model.")  # fmt: skip
 
 
 def refuse_foreign(architecture: str, published: Mapping[str, Any], file: str) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from dllm.kernels.add_norm import add_norm
 from dllm.kernels.rope_scatter import HeadNorms, rope_scatter, rotated
 from dllm.models.attention import ALL, Visible, attend
+from dllm.models.rope import Angles
 
 M = TypeVar("M", bound=Tensor | None)
 
@@ -29,7 +30,7 @@ class AnyLayer(Protocol):
     """What a memory knows of a layer of the network: how it is called (see ``Layer``)."""
 
     def __call__(
-        self, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend
+        self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend
     ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -116,7 +117,7 @@ class Memory:
     reader: AttentionReader | None = None
 
     def run(
-        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor],
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
         columns: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """What leaves the layer in place ``index``, as ``Layer.forward``. A memory that keeps more of the layers than

@@ -29,9 +29,14 @@ _LLADA2 = {
     "attn.o": "attention.dense", "attn.q_norm": "attention.query_layernorm",
     "attn.k_norm": "attention.key_layernorm", "mlp.expert_bias": "mlp.gate.expert_bias",
 }  # fmt: skip
+_ENCODER = {
+    **_QWEN, "embed": "encoder.embed_tokens", "norm": "encoder.norm", "lm_head": "diffusion_head",
+    "layer": "encoder.layers.",
+}  # fmt: skip
 PUBLISHED_NAMES = {
     "llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2, "wedlm": _QWEN,
-    "nbdiff": _QWEN,
+    "nbdiff": _QWEN, "a2d": _QWEN, "illada": _QWEN, "dream_reasoner": _QWEN, "diffcoder": _QWEN, "sdar_moe": _QWEN,
+    "rnd1": _QWEN, "fast_dllm_v2": _QWEN, "nemotron": _ENCODER, "efficient_dlm": _ENCODER,
 }  # fmt: skip
 
 

@@ -99,52 +99,72 @@ class InBlocks(AttentionKind):
 
 
 @dataclass(frozen=True)
-class BlockCausal(InBlocks):
-    """A column sees its own block and those before it; blocks count from column 0 (SDAR, LLaDA2)."""
+class ByBlock(InBlocks):
+    """A column sees its own block and those before it."""
+
+    advice = "exact: keys of finished blocks never change"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        number = self.pieces(masked, start)
+        return AttentionOrder(number, number)
+
+
+@dataclass(frozen=True)
+class BlockCausal(ByBlock):
+    """Blocks count from column 0 (SDAR, LLaDA2, DreamReasoner, Stable-DiffCoder)."""
 
     name = is_called = "block-causal"
-    advice = "exact: keys of finished blocks never change"
     grid_at_zero = True
 
     @property
     def text(self) -> str:
         return f"block-causal; decode with blocks.block_length={self.length}"
 
-    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
-        number = self.pieces(masked, start)
-        return AttentionOrder(number, number)
-
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         return columns_of(masked) // self.length
 
 
 @dataclass(frozen=True)
-class ContextCausal(InBlocks):
-    """The active block, that of the first masked column, sees all of itself; everything else is causal (NBDiff, arXiv
-    2512.06776). Blocks count from the answer's start.
+class AnswerBlocks(ByBlock):
+    """Blocks count from the answer's start, in both directions, so that the prompt's first one may be short (A2D's
+    -bd3lm checkpoints, arXiv 2602.22661)."""
 
-    The forward that opens a block computes the rows of the block before it, which have just become causal, and so
-    final. The last of them predicts the first column of the new block, which is committed alone (the published commit
-    pass, and an autoregressive step). All other forwards predict the rest of the active block.
-    """
-
-    name = "context-causal"
-    is_called = "causal outside the block that is decoded"
-    advice = "exact: keys of the causal context never change"
-    causal = True
-    everywhere = False
+    name = "answer-blocks"
+    is_called = "block-causal from the answer's start"
 
     @property
     def text(self) -> str:
-        return f"causal; both ways inside the block that is decoded, of {self.length} columns from the answer's start"
+        return f"block-causal from the answer's start; decode with blocks.block_length={self.length}"
 
-    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
-        columns, begin = columns_of(masked), self._begin(masked, start)
-        return AttentionOrder(columns, torch.where(self._inside(masked, begin), begin + self.length - 1, columns))
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        number = (columns_of(masked) - start[:, None]) // self.length
+        return number - number[:, :1]
+
+
+@dataclass(frozen=True)
+class PromptBlock(ByBlock):
+    """The prompt is one block, and blocks of ``length`` count from the answer's start (Efficient-DLM, arXiv
+    2512.14067)."""
+
+    name = "prompt-block"
+    is_called = "block-causal behind a prompt of one block"
+
+    @property
+    def text(self) -> str:
+        return f"both ways in the prompt, block-causal behind it; decode with blocks.block_length={self.length}"
 
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         """The prompt, then the blocks."""
-        return ((columns_of(masked) - start[:, None]) // self.length + 1).clamp(min=0)
+        return behind(columns_of(masked), start, self.length)
+
+
+@dataclass(frozen=True)
+class Seeded(InBlocks):
+    """Blocks whose first column is decided by the forward that finishes the block before: its last row predicts that
+    column, which is committed alone (the published commit pass, and an autoregressive step). All other forwards predict
+    the rest of the active block, that of the first masked column."""
+
+    everywhere = False
 
     def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
         begin = self._begin(masked, start)
@@ -157,13 +177,55 @@ class ContextCausal(InBlocks):
 
     def _begin(self, masked: Tensor, start: Tensor) -> Tensor:
         """First column [B, 1] of the active block; L where nothing is masked."""
-        length, start = masked.shape[1], start[:, None]
+        length, grid = masked.shape[1], 0 if self.grid_at_zero else start[:, None]
         first = torch.where(masked, columns_of(masked), length).amin(1, keepdim=True)
-        return torch.where(first < length, start + (first - start) // self.length * self.length, length)
+        return torch.where(first < length, grid + (first - grid) // self.length * self.length, length)
 
     def _inside(self, masked: Tensor, begin: Tensor) -> Tensor:
         columns = columns_of(masked)
         return (columns >= begin) & (columns < begin + self.length)
+
+
+@dataclass(frozen=True)
+class SeededBlocks(Seeded, ByBlock):
+    """Blocks count from column 0, and the first column of a block is committed alone (Fast-dLLM v2, arXiv 2509.26328).
+    In the block that holds the prompt's end the first column is given."""
+
+    name = "seeded-blocks"
+    is_called = "block-causal, and a block's first column is decided alone"
+    grid_at_zero = True
+
+    @property
+    def text(self) -> str:
+        return f"block-causal, a block's first column decided alone; blocks of {self.length} columns"
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        return columns_of(masked) // self.length
+
+
+@dataclass(frozen=True)
+class ContextCausal(Seeded):
+    """The active block sees all of itself; everything else is causal (NBDiff, arXiv 2512.06776, and
+    Nemotron-Labs-Diffusion). Blocks count from the answer's start. The forward that opens a block computes the rows of
+    the block before it, which have just become causal, and so final.
+    """
+
+    name = "context-causal"
+    is_called = "causal outside the block that is decoded"
+    advice = "exact: keys of the causal context never change"
+    causal = True
+
+    @property
+    def text(self) -> str:
+        return f"causal; both ways inside the block that is decoded, of {self.length} columns from the answer's start"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        columns, begin = columns_of(masked), self._begin(masked, start)
+        return AttentionOrder(columns, torch.where(self._inside(masked, begin), begin + self.length - 1, columns))
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        """The prompt, then the blocks."""
+        return behind(columns_of(masked), start, self.length)
 
 
 @dataclass(frozen=True)
@@ -195,6 +257,15 @@ class CausalByRank(AttentionKind):
         return masked  # the row of a known token says nothing of the token itself
 
 
+KINDS = (BlockCausal, AnswerBlocks, PromptBlock, SeededBlocks, ContextCausal, CausalByRank)
+CAUSAL = frozenset(kind.name for kind in KINDS)  # in which decided text becomes final, piece by piece
+
+
 def columns_of(masked: Tensor) -> Tensor:
     """The number of each column [B, L]."""
     return torch.arange(masked.shape[1], device=masked.device).expand_as(masked)
+
+
+def behind(columns: Tensor, start: Tensor, length: int) -> Tensor:
+    """0 for the ``columns`` [B, L] before ``start`` [B], then 1, 2, ... for blocks of ``length`` from there."""
+    return ((columns - start[:, None]) // length + 1).clamp(min=0)

@@ -8,10 +8,15 @@ the older name of the same object.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from dllm.models.keys import KeyRule, printed, real, shown, wrong_value
+import torch
+from torch import Tensor
+
+from dllm.models.keys import REQUIRED, KeyRule, allowed, integer, printed, read_keys, real, shown, wrong_value
 
 THETA, FACTOR = real(1, 1e12), real(1e-3, 1)
 _OBJECTS = ("rope_parameters", "rope_scaling")
@@ -19,17 +24,91 @@ _MOVED = {"rope_theta": THETA, "partial_rotary_factor": FACTOR}
 # What an unscaled rotary embedding may have beside them. The length of pretraining matters to scaled ones alone.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {"rope_type": ("default",), "type": ("default",), "factor": (1,)}
 _IGNORED = ("original_max_position_embeddings", "max_position_embeddings")
+_FACTOR = real(1e-3, 1e4, REQUIRED)
+# The keys of a YaRN embedding, as Ministral3 reads them.
+_YARN: dict[str, KeyRule] = {
+    "rope_type": allowed("yarn", default=REQUIRED), "type": allowed("yarn"), "factor": _FACTOR,
+    "original_max_position_embeddings": integer(1, 2**24, REQUIRED), "beta_fast": real(1e-3, 1e4, 32.0),
+    "beta_slow": real(1e-3, 1e4, 1.0), "mscale": _FACTOR, "mscale_all_dim": _FACTOR,
+    "llama_4_scaling_beta": real(0, 10, REQUIRED), "attention_factor": allowed(1, 1.0), "truncate": allowed(True),
+    **_MOVED, "max_position_embeddings": integer(1, 2**24),
+}  # fmt: skip
 
 
-def flat(published: Mapping[str, Any], file: str) -> dict[str, Any]:
+class Angles(NamedTuple):
+    """What rotates the rows of a forward: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. query_scale
+    [B, n, 1, 1]: by which queries are multiplied (None: 1)."""
+
+    cos: Tensor
+    sin: Tensor
+    query_scale: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    """Scaled rotary embeddings (YaRN, arXiv 2309.00071), and the scale of queries beyond the original length (Llama 4,
+    Ministral 3). original: positions of pretraining. query_beta: 0.1 makes queries 1.07 times as long from there on.
+    """
+
+    factor: float
+    original: int
+    beta_fast: float
+    beta_slow: float
+    query_beta: float
+
+    def frequencies(self, plain: Tensor, theta: float) -> Tensor:
+        """The frequencies [d / 2] of ``plain`` ones, theta^(-2j/d): divided by the factor where they are slow, kept
+        where they are fast, and between the two by a ramp."""
+        half = len(plain)
+
+        def turns(beta: float) -> float:  # the feature that turns beta times over the original length
+            return 2 * half * math.log(self.original / (2 * math.pi * beta)) / (2 * math.log(theta))
+
+        low, high = max(math.floor(turns(self.beta_fast)), 0), min(math.ceil(turns(self.beta_slow)), 2 * half - 1)
+        width = high - low if high != low else 0.001  # as transformers has it, so as not to divide by zero
+        slow = ((torch.arange(half, dtype=plain.dtype, device=plain.device) - low) / width).clamp(0, 1)
+        return plain / self.factor * slow + plain * (1 - slow)
+
+    def query_scale(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        """What the queries [B, n, 1, 1] at ``positions`` [B, n] are multiplied by. The logarithm is taken in float32
+        whatever the dtype, as in the published code, which divides integers: float64 would be off by 1e-7."""
+        far = (positions // self.original).float()
+        return (1 + self.query_beta * far.log1p()).to(dtype)[:, :, None, None]
+
+
+def yarn_of(published: Mapping[str, Any], file: str) -> Yarn:
+    """The scaled embedding of a file of a family that has one. Raises UserError where it has none, or another."""
+    found = [(place, inner) for name in _OBJECTS for place, inner in _flat_objects(name, published.get(name), file)
+             if inner]  # fmt: skip
+    if not found:
+        raise wrong_value(file, "neither rope_parameters nor rope_scaling, one of which this architecture needs")
+    (place, inner), *others = found
+    for other, more in others:
+        if {**inner, **more} != {**more, **inner}:
+            raise wrong_value(file, f"{place}={shown(inner)}, {other}={shown(more)}: they contradict each other")
+    if unknown := [key for key, value in inner.items() if key not in _YARN and value is not None]:
+        given = f"{place}.{printed(unknown[0])}={shown(inner[unknown[0]])}"
+        raise wrong_value(file, f"{given}, which is no key of a YaRN embedding")
+    inner = {"rope_type": inner.get("type"), **inner}
+    table = {f"{place}.{key}": rule for key, rule in _YARN.items()}
+    values = read_keys(table, {f"{place}.{key}": value for key, value in inner.items()}, file)
+    values = {key.removeprefix(f"{place}."): value for key, value in values.items()}
+    if values["mscale"] != values["mscale_all_dim"]:
+        given = f"{place}.mscale={values['mscale']}, mscale_all_dim={values['mscale_all_dim']}"
+        raise wrong_value(file, f"{given}: they must be equal, since scaled sines are not supported")
+    return Yarn(float(values["factor"]), int(values["original_max_position_embeddings"]), float(values["beta_fast"]),
+                float(values["beta_slow"]), float(values["llama_4_scaling_beta"]))  # fmt: skip
+
+
+def flat(published: Mapping[str, Any], file: str, yarn: bool = False) -> dict[str, Any]:
     """The file's keys, with ``rope_theta`` and ``partial_rotary_factor`` at the top, wherever they stand.
 
-    Raises UserError for a scaled embedding, for a key of these objects that is not known, and where two places
-    contradict each other.
+    yarn: a scaled embedding is ``yarn_of``'s to read. Otherwise raises UserError for one, and for a key of these
+    objects that is not known; in any case where two places contradict each other.
     """
     found = dict(published)
     for key, rule in _MOVED.items():
-        places = dict(_places(published, key, rule, file))
+        places = dict(_places(published, key, rule, file, yarn))
         if len(set(places.values())) > 1:
             given = ", ".join(f"{place}={shown(value)}" for place, value in places.items())
             raise wrong_value(file, f"{given}: they contradict each other")
@@ -38,7 +117,9 @@ def flat(published: Mapping[str, Any], file: str) -> dict[str, Any]:
     return found
 
 
-def _places(published: Mapping[str, Any], key: str, rule: KeyRule, file: str) -> Iterator[tuple[str, Any]]:
+def _places(
+    published: Mapping[str, Any], key: str, rule: KeyRule, file: str, yarn: bool
+) -> Iterator[tuple[str, Any]]:  # fmt: skip
     """Every place that gives ``key``, with its value."""
     if published.get(key) is not None:
         if not rule.fits(published[key]):
@@ -46,7 +127,8 @@ def _places(published: Mapping[str, Any], key: str, rule: KeyRule, file: str) ->
         yield key, published[key]
     for name in _OBJECTS:
         for place, parameters in _flat_objects(name, published.get(name), file):
-            _check_unscaled(place, parameters, file)
+            if not yarn:
+                _check_unscaled(place, parameters, file)
             if parameters.get(key) is not None:
                 yield f"{place}.{key}", parameters[key]
 

@@ -3,8 +3,10 @@
 Defaults are those of the classes that come with the checkpoints (``configuration_*.py``), which a file may leave out:
 LLaDAConfig of GSAI-ML/LLaDA-8B, LLaDAConfig of inclusionAI/LLaDA-MoE-7B-A1B, LLaDA2MoeConfig of inclusionAI/LLaDA2.0,
 DreamConfig of Dream-org/Dream-v0, SDARConfig of JetLM/SDAR, WeDLMConfig of tencent/WeDLM-8B, PanguEmbeddedConfig of
-openPangu-Embedded-7B (NBDiff's base). REQUIRED: the class has no default that can be built, or one that is not
-supported here. Keys that no table reads: ``dllm.models.common_keys``.
+openPangu-Embedded-7B (NBDiff's base); of the families of 2026 those of the classes that they extend: Qwen2Config,
+Qwen3Config, Qwen3MoeConfig, LlamaConfig and Ministral3Config of transformers 4.57 and 5.23. REQUIRED: the class has no
+default that can be built, one that is not supported here, or one that nobody could read. Keys that no table reads:
+``dllm.models.common_keys``.
 
 The bounds of sizes here are loose. They keep small what is derived from the sizes. The headers of the weights bound the
 sizes tightly (``weights.check_sizes``), before a module is built.
@@ -139,4 +141,51 @@ LLADA2: Table = {
     # The class always routes by sigmoid with a bias in float32, and renormalises.
     "score_function": allowed("sigmoid"), "norm_topk_prob": allowed(True),
     "moe_router_enable_expert_bias": allowed(True), "router_dtype": allowed("fp32"),
+}  # fmt: skip
+
+# Classes of transformers under other masks: Qwen3 (norms of heads), Qwen2 (biases of q, k and v), Llama (neither).
+QWEN3: Table = {
+    **_QWEN, **_NORMED, "intermediate_size": size(), "head_dim": size(128, null=None), "layer_types": ALL_FULL,
+}  # fmt: skip
+QWEN2: Table = {**_QWEN, "intermediate_size": size(), "layer_types": ALL_FULL}
+LLAMA: Table = {
+    **_QWEN, "intermediate_size": size(), "num_key_value_heads": size(None), "max_position_embeddings": _length(2048),
+    "attention_bias": allowed(False), "mlp_bias": allowed(False), "layer_norm_eps": allowed(),
+}  # fmt: skip
+
+ILLADA: Table = {  # of the class only the default of eps is known
+    **LLAMA, "rope_theta": theta(REQUIRED), "max_position_embeddings": _length(REQUIRED),
+}  # fmt: skip
+DREAM_REASONER: Table = {
+    **QWEN3, "rope_theta": theta(REQUIRED), "num_key_value_heads": size(), "block_size": BLOCK, "block_length": BLOCK,
+}  # fmt: skip
+DIFFCODER: Table = {**LLAMA, "block_size": BLOCK, "block_length": BLOCK}
+
+_QWEN3_MOE: Table = {
+    **_QWEN, **_NORMED,
+    "num_experts": experts(), "num_experts_per_tok": experts(), "moe_intermediate_size": size(),
+    "intermediate_size": integer(1, MAX_SIZE), "num_key_value_heads": size(), "rope_theta": theta(REQUIRED),
+    "norm_topk_prob": boolean(REQUIRED),  # false in Qwen3MoeConfig, true in all published files
+}  # fmt: skip
+SDAR_MOE: Table = {
+    **_QWEN3_MOE, "block_size": BLOCK, "block_length": BLOCK, "decoder_sparse_step": integer(1, MAX_LAYERS, 1),
+    "mlp_only_layers": KeyRule("a list of numbers of layers", lambda value: isinstance(value, list) and all(
+        is_whole(one) and 0 <= one < MAX_LAYERS for one in value), []),
+}  # fmt: skip
+RND1: Table = {  # the class makes every layer sparse
+    **_QWEN3_MOE, "decoder_sparse_step": allowed(1), "mlp_only_layers": allowed([]), "is_causal": allowed(False),
+}  # fmt: skip
+
+FAST_DLLM_V2: Table = {**QWEN2, "bd_size": integer(1, MAX_SIZE, 32)}
+
+NEMOTRON: Table = {
+    **LLAMA, "block_size": BLOCK, "block_length": BLOCK, "num_key_value_heads": size(8, null=None),
+    "max_position_embeddings": _length(262144), "rms_norm_eps": epsilon(1e-5), "head_dim": size(128, null=None),
+    "dlm_paradigm": allowed("bidirectional"), "sliding_window": allowed(),
+}  # fmt: skip
+
+EFFICIENT_DLM: Table = {
+    **QWEN3, "block_size": BLOCK, "block_length": BLOCK, "disable_qk_norm": allowed(False),
+    "dlm_paradigm": allowed("bidirectional"), "dlm_type": allowed("llada"), "num_ar_layers": allowed(0),
+    "num_diffusion_layers": allowed(0),
 }  # fmt: skip

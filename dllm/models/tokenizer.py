@@ -22,7 +22,7 @@ from dllm.models.pieces import pieces_of
 from dllm.models.spelling import encode_text, plain_pieces
 
 STOP_TOKENS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
-MASK_TOKENS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]")
+MASK_TOKENS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]", "<[MASK]>", "<[MASK_TOKEN]>")
 PROBE = "Ab 1 ∑"  # encoded once at loading, where a vocabulary without its own unknown token fails
 # Qwen2's pre-tokenisation, which the published DreamTokenizer (remote code, never run) repeats.
 QWEN2_SPLIT = (

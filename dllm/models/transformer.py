@@ -26,6 +26,7 @@ from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
 from dllm.models.memory import Attend, Memory, NoCacheMemory, Projected
+from dllm.models.rope import Angles, Yarn
 
 
 class RMSNorm(nn.Module):
@@ -49,21 +50,26 @@ class Rotary:
     device that has layers.
     """
 
-    def __init__(self, dim: int, theta: float) -> None:
-        self.dim, self.theta = dim, theta
+    def __init__(self, dim: int, theta: float, yarn: Yarn | None = None) -> None:
+        self.dim, self.theta, self.yarn = dim, theta, yarn
         self.tables: dict[torch.device, Tensor] = {}  # [2, length, dim]
 
-    def at(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosine and sine [B, n, 1, dim] of ``positions`` [B, n], all below ``length``, as ``rotated`` takes them."""
+    def at(self, positions: Tensor, length: int, dtype: torch.dtype) -> Angles:
+        """What rotates rows at ``positions`` [B, n], all below ``length``."""
         table = self.tables.get(positions.device)
         if table is None or table.shape[1] < length or table.dtype != dtype:
             table = self.tables[positions.device] = self._build(max(length, 256), dtype, positions.device)
-        return table[0][positions].unsqueeze(-2), table[1][positions].unsqueeze(-2)
+        scale = None if self.yarn is None or not self.yarn.query_beta else self.yarn.query_scale(positions, dtype)
+        return Angles(table[0][positions].unsqueeze(-2), table[1][positions].unsqueeze(-2), scale)
 
     @torch.inference_mode(False)  # a table built while decoding must also serve training later
     def _build(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         exponent = torch.arange(0, self.dim, 2, dtype=dtype, device=device) / self.dim
-        angles = torch.arange(length, dtype=dtype, device=device)[:, None] / self.theta**exponent
+        places = torch.arange(length, dtype=dtype, device=device)[:, None]
+        if self.yarn is None:
+            angles = places / self.theta**exponent
+        else:
+            angles = places * self.yarn.frequencies(self.theta**-exponent, self.theta)
         cos, sin = angles.cos(), angles.sin()
         return torch.stack([torch.cat([cos, cos], 1), torch.cat([-sin, sin], 1)])
 
@@ -84,17 +90,19 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
         self.k_norm = RMSNorm(config.head_dim, config.eps) if config.qk_norm else None
 
-    def project(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Projected:
+    def project(self, x: Tensor, angles: Angles) -> Projected:
         """Queries, keys and values of rows x [B, n, D], and the norms that come before the rotation."""
         rows = (self.q(x), self.k(x), self.v(x)) if self.qkv is None else self.qkv(x).split(self.sizes, -1)
         q, k, v = (rearrange(part, "b n (h d) -> b n h d", d=self.head_dim) for part in rows)
+        if angles.query_scale is not None:
+            q = q * angles.query_scale.to(q.dtype)  # before the rotation is as behind it
         norms = None
         if self.q_norm is not None and self.k_norm is not None:
             if self.q_norm.weight.is_meta:  # accelerate copies offloaded weights when their module is called
                 q, k = self.q_norm(q)[1], self.k_norm(k)[1]
             else:
                 norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-        return Projected(q, k, v, angles, self.rope_float32, self.triton, self.varlen, self.tiled, norms)
+        return Projected(q, k, v, angles[:2], self.rope_float32, self.triton, self.varlen, self.tiled, norms)
 
     def values(self, x: Tensor) -> Tensor:
         """The values [B, n, H_kv * h] of rows x [B, n, D] alone."""
@@ -116,7 +124,7 @@ class Layer(nn.Module):
         self.mlp = MoE(config.width, moe) if moe else MLP(config.width, config.mlp_width, config.mlp_bias)
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None, attend: Attend
+        self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend
     ) -> tuple[Tensor, Tensor]:
         """What leaves the layer, from what enters it: rows [B, n, D] as a sum x + residual (None: x), which the norm
         that reads it adds up. ``attend`` decides what the rows attend to."""
@@ -126,13 +134,11 @@ class Layer(nn.Module):
 
 
 # Runs a layer; the number is the layer's place in the memory.
-RunLayer = Callable[
-    [Layer, Tensor, "Tensor | None", tuple[Tensor, Tensor], "Tensor | None", Memory, int], tuple[Tensor, Tensor]
-]
+RunLayer = Callable[[Layer, Tensor, "Tensor | None", Angles, "Tensor | None", Memory, int], tuple[Tensor, Tensor]]
 
 
 def run_layer(
-    layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None,
+    layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None,
     memory: Memory, index: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return memory.run(index, layer, x, residual, angles, columns)
@@ -187,7 +193,7 @@ class Transformer(nn.Module):
         self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
         if config.tied:
             self.lm_head.weight = self.embed.weight
-        self.rotary = Rotary(config.rotary_dim, config.theta)
+        self.rotary = Rotary(config.rotary_dim, config.theta, config.yarn)
 
     def use_kernels(self, triton: bool, varlen: bool = False) -> None:
         """Switch our Triton kernels on or off, in every module that has them. varlen: attention over rows of various
@@ -240,7 +246,7 @@ class Transformer(nn.Module):
         x = at(summed(x, residual), self.places.norm)
         return at(self.norm(x)[1], home), at(columns, home)
 
-    def angles(self, positions: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor]:
+    def angles(self, positions: Tensor, columns: Tensor | None) -> Angles:
         length = positions.shape[1]
         if columns is not None:
             positions = positions.gather(1, columns.clamp(max=positions.shape[1] - 1))

@@ -28,12 +28,14 @@ from dllm.models.names import Source, parameter_source, parameter_sources, publi
 from dllm.models.transformer import Places, Transformer
 
 
-def read_model_config(folder: Path) -> ModelConfig:
-    """The folder's ``config.json``. Raises UserError when it is missing, broken or of an unknown family."""
+def read_model_config(folder: Path, attention_block: int | None = None) -> ModelConfig:
+    """The folder's ``config.json``. attention_block: see ``ModelConfig.with_attention_block``. Raises UserError when it
+    is missing, broken or of an unknown family."""
     file = folder / "config.json"
     if not file.is_file():
         raise UserError(f"{folder} holds no config.json, so it is no checkpoint folder. Point model.path at one.")
-    return ModelConfig.from_published(read_json(file))
+    called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
+    return ModelConfig.from_published(read_json(file)).with_attention_block(attention_block, called)
 
 
 def load_model(

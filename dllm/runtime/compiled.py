@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dllm.models.attention import Visible
 from dllm.models.memory import KeyValues, Memory, StaticMemory
+from dllm.models.rope import Angles
 from dllm.models.transformer import Layer, Transformer
 
 MAX_VARIANTS = 16  # with and without mask, one row and several, and each size once more as a variable
@@ -40,7 +41,7 @@ class Compiled:
             return self.model(tokens, positions, memory.access(), columns, self._run)
 
     def _run(
-        self, layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], columns: Tensor | None,
+        self, layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None,
         memory: Memory, index: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         assert isinstance(memory, StaticMemory)
@@ -50,7 +51,7 @@ class Compiled:
 
 
 def run_alone(
-    layer: Layer, x: Tensor, residual: Tensor | None, angles: tuple[Tensor, Tensor], visible: Visible,
+    layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, visible: Visible,
     slots: Tensor | None, reach: int, store: KeyValues | None, rows: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Run a layer with tensors alone, so that compiled code does not depend on the layer's index."""

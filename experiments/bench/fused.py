@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from dllm.kernels.packed import can_pack, pack_weights
-from dllm.models.config import ModelConfig, MoEConfig
+from dllm.models.config import ModelConfig
 from dllm.models.fused import fuse_products
+from dllm.models.moe import MoEConfig
 from dllm.models.transformer import Transformer
 from experiments.bench.step import SMALL
 

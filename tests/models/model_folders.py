@@ -44,10 +44,17 @@ def random_folder(folder: Path, config: Mapping[str, Any]) -> Transformer:
 
 
 def copy_of(name: str, folder: Path) -> Path:
-    """A writable copy of a data folder."""
+    """A writable copy of a data folder, its weights in a single file."""
     target = folder / name
-    shutil.copytree(DATA / name, target)
+    shutil.copytree(DATA / name, target, ignore=shutil.ignore_patterns("model*"))
+    save_file(stored(DATA / name), target / "model.safetensors")
     return target
+
+
+def stored(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder, which may lie in shards."""
+    return {name: tensor for file in sorted(folder.glob("model*.safetensors"))
+            for name, tensor in load_file(file).items()}  # fmt: skip
 
 
 def edit_weights(folder: Path, **changes: Tensor | None) -> None:

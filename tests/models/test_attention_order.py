@@ -8,7 +8,16 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from dllm.models.order import FULL, AttentionKind, BlockCausal, CausalByRank, ContextCausal
+from dllm.models.order import (
+    FULL,
+    AnswerBlocks,
+    AttentionKind,
+    BlockCausal,
+    CausalByRank,
+    ContextCausal,
+    PromptBlock,
+    SeededBlocks,
+)
 
 LENGTH = 13
 Sees = Callable[[int, int, Sequence[bool], int], bool]
@@ -27,10 +36,29 @@ def context(query: int, key: int, masked: Sequence[bool], start: int) -> bool:
     return key <= query or (query in active and key in active)
 
 
-@pytest.mark.parametrize(("kind", "sees"), [
-    (BlockCausal(4), lambda query, key, masked, start: key // 4 <= query // 4),
-    (CausalByRank(), by_rank), (ContextCausal(4), context),
-], ids=["block-causal", "causal-by-rank", "context-causal"])  # fmt: skip
+def answer(query: int, key: int, masked: Sequence[bool], start: int) -> bool:
+    """Blocks are laid from the answer's start to the right, and from there to the left."""
+    ends = [start + 4 * block for block in range(-3, 4)]
+    return key < next(end for end in ends if end > query)
+
+
+def prompt_block(query: int, key: int, masked: Sequence[bool], start: int) -> bool:
+    ends = [start, *(start + 4 * block for block in range(1, 5))]
+    return key < next(end for end in ends if end > query)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sees"),
+    [
+        (BlockCausal(4), lambda query, key, masked, start: key // 4 <= query // 4),
+        (CausalByRank(), by_rank),
+        (ContextCausal(4), context),
+        (AnswerBlocks(4), answer),
+        (PromptBlock(4), prompt_block),
+        (SeededBlocks(4), lambda query, key, masked, start: key // 4 <= query // 4),
+    ],
+    ids=["block-causal", "causal-by-rank", "context-causal", "answer-blocks", "prompt-block", "seeded-blocks"],
+)
 def test_a_column_sees_what_the_paper_says(kind: AttentionKind, sees: Sees) -> None:
     draw = random.Random(3)
     start = [draw.randrange(1, 6) for _ in range(40)]
@@ -61,3 +89,15 @@ def test_the_forward_that_opens_a_block_predicts_its_first_column_alone() -> Non
     assert predicted == ["...x.......", "....xxx....", ".......x...", "........xxx"]
     assert alone == ["...x.......", "...........", ".......x...", "..........."]
     assert kind.pieces(masked, start)[0].tolist() == [0] * 3 + [1] * 4 + [2] * 4
+
+
+def test_seeds_of_blocks_from_column_0_leave_the_prompts_block_alone() -> None:
+    """Blocks of 4; the prompt has 3 columns, so the first seed is column 4."""
+    kind, start = SeededBlocks(4), torch.tensor([3] * 3)
+    masked = torch.tensor([[sign == "m" for sign in row] for row in ["...mmmmmmmm", "....mmmmmmm", ".....mm.mmm"]])
+    predicted, alone = (
+        ["".join(".x"[int(sign)] for sign in row) for row in found(masked, start)]
+        for found in (kind.predicted, kind.alone)
+    )
+    assert predicted == [".xxx.......", "....x......", ".....xxx..."]
+    assert alone == ["...........", "....x......", "..........."]

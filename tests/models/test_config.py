@@ -24,7 +24,11 @@ def read(name: str, **changes: Any) -> ModelConfig:
     [
         ("llada_mha_untied", "llada", 0, None), ("llada_gqa_tied", "llada", 0, None), ("dream_gqa", "dream", 1, None),
         ("llada_moe", "llada_moe", 0, None), ("llada2_moe", "llada2", 0, 32), ("sdar_b4", "sdar", 0, 4),
-        ("wedlm_bias", "wedlm", 0, None), ("nbdiff_gqa", "nbdiff", 1, 32),
+        ("wedlm_bias", "wedlm", 0, None), ("nbdiff_gqa", "nbdiff", 1, 32), ("a2d_qwen3", "a2d", 0, None),
+        ("a2d_qwen2", "a2d", 0, None), ("a2d_llama", "a2d", 0, None), ("illada", "illada", 0, None),
+        ("dreamreasoner", "dream_reasoner", 0, 8), ("diffcoder", "diffcoder", 0, 4), ("sdar_moe", "sdar_moe", 0, 4),
+        ("rnd1", "rnd1", 1, None), ("fastdllm_v2", "fast_dllm_v2", 1, 8), ("nemotron", "nemotron", 0, 8),
+        ("efficient_dlm", "efficient_dlm", 0, 8),
     ],
 )  # fmt: skip
 def test_every_family_is_told_by_its_architecture(name: str, family: str, shift: int, block: int | None) -> None:
@@ -41,8 +45,10 @@ def test_one_model_type_serves_two_architectures() -> None:
 
 def test_model_type_decides_only_where_no_architecture_is_given() -> None:
     assert read("dream_gqa", architectures=None).family == "dream"
-    with pytest.raises(UserError, match="DreamForCausalLM"):  # same model_type, but no shift: not the same model
-        read("dream_gqa", architectures=["DreamForCausalLM"])
+    reasoner = read("dreamreasoner")  # the same model_type, but blocks and no shift: not the same model
+    assert (reasoner.family, reasoner.prediction_shift) == ("dream_reasoner", 0)
+    with pytest.raises(UserError, match="block_size=8 under DreamModel: that is DreamReasoner"):
+        read("dreamreasoner", architectures=None)
 
 
 def test_an_unknown_architecture_lists_the_known_ones() -> None:

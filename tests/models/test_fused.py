@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from harness import DATA
+from model_folders import stored
 from recording import FakeGraph
 from safetensors.torch import load_file
 from torch import nn
@@ -39,7 +40,7 @@ def test_logits_are_those_of_separate_products(folder: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_saving_keeps_the_published_names(folder: Path, tmp_path: Path) -> None:
     save_model(load_model(folder), tmp_path)
-    before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "model.safetensors")
+    before, after = stored(folder), load_file(tmp_path / "model.safetensors")
     assert set(after) <= set(before)
     assert all(torch.equal(after[name], before[name].float()) for name in after)
     assert {name for name in before if "inv_freq" not in name} - set(after) <= {"lm_head.weight"}

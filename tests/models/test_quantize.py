@@ -20,7 +20,8 @@ from dllm.app.command_line import main as cli
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.models import bundle, quantize
 from dllm.models.bundle import Model, check_numbers, parse_dtype
-from dllm.models.config import ModelConfig, MoEConfig
+from dllm.models.config import ModelConfig
+from dllm.models.moe import MoEConfig
 from dllm.models.quantize import check_quantize, check_runtime, quantize_weights
 from dllm.models.transformer import Places, Transformer
 from dllm.models.weights import load_model, read_model_config, save_model

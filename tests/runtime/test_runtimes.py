@@ -17,8 +17,8 @@ from dllm.cache.base import Session
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.loop.denoise import denoise
-from dllm.models.config import MoEConfig
 from dllm.models.memory import StaticMemory
+from dllm.models.moe import MoEConfig
 from dllm.models.transformer import Places
 from dllm.runtime.compiled import Compiled
 from dllm.runtime.graphs import Graphs, Recorded

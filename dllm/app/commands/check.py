@@ -16,7 +16,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     not fit."""
     refuse_engine(config, given)
     path, folder = config["model"]["path"], config["model"]["adapter"]
-    report = inspect_checkpoint(path, config["model"]["mask_id"])
+    report = inspect_checkpoint(path, config["model"]["mask_id"], config["model"]["attention_block"])
     print_report(report)
     if report.config is not None:
         warn_of_another(config["model"], report.config)

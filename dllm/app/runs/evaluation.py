@@ -251,9 +251,9 @@ def _stamped(task: Task) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def loaded_model(
     path: str, device: str, dtype: str, mask_id: int | None, kernels: str, quantize: str | None, pack: bool,
-    adapter: str | None,
+    adapter: str | None, attention_block: int | None,
 ) -> bundle.Model:  # fmt: skip
     """The weights. The last ones stay loaded for the next cell of a sweep; no others do, since two may not fit."""
-    model = bundle.load(path, device, dtype, mask_id, kernels, quantize, pack, adapter)
+    model = bundle.load(path, device, dtype, mask_id, kernels, quantize, pack, adapter, attention_block)
     spare_threads(model.transformer)
     return model

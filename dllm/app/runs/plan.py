@@ -76,7 +76,7 @@ class RunPlan:
         """Raises UserError for whatever cannot work."""
         options, sampling, model = Options.of(config), checked_sampling(config["sampling"]), config["model"]
         parts = Parts.of(config)
-        path, architecture, tokenizer, ids = bundle.describe(model["path"], model["mask_id"])
+        path, architecture, tokenizer, ids = bundle.describe(model["path"], model["mask_id"], model["attention_block"])
         bundle.warn_of_another(model, architecture)
         prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), options.gen_length, options.chat)
         ids_of = None if tokenizer is None else prompts.ids_of
@@ -190,7 +190,7 @@ class RunPlan:
 
 def weights_of(
     config: Mapping[str, Any], device: str | None = None
-) -> tuple[str, str, str, int | None, str, str | None, bool, str | None]:
+) -> tuple[str, str, str, int | None, str, str | None, bool, str | None, int | None]:
     """The arguments of ``bundle.load``. device: an engine's choice; None: the configuration's.
 
     Weights are packed unless ``runtime=compile``, whose compiler cannot look into packed ones.
@@ -198,7 +198,8 @@ def weights_of(
     model = config["model"]
     path, place, dtype = str(model["path"]), device or str(model["device"]), str(model["dtype"])
     pack = config["runtime"] not in COMPILED
-    return path, place, dtype, model["mask_id"], str(config["kernels"]), model["quantize"], pack, model["adapter"]
+    more = model["quantize"], pack, model["adapter"], model["attention_block"]
+    return path, place, dtype, model["mask_id"], str(config["kernels"]), *more
 
 
 def constraint_of(config: Mapping[str, Any]) -> Constraint | None:
