@@ -24,12 +24,15 @@ from dllm.models.order import FULL, AnswerBlocks, AttentionKind, InBlocks, colum
 from dllm.models.prequantized import QUANTISED_KEYS, refuse_quantised
 from dllm.models.rope import Yarn
 
-FAMILIES: dict[str, tuple[tables.Table, families.Build]] = {**families.FIRST, **families_2026.LATER}
+FAMILIES: dict[str, tuple[tables.Table, families.BuildFields]] = {
+    **families.FIRST_FAMILIES,
+    **families_2026.FAMILIES_2026,
+}
 
 # For repackaged checkpoints without ``architectures``.
 MODEL_TYPES = {
     "Dream": "DreamModel", "llada2_moe": "LLaDA2MoeModelLM", "sdar": "SDARForCausalLM", "wedlm": "WeDLMForCausalLM",
-    "PanguEmbedded": "PanguEmbeddedForCausalLM", **families_2026.MODEL_TYPES,
+    "PanguEmbedded": "PanguEmbeddedForCausalLM", **families_2026.MODEL_TYPES_2026,
 }  # fmt: skip
 
 
@@ -77,7 +80,7 @@ class ModelConfig:
 
     @staticmethod
     def from_published(published: Mapping[str, Any]) -> ModelConfig:
-        """Build from the parsed ``config.json``.
+        """BuildFields from the parsed ``config.json``.
 
         Raises UserError when the architecture is unknown, a key has a wrong type, lies outside its range, contradicts
         another or asks for something no published checkpoint uses.

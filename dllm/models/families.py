@@ -11,7 +11,7 @@ from dllm.models.moe import MoEConfig
 from dllm.models.order import BlockCausal, CausalByRank, ContextCausal
 
 Fields = dict[str, Any]  # of ModelConfig
-Build = Callable[[Values], Fields]
+BuildFields = Callable[[Values], Fields]
 
 
 def special_id(values: Values, key: str, usual: int | None = None) -> int | None:
@@ -133,7 +133,7 @@ def _nbdiff(values: Values) -> Fields:
     )  # fmt: skip
 
 
-FIRST: dict[str, tuple[tables.Table, Build]] = {
+FIRST_FAMILIES: dict[str, tuple[tables.Table, BuildFields]] = {
     "LLaDAModelLM": (tables.LLADA, _llada),
     "LLaDAMoEModelLM": (tables.LLADA_MOE, _llada_moe),
     "LLaDA2MoeModelLM": (tables.LLADA2, _llada2),

@@ -13,7 +13,7 @@ from typing import Any
 
 from dllm.models import rope, tables
 from dllm.models.agreement import FILE, Values, agree, attention_block, check_routing
-from dllm.models.families import Build, Fields, common, unsaid_block
+from dllm.models.families import BuildFields, Fields, common, unsaid_block
 from dllm.models.moe import MoEConfig
 from dllm.models.order import BlockCausal, ContextCausal, PromptBlock, SeededBlocks
 
@@ -101,11 +101,11 @@ def _efficient_dlm(values: Values) -> Fields:
     )  # fmt: skip
 
 
-def _body(**body: Any) -> Build:
+def _body(**body: Any) -> BuildFields:
     return partial(_a2d, **body)
 
 
-LATER: dict[str, tuple[tables.Table, Build]] = {
+FAMILIES_2026: dict[str, tuple[tables.Table, BuildFields]] = {
     "A2DQwen3LMHeadModel": (tables.QWEN3, _body(qk_norm=True)),
     "A2DQwen2LMHeadModel": (tables.QWEN2, _body(qkv_bias=True)),
     "A2DLlamaLMHeadModel": (tables.LLAMA, _body()),
@@ -122,7 +122,7 @@ LATER: dict[str, tuple[tables.Table, Build]] = {
 SCALED = frozenset({"NemotronLabsDiffusionModel"})  # whose rotary embeddings are scaled
 FALSE_IS_NULL = {"RND1LM": ("rope_scaling",)}  # its file writes false where others write null
 
-MODEL_TYPES = {
+MODEL_TYPES_2026 = {
     "a2d-qwen3": "A2DQwen3LMHeadModel", "a2d-qwen2": "A2DQwen2LMHeadModel", "a2d-llama": "A2DLlamaLMHeadModel",
     "illada": "ILLaDAForCausalLM", "sdar_moe": "SDARMoeForCausalLM", "rnd1": "RND1LM",
     "Fast_dLLM_Qwen": "Fast_dLLM_QwenForCausalLM", "nemotron_labs_diffusion": "NemotronLabsDiffusionModel",

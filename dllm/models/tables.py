@@ -186,6 +186,7 @@ NEMOTRON: Table = {
 
 EFFICIENT_DLM: Table = {
     **QWEN3, "block_size": BLOCK, "block_length": BLOCK, "disable_qk_norm": allowed(False),
-    "dlm_paradigm": allowed("bidirectional"), "dlm_type": allowed("llada"), "num_ar_layers": allowed(0),
+    "dlm_paradigm": allowed("bidirectional"), "dlm_type": allowed("llada"), "dlm_arch": allowed("encoder"),
+    "num_ar_layers": allowed(0),
     "num_diffusion_layers": allowed(0),
 }  # fmt: skip

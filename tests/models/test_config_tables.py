@@ -86,7 +86,8 @@ def test_null_is_false_as_in_python() -> None:
     assert not ModelConfig.from_published(published("llada_mha_untied", rope_full_precision=None)).rope_float32
 
 
-@pytest.mark.parametrize("name", [folder.name for folder in PARITY])
+# transformers 5 cannot read RND1's "rope_scaling": false.
+@pytest.mark.parametrize("name", [folder.name for folder in PARITY if folder.name != "rnd1"])
 def test_a_file_that_transformers_saves_again_means_the_same(name: str) -> None:
     """transformers 5 copies rotary keys into ``rope_parameters`` where its class has ``rope_scaling``, and drops them
     at the top where the class has them there alone. It leaves out what its base class has as default."""
@@ -104,7 +105,7 @@ def test_a_file_that_transformers_saves_again_means_the_same(name: str) -> None:
         warnings.simplefilter("ignore", FutureWarning)  # of ``rope_scaling``
         written = Published(**published(name)).to_diff_dict()
     rotary = written.get("rope_parameters") or {}
-    assert ("rope_theta" in rotary) == ("rope_scaling" in published(name))
+    assert ("rope_theta" in rotary) == bool({"rope_scaling", "rope_parameters"} & published(name).keys())
     moved = {key: value for key, value in written.items() if key not in rotary}
     again = {**moved, "model_type": published(name)["model_type"]}
     assert ModelConfig.from_published(again) == ModelConfig.from_published(published(name))

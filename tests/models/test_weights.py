@@ -133,7 +133,9 @@ def test_grouped_layers_have_names_of_their_own(tmp_path: Path) -> None:
 def weights(names: Iterable[str], tied: bool) -> set[str]:
     """Those that belong to the model: openPangu's files hold the tables of its rotation, too, which theta implies, and
     some of A2D's a tied head."""
-    return {name for name in names if not name.endswith("rotary_emb.inv_freq")} - ({"lm_head.weight"} if tied else set())
+    return {name for name in names if not name.endswith("rotary_emb.inv_freq")} - (
+        {"lm_head.weight"} if tied else set()
+    )
 
 
 @pytest.mark.parametrize("folder", PARITY, ids=lambda folder: folder.name)
