@@ -17,7 +17,7 @@ from dllm.errors import UserError
 from dllm.models import common_keys, families, families_2026, rope, tables
 from dllm.models.agreement import BLOCK_KEYS, FILE
 from dllm.models.families_2026 import A2D_BLOCK, FALSE_IS_NULL, SCALED
-from dllm.models.foreign import refuse_foreign, refuse_unknown
+from dllm.models.foreign import refuse_foreign, refuse_other_architecture
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.moe import MoEConfig
 from dllm.models.order import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
@@ -87,7 +87,7 @@ class ModelConfig:
         """
         name = architecture_of(published)
         if name not in FAMILIES:
-            refuse_unknown(published, FILE)
+            refuse_other_architecture(published, FILE)
             raise UserError(
                 f"{FILE} names architectures={shown(published.get('architectures'))} and "
                 f"model_type={shown(published.get('model_type'))}; known architectures are "

@@ -53,19 +53,19 @@ FOREIGN: dict[str, tuple[Foreign, ...]] = {
 
 
 # Architectures that no family here computes: what they are, and what to take instead.
-UNKNOWN = {
+OTHER_ARCHITECTURES = {
     "VLMModel": ("a Nemotron-Labs-Diffusion with a tower for images", "the text model (NemotronLabsDiffusionModel)"),
     "LLaDAVForCausalLM": ("LLaDA-V, which reads images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
     "LLaDAMModelLM": ("MMaDA, which reads and draws images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
 }
 
 
-def refuse_unknown(published: Mapping[str, Any], file: str) -> None:
+def refuse_other_architecture(published: Mapping[str, Any], file: str) -> None:
     """Raise UserError, with the model's own name, for an architecture that is known not to work here."""
     names = published.get("architectures") or []
     name = str(names[0]) if isinstance(names, list) and names else ""
-    if name in UNKNOWN:
-        what, instead = UNKNOWN[name]
+    if name in OTHER_ARCHITECTURES:
+        what, instead = OTHER_ARCHITECTURES[name]
         raise UserError(f"{file} names architectures={shown(names)}: that is {what}, which is not supported. "
                         f"Take {instead}.")  # fmt: skip
     if any(published.get(key) is not None for key in ("vision_config", "audio_config", "text_config")):

@@ -155,7 +155,7 @@ class PromptBlock(ByBlock):
 
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         """The prompt, then the blocks."""
-        return behind(columns_of(masked), start, self.length)
+        return blocks_behind(columns_of(masked), start, self.length)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class ContextCausal(Seeded):
 
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         """The prompt, then the blocks."""
-        return behind(columns_of(masked), start, self.length)
+        return blocks_behind(columns_of(masked), start, self.length)
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,8 @@ class CausalByRank(AttentionKind):
         return masked  # the row of a known token says nothing of the token itself
 
 
-KINDS = (BlockCausal, AnswerBlocks, PromptBlock, SeededBlocks, ContextCausal, CausalByRank)
-CAUSAL = frozenset(kind.name for kind in KINDS)  # in which decided text becomes final, piece by piece
+ORDERED_KINDS = (BlockCausal, AnswerBlocks, PromptBlock, SeededBlocks, ContextCausal, CausalByRank)
+CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
 
 
 def columns_of(masked: Tensor) -> Tensor:
@@ -266,6 +266,6 @@ def columns_of(masked: Tensor) -> Tensor:
     return torch.arange(masked.shape[1], device=masked.device).expand_as(masked)
 
 
-def behind(columns: Tensor, start: Tensor, length: int) -> Tensor:
+def blocks_behind(columns: Tensor, start: Tensor, length: int) -> Tensor:
     """0 for the ``columns`` [B, L] before ``start`` [B], then 1, 2, ... for blocks of ``length`` from there."""
     return ((columns - start[:, None]) // length + 1).clamp(min=0)
